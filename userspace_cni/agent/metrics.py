@@ -58,6 +58,44 @@ class Counted(Protocol):
         ...
 
 
+class Wished(Protocol):
+    """Something that the node itself is to have."""
+
+    @property
+    def kind(self) -> str:
+        """What it is: provider-network, gateway, translation."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Who wishes it: settings, objects, annotations, commands."""
+        ...
+
+    @property
+    def holds(self) -> bool:
+        """Whether the node has it as it is wished."""
+        ...
+
+
+class Lacking(Protocol):
+    """Something that a gateway needs of the node and has not."""
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's port."""
+        ...
+
+    @property
+    def what(self) -> str:
+        """What it is: a sysctl, a chain, a router."""
+        ...
+
+
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
@@ -85,6 +123,9 @@ class Metrics:
         self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
+        self._wish_failures = registry.counter(
+            "wish_failures", "New problems of what the node itself is to have, by kind", "kind"
+        )
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
             self.add_gauge(name, look)
@@ -92,7 +133,17 @@ class Metrics:
         self._counters = counters
         self._dead = dead
         self._limits = limits
+        self._wishes: Callable[[], Iterable[Wished]] = tuple
+        self._concerns: Callable[[], Iterable[Lacking]] = tuple
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
+
+    def show_wishes(self, look: Callable[[], Iterable[Wished]], concerns: Callable[[], Iterable[Lacking]] = tuple) -> None:
+        """Add what the node itself is to have, as `look` gives it at each scrape, and what `concerns` says that gateways lack."""
+        self._wishes, self._concerns = look, concerns
+
+    def count_wish_failure(self, kind: str) -> None:
+        """Count a wish of this kind that has got a problem, or another one."""
+        self._wish_failures.labels(kind).inc()
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
         """Count a call that has ended: its CNI code (0 for success), its seconds, and those of each of its stages."""
@@ -139,7 +190,10 @@ class Metrics:
         """Return all series, as CONTENT_TYPE."""
         dead = self._registry.ask("dead sockets", lambda: list(self._dead()))
         limits = self._registry.ask("limits", lambda: list(self._limits()))
+        wishes = self._registry.ask("wishes", lambda: list(self._wishes()))
+        concerns = self._registry.ask("concerns", lambda: list(self._concerns()))
         told = _of_sockets(dead or []) + "".join(_of_limits(limits or []))
+        told += _of_wishes(wishes or []) + _of_concerns(concerns or [])
         rendered = self._registry.render() + told.encode(errors="replace")
         ports = self._registry.ask("ports", lambda: list(self._ports()))
         if not ports:
@@ -203,6 +257,19 @@ def _of_sockets(dead: list[PortRef]) -> str:
     """The sockets that no process has; nothing of the others, which are most."""
     text = "1 for a port whose socket no process has: an application or ovs-vswitchd was killed and left it"
     return family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
+
+
+def _of_wishes(wishes: list[Wished]) -> str:
+    """What the node itself is to have; what is being undone, too."""
+    samples = [(labels({"kind": each.kind, "name": each.name, "source": each.source}), int(each.holds)) for each in wishes]
+    return family("userspace_cni_wish_ready", "gauge", "1 while the node has what is wished of it", samples)
+
+
+def _of_concerns(concerns: list[Lacking]) -> str:
+    """What gateways lack; nothing of one that lacks nothing."""
+    text = "1 for something that a gateway needs of the node and has not: a sysctl, a rule of another program, a router"
+    samples = [(labels({"gateway": each.gateway, "what": each.what}), 1) for each in concerns]
+    return family("userspace_cni_gateway_concern", "gauge", text, samples)
 
 
 def _of_limits(limits: list[Limited]) -> Iterator[str]:

@@ -48,6 +48,7 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import call, protocol
 from userspace_cni.cni.request import Called, recipient_of, subject_of
+from userspace_cni.network.service import NodeNetwork
 from userspace_cni.node.local import Callbacks, LocalNode
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     with bound(settings.log_level):
         say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
-        Signals(lambda _number, _frame: agent.watchdog.ask(), (signal.SIGHUP,), ignored_too=True).hear()
+        Signals(lambda _number, _frame: agent.ask(), (signal.SIGHUP,), ignored_too=True).hear()
         if not agent.claim(stopping):
             return 0
         agent.start()
@@ -112,6 +113,8 @@ class Agent:
         self.devices = self._device_plugin()
         looked = self.devices.look if self.devices else lambda: None
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
+        self.network = NodeNetwork(self.node, environ, self.metrics.count_wish_failure)
+        self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         self._singleton = Singleton()
@@ -123,6 +126,8 @@ class Agent:
             ("GET", "/metrics"): metrics,
             ("GET", "/readyz"): ready,
             ("GET", "/api/v1/attachments"): Page("the attachments", self._attachments),
+            ("GET", "/api/v1/network"): Page("the node's network", self._network),
+            ("POST", "/api/v1/network"): Page("keeping the node's network", self._kept),
             ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
         }
         over_tcp = (
@@ -166,6 +171,7 @@ class Agent:
         _raise_descriptor_limit()
         for sentence in self.node.missing():
             say("warning", "this agent lacks something", missing=sentence)
+        self.network.start()  # first: what a dead agent left half done is finished, whatever the API server does
         self.node.warm_up(Deadline.after(START_S))
         gc.freeze()  # what is there now stays: no collection has to look at it again
         sweep(self.node)
@@ -182,6 +188,7 @@ class Agent:
         """Take no more calls, and end."""
         self.server.stop_accepting()
         self.watchdog.stop()
+        self.network.stop()
         if self.devices:
             self.devices.stop()
         if not self.workers.drain(FINISH_S):
@@ -196,6 +203,11 @@ class Agent:
         self.node.close()
         self._singleton.release()
         say("info", "stopped")
+
+    def ask(self) -> None:
+        """Look at everything, and read again what may be read again. Never waits."""
+        self.watchdog.ask()
+        self.network.read_again()
 
     def _device_plugin(self) -> DevicePlugin | None:
         """The device plugin; None without one. An agent without one does not pay for gRPC."""
@@ -266,7 +278,7 @@ class Agent:
             found.append("the watchdog's thread is dead")
         elif time.monotonic() - self.watchdog.beat > PASS_S:
             found.append(f"reconciliation has not come to its end for {PASS_S:.0f} s")
-        return found
+        return found + self.network.problems()
 
     def obstacles(self) -> list[str]:
         """The reasons why no pod can be attached now."""
@@ -330,7 +342,15 @@ class Agent:
         dead, boot_id, vswitchd = dead_sockets(records, self.node), self.node.boot_id(), self.node.vswitchd()
         return Content(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
+    def _network(self) -> Content:
+        return Content(200, _json(self.network.described()))
+
+    def _kept(self) -> Content:
+        self.network.pursue(Deadline.after(AGENT_S))
+        return self._network()
+
     def _reconciled(self) -> Content:
+        self.network.read_again()
         return Content(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))
 
 

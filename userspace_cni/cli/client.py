@@ -28,8 +28,12 @@ class NoAgent(Unavailable):
     """There is no socket: no agent was started on this node, or it ended normally."""
 
 
+class DeadAgent(Unavailable):
+    """The socket is there, and no process listens on it: the agent was killed, and has not been started again."""
+
+
 class Client:
-    """The agent at the socket `path`. Every method raises NoAgent, or Unavailable for one that does not answer in time."""
+    """The agent at the socket `path`. Every method raises NoAgent, DeadAgent, or Unavailable for one that answers too late."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,6 +48,17 @@ class Client:
         answer = _decoded(reply.body)
         version = answer.get("version", "") if isinstance(answer, dict) else ""
         return {"version": str(version), "problems": _problems(reply)}
+
+    def network(self, *, pursue: bool = False) -> dict[str, Any]:
+        """The node's own network: `wishes`, `concerns`, `mirrors`, `objects`. `pursue`: the agent reads and tries all first."""
+        method, seconds = ("POST", RECONCILE_S) if pursue else ("GET", LOOK_S)
+        reply = self._ask(method, "/api/v1/network", seconds)
+        answer = _decoded(reply.body)
+        if reply.status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("wishes"), list):
+            raise Unavailable(
+                f"asking the agent at {self.path} of the node's network: it answered {reply.status}", _excerpt(reply)
+            )
+        return answer
 
     def reconcile(self) -> dict[str, int]:
         """Let the agent reconcile once now; returns how often it took each action."""
@@ -68,7 +83,7 @@ class Client:
                 f"{what}: no such socket", "no agent runs on this node, or settings socket and run_dir name another place"
             ) from error
         except ConnectionRefusedError as error:
-            raise Unavailable(f"{what}: no process listens there", "the agent died, and has not been started again") from error
+            raise DeadAgent(f"{what}: no process listens there", "the agent died, and has not been started again") from error
         except (TimeoutError, BlockingIOError) as error:
             raise Unavailable(f"{what}: no answer within {seconds:g} s", "see the agent's log") from error
         except OSError as error:

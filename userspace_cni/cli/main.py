@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from userspace_cni.base.signals import Signals
+from userspace_cni.cli.cluster.controller import controller_command
 from userspace_cni.cli.cluster.lint import lint_command
 from userspace_cni.cli.kubevirt.group import kubevirt_command
 from userspace_cni.cli.measure.capture import capture_command
@@ -17,6 +18,9 @@ from userspace_cni.cli.measure.load import load_command
 from userspace_cni.cli.measure.ping import ping_command
 from userspace_cni.cli.measure.probe import probe_command
 from userspace_cni.cli.measure.tap import tap_command
+from userspace_cni.cli.network.bridging import bridging_command
+from userspace_cni.cli.network.uplinks import uplink_command
+from userspace_cni.cli.network.wished import gateway_command, network_command
 from userspace_cni.cli.node.agent import agent_command
 from userspace_cni.cli.node.attachments import list_command, show_command
 from userspace_cni.cli.node.check import check_command
@@ -86,12 +90,17 @@ for command in (
     lint_command,
     agent_command,
     uninstall_command,
+    network_command,
+    uplink_command,
+    gateway_command,
+    bridging_command,
     probe_command,
     ping_command,
     load_command,
     capture_command,
     tap_command,
     kubevirt_command,
+    controller_command,
 ):
     userspace_cni.add_command(command)
 

@@ -16,6 +16,7 @@ from userspace_cni.base.errors import Undecodable, UserspaceError
 from userspace_cni.cni.keys import Misspelt, folded
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, read_network
+from userspace_cni.cni.subnets import require_possible
 from userspace_cni.consumers import CONSUMERS
 
 _ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
@@ -55,7 +56,9 @@ def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
         warnings.clear()
         stdin = json.dumps(config).encode()
         try:
-            read_options(Request(_ADD, read_network(stdin, "ADD"), stdin), CONSUMERS, warnings.append, warnings.append)
+            network = read_network(stdin, "ADD")
+            require_possible(network)
+            read_options(Request(_ADD, network, stdin), CONSUMERS, warnings.append, warnings.append)
         except Misspelt as error:
             found.append(_refusal(error))
             if _correct(config, error):

@@ -89,12 +89,13 @@ class Site:
         """The node. Raises Refused for a user who cannot read its records."""
         if self.given is not None:
             return self.given
-        directory = self._drivers.journal.directory
+        directory = self.drivers.journal.directory
         require_root(f"reading the records in {directory}", directory)
-        return self._drivers
+        return self.drivers
 
     @cached_property
-    def _drivers(self) -> LocalNode:
+    def drivers(self) -> LocalNode:
+        """The node of the settings, for what is done to the node itself."""
         from userspace_cni.node.local import LocalNode
 
         return LocalNode(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
@@ -115,11 +116,11 @@ class Site:
 
     def seen(self, path: str) -> str:
         """A path of the settings as this process reaches it."""
-        return self._drivers.root.path(path) if self.given is None else path
+        return self.drivers.root.path(path) if self.given is None else path
 
     def resolved(self, path: str) -> str:
         """A path of the settings with its links followed as the host follows them."""
-        return self._drivers.root.resolved(path) if self.given is None else path
+        return self.drivers.root.resolved(path) if self.given is None else path
 
     def records(self, names: tuple[str, ...] = ()) -> list[Record]:
         """The records of these names, or all without names. Raises Refused for a name of no attachment, or of several pods'."""
@@ -164,15 +165,15 @@ class Site:
         """Probes of this process, on its session with OVSDB; `close` ends them at the latest."""
         from userspace_cni.node.probes import ProbePorts
 
-        self._probes.append(ProbePorts(self._drivers, purpose, **limits))
+        self._probes.append(ProbePorts(self.drivers, purpose, **limits))
         return self._probes[-1]
 
     def close(self) -> None:
         """End what was opened."""
         for each in self._probes:
             each.close()
-        if "_drivers" in vars(self):
-            self._drivers.close()
+        if "drivers" in vars(self):
+            self.drivers.close()
 
 
 def open_site(ctx: click.Context) -> Site:

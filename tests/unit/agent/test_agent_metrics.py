@@ -12,9 +12,11 @@ from tests.lab.node.ports import port_with
 from userspace_cni.agent.metrics import Metrics, outcome_of
 from userspace_cni.attachment.listing import Limited, SwitchPort
 from userspace_cni.attachment.steps import PortRef
+from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.stages import STAGES
+from userspace_cni.network.concerns import Concern
 
 CONNECTED = {"mode": "client", "status": "connected", "features": "0x0000000950008000", "num_of_vrings": "2"}
 DISCONNECTED = {"mode": "client", "status": "disconnected"}
@@ -183,6 +185,23 @@ def test_limits_by_direction() -> None:
     assert value(text, "userspace_cni_port_limit_bits_per_second", **LABELS, direction="from_pod") == 5_000
     assert value(text, "userspace_cni_port_limit_drops_total", **LABELS, direction="to_pod") == 7
     assert value(text, "userspace_cni_port_limit_drops_total", **LABELS, direction="from_pod") is None
+
+
+def test_what_the_node_is_to_have() -> None:
+    """A wish has a series that is 1 while it holds; what a gateway lacks has one while it lacks it."""
+    wishes = [Standing("gateway", "br0-gw", "settings", "", "", ()), Standing("translation", "all", "settings", "", "no nft", ())]
+    lacks = [Concern("br0-gw", "net.ipv4.ip_forward", "0", "1")]
+    told = metrics()
+    told.show_wishes(lambda: wishes, lambda: lacks)
+    text = text_of(told)
+    ready = {labels: each for (name, labels), each in read(text).items() if name == "userspace_cni_wish_ready"}
+    assert ready == {
+        (("kind", "gateway"), ("name", "br0-gw"), ("source", "settings")): 1,
+        (("kind", "translation"), ("name", "all"), ("source", "settings")): 0,
+    }
+    assert value(text, "userspace_cni_gateway_concern", gateway="br0-gw", what="net.ipv4.ip_forward") == 1
+    lacks.clear()
+    assert b"userspace_cni_gateway_concern{" not in text_of(told)
 
 
 def test_a_port_that_is_given_to_another() -> None:

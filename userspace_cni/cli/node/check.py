@@ -44,11 +44,12 @@ def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
     """Compare attachments, all or those named, with what ADD made: the switch, mounts, sockets, files and annotations.
 
     Each difference that a runtime's CHECK would refuse is listed with what was expected and what was found; and where OVS made
-    the socket, what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Exit code: 0 when nothing differs,
-    1 when something does, 3 when nothing differs but not everything could be looked at.
+    the socket, what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Without names, what the node
+    itself has (uplinks, gateways) is compared, too. Exit code: 0 when nothing differs, 1 when something does, 3 when nothing
+    differs but not everything could be looked at.
     """
     site = open_site(ctx)
-    records = site.records(names)
+    records = site.records(names) + ([] if names else site.node.journal.node_records())
     drifts: list[dict[str, str]] = []
     unchecked: list[dict[str, str]] = []
     with view.progress("checking") as show:
@@ -109,7 +110,8 @@ def _unfinished(record: Record, site: Site) -> Outcome:
         current = site.node.journal.read_key(record.key)
     if current != record:
         return Outcome()
-    details = "userspace-cni gc --dry-run tells what would be done"
+    command = "network" if record.is_nodes else "gc --dry-run"
+    details = f"userspace-cni {command} tells what would be done"
     return Outcome({"": [Drift("state of the record", "", "ready", record.state, details)]})
 
 

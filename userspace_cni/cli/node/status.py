@@ -64,6 +64,7 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
     lines = [_agent_line(found), *_plugin_lines(found["plugins"], where)]
     lines += [*_switch_lines(found["switch"]), *_application_lines(found["applications"])]
     lines += _guard_lines(found["guards"])
+    lines += _network_lines(found["network"])
     lines += [*map(_directory_line, found["directories"])]
     lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"]), _rules_line(found["rules"])]
     findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
@@ -97,6 +98,7 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
         "spool": len(node.spool),
         "quarantine": _count(Path(node.journal.directory) / "quarantine"),
         "hugepages": _hugepages(site),
+        "network": _network(site),
         "rules": [list(rule.namespaces) for rule in site.settings.rules],
     }
 
@@ -157,6 +159,22 @@ def _guards(site: Site) -> dict[str, Any]:
     except UserspaceError as error:
         return {"there": 0, "needed": 0, "problem": str(error)}
     return {"there": there, "needed": needed, "problem": ""}
+
+
+def _network(site: Site) -> dict[str, Any]:
+    """What the node itself is to have: how many wishes `hold` of `all`, and the others' problems. `kept`: an agent says so.
+
+    `unkept`: why none does, else "".
+    """
+    try:
+        wishes = site.client.network()["wishes"]
+    except Unavailable as error:
+        unkept = "no agent keeps them" if isinstance(error, NoAgent) else f"the agent does not say: {error}"
+        recorded = site.node.journal.node_records()
+        holding = sum(record.state == "ready" and record.boot_id == site.node.boot_id() for record in recorded)
+        return {"hold": holding, "all": len(recorded), "problems": [], "kept": False, "unkept": unkept}
+    problems = [f"{each['kind']} {each['name']}: {each['problem']}" for each in wishes if not each["ready"]]
+    return {"hold": len(wishes) - len(problems), "all": len(wishes), "problems": problems, "kept": True, "unkept": ""}
 
 
 def _directory(name: str, site: Site) -> dict[str, str]:
@@ -262,6 +280,17 @@ def _guard_lines(found: Mapping[str, Any]) -> list[Line]:
     text = f"{there} of {needed} guarded: the node's own stack does not see their pods' frames"
     hint = "" if there == needed else "; userspace-cni check names those without, and a running agent makes them again"
     return [Line("host ends", there == needed, text + hint)] if needed else []
+
+
+def _network_lines(found: Mapping[str, Any]) -> list[Line]:
+    """None where nothing is wished of the node itself."""
+    if not found["all"]:
+        return []
+    text = f"{found['hold']} of {found['all']} that are wished hold"
+    if not found["kept"]:
+        return [Line("network", False, f"{text}, by the records: {found['unkept']}; see userspace-cni network")]
+    text += f": {found['problems'][0]}; see userspace-cni network" if found["problems"] else ""
+    return [Line("network", not found["problems"], text)]
 
 
 def _directory_line(directory: Mapping[str, str]) -> Line:

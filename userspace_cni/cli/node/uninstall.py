@@ -17,6 +17,7 @@ import click
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.wishes import key_of, undo
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
@@ -49,6 +50,7 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
 
     Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed.
     With --force they are detached, and live on without their interfaces; without the plugin the runtime cannot delete them.
+    What the node itself has, as uplinks, is undone then: moved addresses go back to their NICs first.
     Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr.
 
     Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 3 while an agent runs.
@@ -66,7 +68,7 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
             _show(attached)
             view.note("nothing of the installation is removed: delete these pods first, or give --force")
             ctx.exit(FOUND)
-        failed = _detach(site)
+        failed = _detach(site) + _undo_wishes(site)
         _remove_mirrors(site)
         others = _remove_plugins(site, bin_dirs)
         left, foreign = belongings.remove(site.settings, _root(site))
@@ -121,6 +123,18 @@ def _detach(site: Site) -> list[str]:
         for record, error in cleanup.give_up(site.node):
             if error:
                 failed.append(f"{name_of(record)}: {error}")
+    return failed
+
+
+def _undo_wishes(site: Site) -> list[str]:
+    """Undo what the node itself has, the latest first; what could not be undone, one sentence each."""
+    failed = []
+    with view.progress("undoing the node's own network"):
+        for record in sorted(site.node.journal.node_records(), key=lambda record: record.boottime_ns, reverse=True):
+            try:
+                undo(*key_of(record), site.node)
+            except UserspaceError as error:
+                failed.append(f"{' '.join(key_of(record))}: {error}")
     return failed
 
 

@@ -1,0 +1,50 @@
+"""Addresses that others add or remove at a NIC that has moved are followed by the agent at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.agent.living import LiveNode
+from tests.lab.network.outside import NIC, Wire, wired
+from tests.lab.switch.switch import wait_until
+
+TABLE = f"""
+[[provider_network]]
+name = "net1"
+interface = "{NIC}"
+move_addresses = true
+"""
+ADDRESS, ADDED = "192.0.2.11", "192.0.2.12"
+
+
+def place(wire: Wire, address: str) -> str:
+    """The links that have the address."""
+    shown = json.loads(wire.on_node("ip", "-j", "address", "show"))
+    return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == address)
+
+
+def test_what_others_change_is_followed_at_once(live: LiveNode) -> None:
+    """Long before the next pass an address added at the NIC is on the bridge, and one removed from the bridge is forgotten."""
+    assert live.switch
+    settings = live.directory / "network.toml"
+    settings.write_text(TABLE)
+    live.settings |= {"USERSPACE_CNI_CONFIG": str(settings), "USERSPACE_CNI_TICK_S": "3600"}
+    with wired(live.switch.netns) as wire:
+        live.start()
+        wait_until(lambda: place(wire, ADDRESS) == "br-net1", what="the addresses have moved")
+        wire.on_node("ip", "address", "add", f"{ADDED}/24", "dev", NIC)
+        wait_until(lambda: place(wire, ADDED) == "br-net1", what="the added address has moved")
+        assert wire.answers(ADDED)
+        wire.on_node("ip", "address", "delete", f"{ADDED}/24", "dev", "br-net1")
+        wire.on_node("ip", "address", "add", "192.0.2.13/24", "dev", NIC)
+        wait_until(lambda: place(wire, "192.0.2.13") == "br-net1", what="another address has moved")
+        assert place(wire, ADDED) == ""
+        live.close()
+        settings.write_text("")
+        argv = [sys.executable, "-m", "userspace_cni", "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}"]
+        subprocess.run(argv, env=live.environ, stdout=subprocess.DEVNULL, check=True, timeout=60)
+        assert (place(wire, ADDRESS), place(wire, "192.0.2.13"), place(wire, ADDED)) == (NIC, NIC, "")
+        assert wire.answers(ADDRESS)

@@ -1,0 +1,213 @@
+"""The node's own network as an agent keeps it, from its settings, and the commands about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.definitions import define_all
+from tests.lab.kube.network_objects import GROUP, add
+from tests.lab.network.outside import Wire, wired
+from tests.lab.node import agent
+from tests.lab.switch.switch import Switch, wait_until
+
+TABLE = """
+[[provider_network]]
+name = "net1"
+interface = "nic0"
+move_addresses = true
+give_back_after_s = 1
+"""
+ADDRESS = "192.0.2.11"
+
+
+class Kept:
+    """A node with a NIC, whose settings are a file."""
+
+    def __init__(self, live: LiveNode, wire: Wire) -> None:
+        self.live = live
+        self.wire = wire
+        self.settings = live.directory / "network.toml"
+        self.settings.write_text("")
+        live.settings["USERSPACE_CNI_CONFIG"] = str(self.settings)
+
+    @property
+    def switch(self) -> Switch:
+        """The node's switch."""
+        assert self.live.switch
+        return self.live.switch
+
+    def wish(self, text: str) -> None:
+        """Write the settings, and tell the agent."""
+        self.settings.write_text(text)
+        os.kill(self.live.pid, signal.SIGHUP)
+
+    def wishes(self) -> dict[str, dict[str, Any]]:
+        """What the agent says of each."""
+        _, body = agent.get(self.live.socket, "/api/v1/network")
+        return {each["name"]: each for each in json.loads(body)["wishes"]}
+
+    def holds(self, name: str = "net1") -> bool:
+        """Whether the agent says that the node has it."""
+        return bool(self.wishes().get(name, {}).get("ready"))
+
+    def measured(self, name: str) -> str:
+        """The metric of the provider network of the settings."""
+        _, body = agent.get(self.live.socket, "/metrics")
+        labels = f'{{kind="provider-network",name="{name}",source="settings"}} '
+        return body.decode().partition(f"userspace_cni_wish_ready{labels}")[2].partition("\n")[0]
+
+    def place(self) -> str:
+        """The link that has the node's address."""
+        shown = json.loads(self.wire.on_node("ip", "-j", "address", "show"))
+        return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == ADDRESS)
+
+    def run(self, *argv: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command of ours on this node."""
+        argv = (sys.executable, "-m", "userspace_cni", *argv)
+        done = subprocess.run(argv, env=self.live.environ, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def kept(live: LiveNode) -> Iterator[Kept]:
+    """Without a wish; what is left is undone at the end."""
+    assert live.switch
+    with wired(live.switch.netns) as wire:
+        found = Kept(live, wire)
+        yield found
+        live.close()
+        found.settings.write_text("")
+        assert found.run("uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}")[0] == 0
+        assert found.switch.rows("Bridge") == []
+
+
+def test_an_uplink_of_the_settings(kept: Kept) -> None:
+    """Made by SIGHUP, kept by the next agent after kill -9, given back without ovs-vswitchd and taken again, undone without its
+    table; the node answers after each. A file that cannot be read changes nothing, nor does one that is away."""
+    live = kept.live.start()
+    kept.wish(TABLE)
+    wait_until(kept.holds, what="the uplink")
+    assert (kept.place(), kept.wire.answers(ADDRESS)) == ("br-net1", True)
+    assert kept.measured("net1") == "1"
+    live.kill()
+    live.start()
+    wait_until(kept.holds, what="the uplink of the next agent")
+    assert (kept.place(), kept.wire.answers(ADDRESS)) == ("br-net1", True)
+    kept.switch.kill_vswitchd()
+    wait_until(lambda: kept.place() == "nic0", what="the address is given back")
+    assert kept.wire.answers(ADDRESS)
+    kept.switch.restart_vswitchd()
+    wait_until(lambda: kept.place() == "br-net1", what="the address is taken again")
+    assert kept.wire.answers(ADDRESS)
+    code, told, _ = kept.run("network")
+    assert (code, "holds" in told) == (0, True)
+    kept.wish(TABLE + "nonsense")
+    wait_until(lambda: "cannot be read again" in live.log.read_text(), what="the agent has read")
+    kept.settings.unlink()
+    agent.get(live.socket, "/api/v1/network", "POST")
+    assert (kept.holds(), kept.place()) == (True, "br-net1")
+    kept.wish("")
+    wait_until(lambda: kept.wishes() == {}, what="the uplink is undone")
+    assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
+
+
+def test_what_cannot_be_had(kept: Kept) -> None:
+    """A wish that cannot be met says why, in the page, the metric, `network` and `status`; the others are met."""
+    live = kept.live.start()
+    kept.wish(TABLE + '\n[[provider_network]]\nname = "net2"\ninterface = "absent0"\n')
+    wait_until(kept.holds, what="the uplink")
+    assert "absent0" in kept.wishes()["net2"]["problem"]
+    assert kept.measured("net2") == "0"
+    assert agent.metric(live.socket, "userspace_cni_wish_failures_total", kind="provider-network") == 1
+    code, told, _ = kept.run("network")
+    assert (code, "absent0" in told) == (1, True)
+    assert "1 of 2 that are wished hold" in kept.run("status")[1]
+    code, _, told = kept.run("uplink", "remove", "net1")
+    assert (code, "would make it again" in told, kept.place()) == (1, True, "br-net1")
+
+
+def test_commands_without_an_agent(kept: Kept) -> None:
+    """`uplink add --dry-run` prints both ways and does nothing; add, status and remove do the work themselves."""
+    kept.settings.write_text(TABLE)
+    code, told, _ = kept.run("uplink", "add", "net1", "--dry-run")
+    assert (code, kept.place()) == (0, "nic0")
+    there, back = told.split("the way back:")
+    assert f"ip address replace {ADDRESS}/24 dev br-net1 noprefixroute" in there
+    assert f"ip address replace {ADDRESS}/24 dev nic0" in back
+    assert kept.run("uplink", "add", "net1")[0] == 0
+    assert (kept.place(), kept.wire.answers(ADDRESS)) == ("br-net1", True)
+    assert kept.run("uplink", "status", "net1")[0] == 0
+    assert kept.run("uplink", "status", "net7")[0] == 1
+    assert kept.run("check")[0] == 0
+    assert kept.run("uplink", "remove", "net1")[0] == 0
+    assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
+
+
+def test_objects_of_the_api(kept: Kept) -> None:
+    """A ProviderNetwork is met when it comes, and told in the NodeState; while the server is away the next agent keeps what is
+    there; gone is what its list lacks."""
+    live = kept.live
+    with ApiServer() as api:
+        define_all(api)
+        api.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
+        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
+        live.start()
+        add(api, "ProviderNetwork", "net1", spec={"defaultInterface": "nic0", "moveAddresses": True})
+        wait_until(kept.holds, what="the uplink")
+        assert (kept.place(), kept.wishes()["net1"]["source"]) == ("br-net1", "objects")
+        wait_until(lambda: _reported(api) == {"net1": True}, what="the NodeState")
+        live.kill()
+        api.faults.append(Fault(status=503))
+        live.start()
+        wait_until(lambda: "net1" in kept.wishes(), what="the next agent")
+        assert (kept.wishes()["net1"]["said_by"], kept.place(), kept.wire.answers(ADDRESS)) == ("", "br-net1", True)
+        api.faults.clear()
+        wait_until(lambda: kept.wishes()["net1"]["said_by"], 30, what="the server's word")
+        api.objects(f"provider-networks.{GROUP}").remove("", "net1")
+        wait_until(lambda: kept.wishes() == {}, what="the uplink is undone")
+        assert (kept.place(), kept.switch.rows("Bridge")) == ("nic0", [])
+
+
+def test_a_nic_to_a_bridge(kept: Kept) -> None:
+    """It is had with the next agent, too, until it is removed; with --persist it stands in the settings, which go before the
+    command. What cannot be had is not wished any more."""
+    kept.live.start()
+    code, told, _ = kept.run("nic-to-bridge", "nic0")
+    assert (code, "br-nic0" in told, kept.place()) == (0, True, "br-nic0")
+    kept.live.end()
+    kept.live.start()
+    wait_until(lambda: kept.holds("nic0"), what="the bridge of the next agent")
+    assert kept.wishes()["nic0"]["source"] == "commands"
+    assert kept.run("uplink", "remove", "nic0")[0] == 0
+    assert (kept.place(), kept.wishes()) == ("nic0", {})
+    code, _, told = kept.run("nic-to-bridge", "absent0")
+    assert (code, "absent0" in told) == (1, True)
+    assert kept.wishes() == {}
+    assert kept.run("nic-to-bridge", "nic0", "--persist", "--move-addresses=no")[0] == 0
+    assert (kept.place(), kept.wishes()["nic0"]["source"]) == ("nic0", "settings")
+    assert 'interface = "nic0"' in kept.settings.read_text()
+    code, _, told = kept.run("nic-to-bridge", "nic0")
+    assert (code, "is wished by" in told, kept.place()) == (1, True, "nic0")
+    written = kept.settings.read_text()
+    assert kept.run("nic-to-bridge", "absent0", "--persist")[0] == 1
+    assert (kept.settings.read_text(), list(kept.wishes())) == (written, ["nic0"])
+
+
+def _reported(api: ApiServer) -> dict[str, bool]:
+    """What the NodeState of the node says of its wishes."""
+    states = api.objects(f"nodestates.{GROUP}")
+    status = states.read("", "n1").get("status", {}) if ("", "n1") in states.names() else {}
+    return {each["name"]: each["ready"] for each in status.get("wishes", [])}

@@ -1,0 +1,189 @@
+"""The commands about the node's uplinks beside an agent: what stays wished, what is taken back, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.lab.node.world import World
+from userspace_cni.attachment.steps import NodeBridge
+from userspace_cni.attachment.wishes import Wish, meet
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.settings import Settings, load
+from userspace_cni.cli.client import Client, DeadAgent, NoAgent
+from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cli.site import Site
+from userspace_cni.network import commanded
+from userspace_cni.network.wish_list import COMMANDS, PROVIDER_NETWORK, SETTINGS
+
+FORMER = '[[provider_network]]\nname = "eth1"\ninterface = "eth1"\nmtu = 1400\n'
+OTHER = '[[provider_network]]\nname = "eth2"\ninterface = "eth2"\n'
+
+
+class Served(World):
+    """A node in memory, and what its agent answers."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, resident=True, now=100)
+        self.run_dir = directory / "run"
+        self.run_dir.mkdir()
+        self.error: Unavailable | None = None
+        self.pursuit_error: Unavailable | None = None
+        self.standing: dict[str, Any] = {"source": COMMANDS, "said_by": "a command", "problem": ""}
+        self.pursued: Callable[[], None] = lambda: None
+
+    def agent_says(self, *, pursue: bool = False) -> dict[str, Any]:
+        """The agent's word on the provider network eth1."""
+        if pursue and not self.error:
+            self.pursued()
+        if error := self.error or (self.pursuit_error if pursue else None):
+            raise error
+        ready = not self.standing["problem"]
+        standing = {"kind": PROVIDER_NETWORK, "name": "eth1", "wished": True, "ready": ready, "steps": [], **self.standing}
+        return {"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""}
+
+    def has(self, name: str) -> None:
+        """The node has the bridge of a provider network that a command asked for."""
+        meet(Wish(PROVIDER_NETWORK, name, COMMANDS, "", lambda _: (NodeBridge(f"br-{name}"),)), self)
+
+    def commands_wish(self) -> tuple[bool, list[str]]:
+        """What commands wish, and whether that is all."""
+        desired = commanded.commanded(str(self.run_dir))
+        return desired.complete, [each.name for each in desired.provider_networks]
+
+    def cli(self, *arguments: str, environ: dict[str, str] | None = None) -> Result:
+        """One command on this node."""
+        state, short = self.directory / "state", self.directory / "short"
+        networks = load(environ).provider_networks if environ is not None else ()
+        settings = Settings(state_dir=str(state), run_dir=str(self.run_dir), short_dir=str(short), provider_networks=networks)
+        return CliRunner().invoke(userspace_cni, arguments, obj=Site(settings, self, apart_s=0.0, environ=environ or {}))
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """One whose agent is content."""
+    served = Served(tmp_path)
+    monkeypatch.setattr(Client, "network", lambda _, *, pursue=False: served.agent_says(pursue=pursue))
+    return served
+
+
+def test_a_refused_wish_gives_way_to_the_former(served: Served) -> None:
+    """What commands wished before is wished again, and nothing where there was nothing."""
+    served.standing["problem"] = "no such NIC"
+    commanded.add(str(served.run_dir), "eth1", FORMER)
+    assert served.cli("nic-to-bridge", "eth1").exit_code == 1
+    [network] = commanded.commanded(str(served.run_dir)).provider_networks
+    assert network.mtu == 1400
+    commanded.remove(str(served.run_dir), "eth1")
+    assert served.cli("nic-to-bridge", "eth1").exit_code == 1
+    assert served.commands_wish() == (True, [])
+
+
+def test_an_agent_that_was_killed_keeps_nothing_from_being_undone(served: Served) -> None:
+    """Only its socket is there: the addresses of a node whose agent and switch have died are given back by a command."""
+    served.has("eth1")
+    served.error = DeadAgent("no process listens there")
+    done = served.cli("uplink", "remove", "eth1")
+    assert (done.exit_code, served.journal.node_records()) == (0, [])
+
+
+def test_what_commands_asked_for_is_not_forgotten(served: Served) -> None:
+    """After the run directory was emptied, neither a new wish nor the end of one takes away what the node has."""
+    for name in ("eth1", "eth2"):
+        served.has(name)
+    served.standing = {"source": COMMANDS, "said_by": "", "problem": ""}
+    assert served.cli("uplink", "remove", "eth1").exit_code == 0
+    assert served.commands_wish() == (False, [])
+    served.standing["said_by"] = "a command"
+    assert served.cli("nic-to-bridge", "eth1").exit_code == 0
+    assert served.commands_wish() == (False, ["eth1"])
+
+
+def test_an_agent_that_is_late_keeps_the_wish(served: Served) -> None:
+    """It may be meeting it: exit code 3, and what is wished stays wished."""
+    served.pursuit_error = Unavailable("no answer within 60 s")
+    result = served.cli("nic-to-bridge", "eth1")
+    assert (result.exit_code, "stays wished" in result.stderr) == (3, True)
+    assert served.commands_wish() == (True, ["eth1"])
+
+
+def test_a_wish_of_others_is_no_success(served: Served) -> None:
+    """What goes before the command is named, and the command's wish is taken back."""
+    served.standing |= {"source": SETTINGS, "said_by": "settings file /x"}
+    result = served.cli("nic-to-bridge", "eth1", "--move-addresses=primary")
+    assert (result.exit_code, "is wished by settings file /x" in result.stderr) == (1, True)
+    assert served.commands_wish() == (True, [])
+
+
+def test_networks_of_the_cluster_are_not_replaced(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first table in the node's own file would undo those of all nodes: it is refused; a further one is not."""
+    cluster, own = tmp_path / "cluster.toml", tmp_path / "own.toml"
+    monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(cluster))
+    monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
+    served.standing |= {"source": SETTINGS}
+    cluster.write_text(OTHER)
+    own.write_text("tick_s = 5.0\n")
+    result = served.cli("nic-to-bridge", "eth1", "--persist", environ={})
+    assert (result.exit_code, f"are in {cluster}" in result.stderr) == (1, True)
+    assert own.read_text() == "tick_s = 5.0\n"
+    own.write_text(OTHER)
+    assert served.cli("nic-to-bridge", "eth1", "--persist", environ={}).exit_code == 0
+    assert own.read_text().count("[[provider_network]]") == 2
+
+
+def test_a_persistent_wish_is_taken_back(served: Served, tmp_path: Path) -> None:
+    """The settings file is as it was; one that was not there is empty, for an agent concludes nothing from one that went."""
+    own = tmp_path / "own.toml"
+    own.write_text(OTHER)
+    environ = {"USERSPACE_CNI_CONFIG": str(own)}
+    served.standing |= {"source": SETTINGS, "problem": "no such NIC"}
+    assert served.cli("nic-to-bridge", "eth1", "--persist", environ=environ).exit_code == 1
+    assert own.read_text() == OTHER
+    own.write_text("")
+    assert served.cli("nic-to-bridge", "eth1", "--persist", environ=environ).exit_code == 1
+    assert own.read_text() == ""
+
+
+def test_a_rehearsed_removal_refuses_as_the_real_one(served: Served) -> None:
+    """What is not there, and what settings wish, is refused; what is there is printed and stays."""
+    served.standing = {"source": COMMANDS, "said_by": "", "problem": ""}
+    assert served.cli("uplink", "remove", "eth1", "--dry-run").exit_code == 1
+    served.has("eth1")
+    result = served.cli("uplink", "remove", "eth1", "--dry-run")
+    assert (result.exit_code, "undo bridge br-eth1" in result.stdout) == (0, True)
+    served.standing = {"source": SETTINGS, "said_by": "settings file /x", "problem": ""}
+    result = served.cli("uplink", "remove", "eth1", "--dry-run")
+    assert (result.exit_code, "would make it again" in result.stderr) == (1, True)
+    assert len(served.journal.node_records()) == 1
+
+
+def test_a_removal_that_the_agent_crosses(served: Served) -> None:
+    """An agent that is late changes nothing about a removal; one that made it again meanwhile does."""
+    served.standing = {"source": COMMANDS, "said_by": "", "problem": ""}
+    served.has("eth1")
+    served.pursuit_error = Unavailable("no answer within 60 s")
+    assert served.cli("uplink", "remove", "eth1").exit_code == 0
+    assert served.journal.node_records() == []
+    served.has("eth1")
+    served.pursued = lambda: served.has("eth1")
+    result = served.cli("uplink", "remove", "eth1")
+    assert (result.exit_code, "once more" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(NoAgent("no such socket"), "no agent keeps them"), (Unavailable("no answer within 2 s"), "no answer within 2 s")],
+)
+def test_status_without_the_agents_word(served: Served, error: Unavailable, said: str) -> None:
+    """An agent that is late is told apart from none."""
+    served.has("eth1")
+    served.error = error
+    shown = served.cli("status").stdout
+    [line] = [line for line in shown.splitlines() if line.startswith("network")]
+    assert "1 of 1 that are wished hold, by the records: " in line
+    assert said in line
+    assert ("no agent" in line) == isinstance(error, NoAgent)

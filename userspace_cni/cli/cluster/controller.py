@@ -1,0 +1,54 @@
+"""`controller`: the process that decides for the whole cluster. It is put together here with the agent's ports for pages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import click
+
+from userspace_cni.cli.site import NodeCommand, open_site
+
+if TYPE_CHECKING:
+    from userspace_cni.agent.tcp import TcpPages
+    from userspace_cni.base.settings import Settings
+    from userspace_cni.controller.service import Controller
+
+
+@click.command("controller", cls=NodeCommand, short_help="Sum up for the cluster what nodes report, until SIGTERM.")
+@click.pass_context
+def controller_command(ctx: click.Context) -> None:
+    """Sum up what nodes report in the statuses of ProviderNetworks, Vlans and Subnets, give nodes their ranges of Subnets, and
+    collect what nodes that are gone have left, until SIGTERM.
+
+    Several may run: the one that holds the Lease acts. It needs an account of the API server (setting kubeconfig, or the pod's
+    service account), no root, and nothing of a node. Settings: controller_namespace, health_listen, metrics_listen, log_level.
+
+    Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
+    """
+    from userspace_cni.controller.service import serve
+
+    settings = open_site(ctx).settings
+    ctx.exit(serve(settings, os.environ, lambda controller: _doors(settings, controller)))
+
+
+def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
+    from userspace_cni.agent.pages import Content, Page
+    from userspace_cni.agent.tcp import TcpPages
+    from userspace_cni.base.metrics import CONTENT_TYPE
+
+    def health(problems: list[str]) -> Content:
+        body = {"version": version("userspace-cni"), "problems": problems}
+        return Content(503 if problems else 200, json.dumps(body).encode() + b"\n")
+
+    metrics = Page("/metrics", lambda: Content(200, controller.metrics.render(), CONTENT_TYPE))
+    healthz = Page("/healthz", lambda: health(controller.problems()))
+    readyz = Page("/readyz", lambda: health(controller.problems() + controller.obstacles()))
+    doors = (
+        ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
+        ("health_listen", settings.health_listen, {"/healthz": healthz, "/readyz": readyz}),
+    )
+    return [TcpPages(setting, listen, pages) for setting, listen, pages in doors if listen]

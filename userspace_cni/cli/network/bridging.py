@@ -1,0 +1,114 @@
+"""`nic-to-bridge`: a bridge with one NIC as uplink, for people who know that command of ovn-kubernetes' utilities.
+
+It only writes a wish, into the settings file or into what lasts until the next boot, and has it met: there is no other way by
+which a NIC gets onto a bridge. A wish that cannot be met is taken back, and what it took the place of is wished again.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from userspace_cni.base.errors import InvalidConfig, UserspaceError
+from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork, read_provider_networks, require_possible
+from userspace_cni.base.settings import files, load
+from userspace_cni.cli import view
+from userspace_cni.cli.network import uplinks, wished
+from userspace_cni.cli.site import FOUND, NodeCommand, Refused, Site, open_site
+from userspace_cni.network import commanded
+from userspace_cni.network.wish_list import COMMANDS, SETTINGS
+
+_MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
+
+
+@click.command("nic-to-bridge", cls=NodeCommand, short_help="Make a bridge with a NIC as its uplink.")
+@click.argument("nic")
+@click.option("--persist", is_flag=True, help="Write it into the settings file, so that it is there after a boot, too.")
+@click.option(
+    "--move-addresses",
+    type=click.Choice(list(_MOVES)),
+    default="yes",
+    show_default=True,
+    help="Whether the NIC's addresses move to the bridge; primary: also where it has the node's default route.",
+)
+@click.pass_context
+def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses: MoveAddresses) -> None:
+    """Make the bridge br-NIC with NIC as its uplink: the provider network NIC. Its addresses move to the bridge.
+
+    Without --persist it lasts until `uplink remove NIC`, or until the node boots. Exit code: 0 when the node has it, 1 when it
+    cannot have it: then what was wished before is wished again; 2 for settings or arguments that are wrong; 3 when something does
+    not answer: if it is the agent, this stays wished.
+    """
+    site = open_site(ctx)
+    site.require_root("changing the node's network")
+    network = require_possible(ProviderNetwork(nic, nic, move_addresses=move_addresses, said_by="nic-to-bridge"))
+    table = f'[[provider_network]]\nname = "{nic}"\ninterface = "{nic}"\nmove_addresses = {_MOVES[move_addresses]}\n'
+    take_back = _persist(site, table) if persist else _command(site, nic, table)
+    try:
+        fresh = Site(load(site.environ), site.given, environ=site.environ) if persist else site
+        ctx.call_on_close(fresh.close)
+        standing = uplinks.apply(network.name, fresh)
+        if standing["source"] != (SETTINGS if persist else COMMANDS):
+            said_by = standing["said_by"] or standing["source"]
+            raise Refused(f"{nic} is wished by {said_by}, which goes before this command: change it there", FOUND)
+        if not standing["ready"]:
+            raise Refused(f"{nic} cannot be the uplink of a bridge: {standing['problem']}", FOUND)
+    except uplinks.Unanswered:
+        raise  # the agent may be at it: taken back now, the wish would be undone amid being met
+    except (Refused, UserspaceError):
+        take_back()
+        with suppress(UserspaceError):  # an agent that does not answer reads it later
+            site.client.network(pursue=True)
+        raise
+    wished.show({"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""})
+
+
+def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
+    """Wish it until the next boot; returns what takes it back. Raises UserspaceError."""
+    run_dir = site.seen(site.settings.run_dir)
+    boot_id = site.node.boot_id()
+    others = any(each.network == COMMANDS and each.boot_id == boot_id for each in site.node.journal.node_records())
+    former = commanded.add(run_dir, nic, table, others=others)
+    return lambda: commanded.add(run_dir, nic, former) if former else commanded.remove(run_dir, nic)
+
+
+def _persist(site: Site, table: str) -> Callable[[], object]:
+    """Wish it in the node's own settings file; returns what takes it back. Raises Refused and UserspaceError."""
+    *others, own = files(site.environ)
+    path = Path(own)
+    try:
+        former = path.read_text() if path.exists() else ""
+    except (OSError, ValueError) as error:
+        raise Refused(f"reading {path}: {error}", FOUND) from error
+    text = f"{former.rstrip()}\n\n{table}" if former.strip() else table
+    try:
+        tables = tomllib.loads(text)["provider_network"]
+    except ValueError as error:
+        raise InvalidConfig(f"settings file {path} is not TOML", str(error)) from error
+    if len(tables) == 1 and site.settings.provider_networks:
+        raise Refused(
+            f"the provider networks of this node are in {view.joined(others)}, and one in {path} takes the place of all of them: "
+            "add it there, or write all of them here",
+            FOUND,
+        )
+    read_provider_networks(tables, f"settings file {path}")
+    _write(path, text)
+    view.note(f"written to {path}")
+    return lambda: _write(path, former)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step. It stays when it is empty: for the agent a file that went says nothing. Raises Refused."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(text)
+        if path.exists():
+            new.chmod(path.stat().st_mode & 0o777)
+        new.replace(path)
+    except OSError as error:
+        raise Refused(f"writing {path}: {error.strerror}", FOUND) from error

@@ -1,0 +1,186 @@
+"""`uplink`: applies a provider network that is wished, undoes one, and tells how they are.
+
+Where an agent runs, it does the work: it knows all sources, and would undo or repeat what is done behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from userspace_cni.attachment.records import Record, as_recorded, node_container
+from userspace_cni.attachment.steps import Step
+from userspace_cni.attachment.wishes import Wish, meet, undo
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.cli import view
+from userspace_cni.cli.client import DeadAgent, NoAgent
+from userspace_cni.cli.network import wished
+from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Site, open_site
+from userspace_cni.network import commanded
+from userspace_cni.network.rehearsal import rehearsed
+from userspace_cni.network.sources import Sources
+from userspace_cni.network.wish_list import COMMANDS, PROVIDER_NETWORK
+
+
+class Unanswered(Refused):
+    """There is an agent, and it does not answer: it may be doing what it was asked for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, UNREACHABLE)
+
+
+class UplinkGroup(click.Group, NodeCommand):
+    """A group whose commands are about uplinks."""
+
+
+@click.group("uplink", cls=UplinkGroup, short_help="Apply, undo and tell of the node's uplinks.")
+def uplink_command() -> None:
+    """Work with the provider networks of this node: bridges with an uplink."""
+
+
+@uplink_command.command("status", cls=NodeCommand, short_help="Tell how the node's uplinks are.")
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """Tell of each provider network, or the one named, whether the node has it, and why not.
+
+    Exit code: 0 when all hold, 1 when one does not or none has that name, 2 for settings or arguments that are wrong, 3 when
+    records cannot be read.
+    """
+    site = open_site(ctx)
+    with view.progress("looking at the uplinks"):
+        found = wished.of_kinds(wished.look(site), (PROVIDER_NETWORK,), lambda each: name in (None, each))
+    if name and not found["wishes"]:
+        raise Refused(f"no provider network {name} is wished or there; see userspace-cni network", FOUND)
+    wished.finish(ctx, found, as_json)
+
+
+@uplink_command.command("add", cls=NodeCommand, short_help="Apply a provider network now.")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and how it is undone, and do nothing.")
+@click.pass_context
+def add_command(ctx: click.Context, name: str, dry_run: bool) -> None:
+    """Apply the provider network NAME of the settings now. A running agent reads the settings again for it, and does it; also
+    for one of the API's objects.
+
+    With --dry-run the steps are printed, with the changes of addresses and routes as commands of ip(8), and the same for the way
+    back; what is refused is refused. Exit code: 0 when the node has it, 1 when it cannot have it, 2 for settings or arguments
+    that are wrong, 3 when agent or switch does not answer.
+    """
+    site = open_site(ctx)
+    site.require_root("changing the node's network")
+    if dry_run:
+        wish = of_settings(name, site)
+        record = site.node.journal.read(node_container(PROVIDER_NETWORK), name)
+        with view.progress("looking at the node"):
+            steps = tuple(map(as_recorded, wish.plan(record)))
+        print_plan(record.steps if record else (), steps)
+        return
+    standing = apply(name, site)
+    wished.show({"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""})
+    if not standing["ready"]:
+        ctx.exit(FOUND)
+
+
+@uplink_command.command("remove", cls=NodeCommand, short_help="Undo a provider network now.")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.pass_context
+def remove_command(ctx: click.Context, name: str, dry_run: bool) -> None:
+    """Undo the provider network NAME: moved addresses go back to the NIC first, then port and bridge go.
+
+    It is refused while settings or objects wish it and an agent runs, for that would make it again; so is its --dry-run. Exit
+    code: 0 when nothing of it is left, 1 when something is or it is refused, 2 for settings or arguments that are wrong, 3 when
+    the agent does not answer.
+    """
+    site = open_site(ctx)
+    site.require_root("changing the node's network")
+    record = _record(name, site)
+    served, standing = _standing(name, site)
+    _require_unwished(name, served, standing)
+    run_dir = site.seen(site.settings.run_dir)
+    if record is None and all(each.name != name for each in commanded.commanded(run_dir).provider_networks):
+        raise Refused(f"the node has no provider network {name}; see userspace-cni network", FOUND)
+    if dry_run:
+        print_plan(record.steps if record else (), ())
+        return
+    commanded.remove(run_dir, name)
+    with view.progress(f"undoing {name}"):
+        undo(PROVIDER_NETWORK, name, site.node)
+        if served:
+            with suppress(Unavailable):  # it learns of it at its next look
+                site.client.network(pursue=True)
+    if _record(name, site):
+        raise Refused(f"the agent had begun to make provider network {name} again; try it once more", FOUND)
+    view.note(f"nothing of provider network {name} is left")
+
+
+def apply(name: str, site: Site) -> Mapping[str, Any]:
+    """Have the provider network of that name applied by the agent, or here where there is none; what became of it, as JSON.
+
+    Raises Refused for one that is not wished, Unanswered, UserspaceError when it cannot be had.
+    """
+    with view.progress(f"making {name}, for which ovs-vswitchd may need some seconds"):
+        try:
+            found = site.client.network(pursue=True)
+        except (NoAgent, DeadAgent):
+            meet(of_settings(name, site), site.node)
+            found = wished.look(site)
+        except Unavailable as error:
+            raise Unanswered(f"{error}; what is wished stays wished: see userspace-cni network") from error
+    standing = _of(found, name)
+    if standing is None:
+        raise Refused(f"no provider network {name} is wished; see userspace-cni network", FOUND)
+    return standing
+
+
+def of_settings(name: str, site: Site) -> Wish:
+    """The wish of that name, of settings and commands. Raises Refused where there is none."""
+    wishes, _ = Sources(site.drivers, site.environ).wished()
+    found = {wish.name: wish for wish in wishes if wish.kind == PROVIDER_NETWORK}
+    if name not in found:
+        known = f"; there are {view.joined(sorted(found))}" if found else ""
+        raise Refused(f"no provider network {name} is in the settings{known}", FOUND)
+    return found[name]
+
+
+def print_plan(former: Sequence[Step], steps: Sequence[Step]) -> None:
+    """Print what going from the former steps to these does, and the way back."""
+    for heading, lines in rehearsed(former, steps):
+        click.echo(heading)
+        for line in lines:
+            click.echo(view.plain(f"  {line}"))
+
+
+def _standing(name: str, site: Site) -> tuple[bool, Mapping[str, Any] | None]:
+    """Whether an agent runs, and what it says of the provider network; without one, what is in the settings."""
+    try:
+        return True, _of(site.client.network(), name)
+    except (NoAgent, DeadAgent):
+        return False, _of(wished.look(site), name)
+    except Unavailable as error:
+        raise Unanswered(f"{error}; it may be changing the node's network now") from error
+
+
+def _record(name: str, site: Site) -> Record | None:
+    return site.node.journal.read(node_container(PROVIDER_NETWORK), name)
+
+
+def _of(found: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    return next((each for each in found["wishes"] if (each["kind"], each["name"]) == (PROVIDER_NETWORK, name)), None)
+
+
+def _require_unwished(name: str, served: bool, standing: Mapping[str, Any] | None) -> None:
+    if standing is None or not standing["said_by"] or standing["source"] == COMMANDS:
+        return
+    if served:
+        raise Refused(
+            f"provider network {name} is wished by {standing['said_by']}, and the agent would make it again: take it out there "
+            "(of settings, the agent learns by SIGHUP), and it is undone",
+            FOUND,
+        )
+    view.note(f"{standing['said_by']} wishes it: an agent that starts makes it again")
