@@ -1,0 +1,47 @@
+"""What tests of the controller share: a real HTTP API server with our custom resources, and the controller's parts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.definitions import define_all
+from userspace_cni.base.root import HERE
+from userspace_cni.base.settings import Settings
+from userspace_cni.controller.watches import Watches
+from userspace_cni.kube.client import Clients
+from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.kubeconfig import Bounds
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with our resources, and no object."""
+    with ApiServer() as started:
+        define_all(started)
+        yield started
+
+
+@pytest.fixture
+def session(api: ApiServer, tmp_path: Path) -> Callable[[], Session]:
+    """Makes a connection with the server."""
+    path = api.kubeconfig(tmp_path)
+    return lambda: Clients(Bounds.of(Settings()), HERE, path).of("").session
+
+
+@pytest.fixture
+def watching(session: Callable[[], Session]) -> Iterator[Callable[[Callable[[], None]], Watches]]:
+    """Makes watches of all that the controller knows, which call the given function, and starts them."""
+    made: list[Watches] = []
+
+    def make(on_change: Callable[[], None]) -> Watches:
+        made.append(Watches(session(), on_change))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

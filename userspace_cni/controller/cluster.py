@@ -1,0 +1,117 @@
+"""What the controller knows of the cluster: what it keeps of each object, as the watches give it. Pure.
+
+Objects are written by people and by nodes. A field that is missing or of another type than its schema's counts as absent, so that
+one such object cannot stop the work on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An object that the controller sums up into. `version` is the one that its status was read from."""
+
+    uid: str
+    version: str
+    created: str
+    spec: Mapping[str, Any]
+    status: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a node reports: its NodeState. `wishes` and `subnets` are as in its status."""
+
+    uid: str
+    wishes: Sequence[Mapping[str, Any]]
+    subnets: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the API. `address`: its first InternalIP, "" while it has none."""
+
+    uid: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """An IP object: which addresses of which Subnet a pod on which node has; "" for none."""
+
+    uid: str
+    subnet: str
+    node: str
+    v4: str
+    v6: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All of it, by name: complete lists, each of one moment.
+
+    `nodes_watched`: whether the nodes are followed now; if not, a node that is missing in them may have come back.
+    """
+
+    provider_networks: Mapping[str, Kept] = field(default_factory=dict)
+    vlans: Mapping[str, Kept] = field(default_factory=dict)
+    subnets: Mapping[str, Kept] = field(default_factory=dict)
+    states: Mapping[str, Reported] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    addresses: Mapping[str, Address] = field(default_factory=dict)
+    nodes_watched: bool = True
+
+
+def kept(thing: Mapping[str, Any]) -> Kept:
+    """What is kept of a ProviderNetwork, Vlan or Subnet. Raises KeyError for what is no object."""
+    metadata = thing["metadata"]
+    version, created = text(metadata, "resourceVersion"), text(metadata, "creationTimestamp")
+    return Kept(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"))
+
+
+def reported(thing: Mapping[str, Any]) -> Reported:
+    """What is kept of a NodeState. Raises KeyError for what is no object."""
+    status = table(thing, "status")
+    return Reported(thing["metadata"]["uid"], tables(status, "wishes"), tables(status, "subnets"))
+
+
+def node(thing: Mapping[str, Any]) -> Node:
+    """What is kept of a Node. Raises KeyError for what is no object."""
+    found = tables(table(thing, "status"), "addresses")
+    internal = [text(each, "address") for each in found if each.get("type") == "InternalIP"]
+    return Node(thing["metadata"]["uid"], internal[0] if internal else "")
+
+
+def address(thing: Mapping[str, Any]) -> Address:
+    """What is kept of an IP. Raises KeyError for what is no object."""
+    spec = table(thing, "spec")
+    names = ("subnet", "nodeName", "v4IpAddress", "v6IpAddress")
+    return Address(thing["metadata"]["uid"], *(text(spec, name) for name in names))
+
+
+def text(of: Mapping[str, Any], name: str) -> str:
+    """A text of an object; "" when there is none."""
+    found = of.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def number(of: Mapping[str, Any], name: str) -> int:
+    """A whole number of an object; 0 when there is none."""
+    found = of.get(name)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+def table(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of an object; empty when there is none."""
+    found = of.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def tables(of: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    """A list of parts of an object; empty when there is none."""
+    found = of.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

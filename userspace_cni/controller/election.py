@@ -1,0 +1,188 @@
+"""Which of several controllers acts: the holder of a Lease of the API, which it renews.
+
+It must never say that it leads when another one may: it leads for `renew_s` after the beginning of its last renewal, which is
+shorter than the `lease_s` for which others wait from when they see that renewal. No two machines' clocks are compared: the times
+in the Lease are for people, and what counts is for how long this process has seen them unchanged. Its clock goes on while the
+machine sleeps. A request that was begun before the end may still arrive after it, so writers carry the version that they follow
+from.
+
+The `kubernetes` library's `leaderelection` is not used: it needs the typed models (20 MiB), reads the wall clock, waits without
+bounds in its requests and sleeps, cannot be ended, and does not give the lease back.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from userspace_cni.base.errors import Conflict, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import LEASES
+
+NAME: Final = "userspace-cni-controller"
+"""The Lease's name."""
+STOP_S: Final = 2.0
+_LEASE_MAX_S: Final = 3600
+"""A Lease that says a longer time is not believed."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds. Others take the Lease `lease_s` after they saw its last change (whole seconds, as the API has it).
+
+    Its holder renews it each `retry_s`, and stops acting `renew_s` after the last renewal. That is earlier by more than one
+    request takes. Others look each `retry_s`. After a failure there is another look `again_s` later, so that the holder may yet
+    renew in time.
+    """
+
+    lease_s: int = 30
+    renew_s: float = 18.0
+    retry_s: float = 6.0
+    again_s: float = 1.0
+
+
+class Election:
+    """Takes part in the election from `start` to `stop`, with a daemon thread. Safe to use from any thread.
+
+    `on_change` is called when this process begins to lead, also again after a lapse, however short, and must not wait.
+    """
+
+    def __init__(
+        self, objects: Objects, namespace: str, pace: Pace | None = None, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        self._objects = objects
+        self._leases = LEASES.within(namespace)
+        self._pace = pace or Pace()
+        self._on_change = on_change
+        self.identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        """What the Lease calls this process; another one after a restart."""
+        self._until = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="election")
+        self.problem = "the Lease was not read yet"
+        """Why it is not known who leads; "" when it is."""
+        # only the thread uses these
+        self._lease: Mapping[str, Any] | None = None
+        self._seen: tuple[Any, ...] = ()
+        self._seen_at = 0.0
+        self._led = False
+
+    def start(self) -> None:
+        """Start the thread; returns at once. Raises Unavailable."""
+        start(self._thread, "electing a leader")
+
+    def stop(self) -> None:
+        """Lead no longer, and give the Lease back, so that another one leads at once. Waits 2 s at most."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+        self._until = 0.0
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may act now."""
+        return clock() < self._until
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._look()
+            self._stopping.wait(self._pace.again_s if self.problem else self._pace.retry_s)
+        if self.leading and self._lease is not None:
+            self._until = 0.0
+            self._give_back(self._lease)
+
+    def _look(self) -> None:
+        try:
+            began = clock()
+            if self._take_or_renew():
+                former, self._until = self._until, began + self._pace.renew_s
+                if clock() >= former:
+                    self._led = False  # it had lapsed, be it while the request was under way: what was asked then was not done
+            problem = ""
+        except Conflict:
+            self._lease, problem = None, ""  # another one was first: read it again
+        except UserspaceError as error:
+            self._lease, problem = None, str(error)
+        except Exception as error:  # noqa: BLE001 -- the thread must go on: without it there may be no leader at all
+            self._lease, problem = None, f"electing a leader: {type(error).__name__}: {error}"
+        if problem and not self.problem:
+            say("warning", "the Lease of the controllers cannot be had now", error=problem)
+        self.problem = problem
+        if self.leading != self._led:
+            self._led = self.leading
+            say("info", "this controller leads" if self._led else "this controller leads no longer", identity=self.identity)
+            if self._led:
+                self._on_change()
+
+    def _take_or_renew(self) -> bool:
+        """Whether the Lease is ours now. Raises UserspaceError."""
+        if self._lease is not None and self.leading:
+            self._lease = self._put(self._lease, {"renewTime": _now()})
+            return True
+        lease = self._objects.get(self._leases, NAME)
+        if lease is None:
+            self._lease = self._objects.create(self._leases, NAME, {"spec": self._taken(0)})
+            return True
+        spec = _spec(lease)
+        seen = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, clock()
+        holder = spec.get("holderIdentity")
+        if holder not in (self.identity, None, "") and clock() - self._seen_at < _duration(spec, self._pace.lease_s):
+            return False
+        transitions = spec.get("leaseTransitions")
+        taken = self._taken(transitions + 1 if isinstance(transitions, int) else 0)
+        self._lease = self._put(lease, {"renewTime": _now()} if holder == self.identity else taken)
+        return True
+
+    def _taken(self, transitions: int) -> dict[str, Any]:
+        now = _now()
+        return {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self._pace.lease_s,
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": transitions,
+        }
+
+    def _put(self, lease: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the Lease over the version that was read. Raises Conflict when that is no longer the last one."""
+        return self._objects.replace(self._leases, NAME, {**lease, "spec": {**_spec(lease), **change}})
+
+    def _give_back(self, lease: Mapping[str, Any]) -> None:
+        try:
+            self._put(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()})
+        except UserspaceError as error:
+            say("warning", "the Lease was not given back: another controller waits until it has run out", error=error)
+
+
+def clock() -> float:
+    """Seconds since the machine's start, its sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _spec(lease: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = lease.get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _duration(spec: Mapping[str, Any], usual: int) -> float:
+    said = spec.get("leaseDurationSeconds")
+    return float(said) if isinstance(said, int) and 0 < said <= _LEASE_MAX_S else float(usual)

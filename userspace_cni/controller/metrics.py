@@ -1,0 +1,27 @@
+"""The controller's metrics: whether it leads, what it knows, and what it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from userspace_cni.base.metrics import Registry
+
+
+class Metrics:
+    """The series. `leading`: whether this process leads; `known`: how many objects are known, a function by resource."""
+
+    def __init__(self, leading: Callable[[], bool], known: Mapping[str, Callable[[], float]]) -> None:
+        self._registry = registry = Registry()
+        self._writes = registry.counter("controller_writes", "Writes of objects, by resource and outcome", "resource", "outcome")
+        registry.gauge("controller_leader", "1 for the controller that acts", lambda: float(leading()))
+        for resource, count in known.items():
+            name = f"controller_{resource.replace('-', '_')}"
+            registry.gauge(name, f"Objects of {resource} that the controller knows", count)
+
+    def count_write(self, resource: str, outcome: str) -> None:
+        """Count a write: "written", "deleted", "conflict" or "failed"."""
+        self._writes.labels(resource, outcome).inc()
+
+    def render(self) -> bytes:
+        """All series, as CONTENT_TYPE."""
+        return self._registry.render()

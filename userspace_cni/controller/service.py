@@ -1,0 +1,129 @@
+"""The controller as a whole: a process that stays, of which several may run and one acts.
+
+It may be killed at any moment: all that it knows is in objects, and what it has not written yet the next leader writes. Nothing
+on a node waits for it but a node's first range of a Subnet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Protocol
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.log import begin, bound, say
+from userspace_cni.base.root import HERE
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.signals import Signals, waking
+from userspace_cni.controller.election import Election
+from userspace_cni.controller.metrics import Metrics
+from userspace_cni.controller.rounds import Counting, Pace, Rounds
+from userspace_cni.controller.watches import Watches
+from userspace_cni.kube.client import Clients, in_cluster
+from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.objects import Objects
+
+
+class Door(Protocol):
+    """A port on which pages are served."""
+
+    setting: str
+
+    def start(self) -> None:
+        """Listen. Raises Unavailable."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        ...
+
+    def close(self) -> None:
+        """Stop serving."""
+        ...
+
+
+class Controller:
+    """The threads that watch, elect and write. `namespace`: where the Lease is; `pace`: of what is written."""
+
+    def __init__(self, session: Session, namespace: str, pace: Pace | None = None) -> None:
+        objects = Objects(session)
+        self.watches = Watches(session, self._changed)
+        self.election = Election(objects, namespace, on_change=self._changed)
+        self.metrics = Metrics(lambda: self.election.leading, self.watches.counts())
+        counting = Counting(self.metrics.count_write)
+        self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, counting=counting, pace=pace)
+        self.doors: Sequence[Door] = ()
+        """The ports with pages about it."""
+
+    def start(self) -> None:
+        """Begin. Raises Unavailable."""
+        self.watches.start()
+        self.rounds.start()
+        self.election.start()
+        for door in self.doors:
+            door.start()
+
+    def stop(self) -> None:
+        """Write no more, and only then give the Lease back."""
+        self.rounds.stop()
+        self.election.stop()
+        self.watches.stop()
+        for door in self.doors:
+            door.close()
+
+    def problems(self) -> list[str]:
+        """The reasons why this process no longer works; restarting it may help."""
+        threads = (
+            ("watches objects", self.watches.alive),
+            ("elects a leader", self.election.alive),
+            ("sums up what nodes report", self.rounds.alive),
+            *((f"serves {door.setting}", door.alive) for door in self.doors),
+        )
+        return [f"the thread that {what} is dead" for what, alive in threads if not alive]
+
+    def obstacles(self) -> list[str]:
+        """The reasons why this process could not act now, or does not do all that it should."""
+        return [each for each in (*self.watches.problems, self.election.problem, self.rounds.problem) if each]
+
+    def _changed(self) -> None:
+        self.rounds.ask()
+
+
+def account(settings: Settings, environ: Mapping[str, str]) -> Session:
+    """The account of this process: the setting's kubeconfig, else that of its pod. Raises InvalidConfig without either."""
+    if not settings.kubeconfig and not in_cluster(environ):
+        raise InvalidConfig(
+            "the controller has no account of the API server", "the setting kubeconfig; in a pod, its service account"
+        )
+    return Clients(Bounds.of(settings), HERE, settings.kubeconfig).of("").session
+
+
+def serve(settings: Settings, environ: Mapping[str, str], doors: Callable[[Controller], Sequence[Door]]) -> int:
+    """Run the controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
+
+    `doors`: makes the ports on which it is asked for health and metrics.
+    """
+    stopping = threading.Event()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        say("info", "stopping", signal=signal.Signals(number).name)
+        stopping.set()
+
+    Signals(stop, (signal.SIGTERM, signal.SIGINT), ignored_too=True).hear()
+    woken = waking()
+    begin(settings.log_level, settings.log_format)
+    with bound(settings.log_level):
+        controller = Controller(account(settings, environ), settings.controller_namespace)
+        controller.doors = doors(controller)
+        say("info", "the controller starts", identity=controller.election.identity)
+        controller.start()
+        while not stopping.is_set():
+            os.read(woken, 64)
+        controller.stop()
+        say("info", "stopped")
+    return 0

@@ -1,0 +1,183 @@
+"""The statuses of ProviderNetworks, Vlans and Subnets, from what nodes report. Pure.
+
+A status is the same for the same reports: times in it change with what they are the time of, so that nothing has to be written
+when nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any, Final
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.gateways import gateway_port
+from userspace_cni.base.subnets import Cidr, Subnet, read_subnet, without
+from userspace_cni.controller.cluster import Address, Cluster, Kept, number, tables, text
+from userspace_cni.controller.ranges import Division, NodeRange, divide, remaining
+from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK
+
+MESSAGE_MAX: Final = 256
+"""Characters of a node's message that are repeated in a condition: a thousand of them are one object."""
+COUNT_MAX: Final = (1 << 53) - 1
+"""The largest number of addresses that is told: the largest that every reader of JSON takes."""
+NODE_RANGES: Final = "nodeRanges"
+_IPV4: Final = 4
+
+Status = dict[str, Any]
+
+
+class Sums:
+    """The statuses of one moment. `held`: nodes that are not known to be gone; `now`: the time, as conditions have it."""
+
+    def __init__(self, cluster: Cluster, held: Collection[str], now: str) -> None:
+        self._cluster = cluster
+        self._held = held
+        self._now = now
+
+    def provider_network(self, name: str) -> Status:
+        """Which nodes have the network as its object wishes it, and why the others do not."""
+        before = self._cluster.provider_networks[name].status
+        former = {text(each, "node"): each for each in tables(before, "conditions")}
+        wishes = sorted(self._wishes[PROVIDER_NETWORK, name].items())
+        ready = [node for node, wish in wishes if wish.get("ready") is True]
+        return {
+            "ready": bool(ready) and len(ready) == len(wishes),
+            "readyNodes": ready,
+            "notReadyNodes": [node for node, wish in wishes if wish.get("ready") is not True],
+            "vlans": sorted(vlan for vlan, each in self._cluster.vlans.items() if text(each.spec, "provider") == name),
+            "conditions": [
+                {"node": node, **self._condition(wish.get("ready") is True, wish, former.get(node))} for node, wish in wishes
+            ],
+        }
+
+    def vlan(self, name: str) -> Status:
+        """Which Subnets name it, and whether an earlier Vlan has its id in the same provider network."""
+        spec = self._cluster.vlans[name].spec
+        same = [each for each in self._cluster.vlans.items() if _wire(each[1].spec) == _wire(spec)]
+        first = min(same, key=lambda each: (each[1].created, each[0]))[0]
+        subnets = sorted(subnet for subnet, each in self._cluster.subnets.items() if text(each.spec, "vlan") == name)
+        return {"subnets": subnets, "conflict": first != name}
+
+    def subnet(self, name: str) -> Status:
+        """How many of its addresses are used, which node has which range of them, and what is wrong with it or on nodes."""
+        kept = self._cluster.subnets[name]
+        subnet, problem = _read(name, kept.spec)
+        status: Status = {}
+        for version in (4, 6):
+            using = self._using[name, version]
+            space = sum(_hosts(subnet, each) for each in subnet.cidrs if each.version == version) if subnet else 0
+            status[f"v{version}usingIPs"] = min(using, COUNT_MAX)
+            status[f"v{version}availableIPs"] = min(max(space - using, 0), COUNT_MAX)
+        division = self._divided(kept, subnet)
+        said = {"reason": "Ready", "message": ""}
+        if problem:
+            said = {"reason": "Invalid", "message": problem}
+        elif division.without:
+            said = {"reason": "Full", "message": f"no range is left for nodes {', '.join(division.without)}"}
+        elif refusing := self._refusing(name):
+            node, message = refusing[0]
+            said = {"reason": "NotOnNodes", "message": f"not on {len(refusing)} nodes, as on {node}: {message}"}
+        former = next(iter(tables(kept.status, "conditions")), None)
+        return {
+            **status,
+            NODE_RANGES: [_not_empty(asdict(each)) for each in division.ranges],
+            "conditions": [self._condition(not said["message"], said, former)],
+        }
+
+    def _divided(self, kept: Kept, subnet: Subnet | None) -> Division:
+        """The ranges of nodes; while the Subnet cannot be read, those that were given: a mistake in it takes nothing away."""
+        now = tuple(
+            NodeRange(text(each, "node"), text(each, "range"), text(each, "address")) for each in tables(kept.status, NODE_RANGES)
+        )
+        if subnet is None:
+            return Division(now)
+        if not subnet.per_node_prefix:  # nodes have pods in what was given, and a mistake may have removed the field
+            return remaining(subnet, now, self._held)
+        nodes = {node: self._cluster.nodes[node].address for node in self._cluster.states if node in self._cluster.nodes}
+        return divide(subnet, now, nodes, self._held, self._used[subnet.name])
+
+    def _refusing(self, subnet: str) -> list[tuple[str, str]]:
+        """The nodes that refuse the Subnet, or are not the gateway that it makes of them, each with what it says."""
+        wishes = sorted(self._wishes[GATEWAY, gateway_port(subnet)].items())
+        return [(node, text(wish, "message")) for node, wish in wishes if _is_of_object(wish) and wish.get("ready") is not True]
+
+    def _condition(self, ready: bool, said: Mapping[str, Any], former: Mapping[str, Any] | None) -> Status:
+        status = "True" if ready else "False"
+        same = former is not None and text(former, "status") == status
+        since = text(former, "lastTransitionTime") if former and same else ""
+        words = {"reason": text(said, "reason"), "message": text(said, "message")[:MESSAGE_MAX]}
+        return {"type": "Ready", "status": status, **_not_empty(words), "lastTransitionTime": since or self._now}
+
+    @cached_property
+    def _wishes(self) -> Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]:
+        """What nodes say of each wish, by its kind and name and by theirs; an object's before another source's."""
+        found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = defaultdict(dict)
+        for node, state in self._cluster.states.items():
+            if node not in self._cluster.nodes:
+                continue
+            for wish in sorted(state.wishes, key=_is_of_object):
+                found[text(wish, "kind"), text(wish, "name")][node] = wish
+        return found
+
+    @cached_property
+    def _using(self) -> Counter[tuple[str, int]]:
+        """How many addresses of each Subnet are used, by its name and IP version."""
+        using: Counter[tuple[str, int]] = Counter()
+        for each in self._cluster.addresses.values():
+            using.update((each.subnet, version) for version, address in _versions(each) if address)
+        return using
+
+    @cached_property
+    def _used(self) -> Mapping[str, Mapping[str, str]]:
+        """The ranges that nodes report to use: by Subnet and node."""
+        used: dict[str, dict[str, str]] = defaultdict(dict)
+        for node, state in self._cluster.states.items():
+            for each in state.subnets:
+                used[text(each, "name")][node] = text(each, "range")
+        return used
+
+
+def _is_of_object(wish: Mapping[str, Any]) -> bool:
+    return text(wish, "source") == OBJECTS
+
+
+def _versions(address: Address) -> tuple[tuple[int, str], ...]:
+    return (4, address.v4), (6, address.v6)
+
+
+def _wire(vlan: Mapping[str, Any]) -> tuple[str, int]:
+    """Where the frames of a Vlan are: two with the same are one."""
+    return text(vlan, "provider"), number(vlan, "id")
+
+
+def _not_empty(texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts without the empty ones: Kubernetes 1.20 makes null of those in server-side apply, and refuses that."""
+    return {name: value for name, value in texts.items() if value}
+
+
+def _read(name: str, spec: Mapping[str, Any]) -> tuple[Subnet | None, str]:
+    """The Subnet as nodes read it, or why it cannot be."""
+    try:
+        return read_subnet(name, spec), ""
+    except InvalidConfig as error:
+        return None, str(error)
+
+
+def _hosts(subnet: Subnet, cidr: Cidr) -> int:
+    """How many addresses of its network pods may have."""
+    own = [cidr.network_address, *([cidr.broadcast_address] if cidr.version == _IPV4 else ()), *subnet.gateways]
+    return sum(int(last) - int(first) + 1 for first, last in without(cidr, [*subnet.excluded, *((each, each) for each in own)]))
+
+
+def is_written(wanted: Status, status: Mapping[str, Any]) -> bool:
+    """Whether a status has all that is wanted in it. Lists of parts have no order: the server puts them in one of its own."""
+    return all(_unordered(status.get(key)) == _unordered(value) for key, value in wanted.items())
+
+
+def _unordered(value: object) -> object:
+    """A value as it is compared."""
+    is_parts = isinstance(value, list) and all(isinstance(each, dict) for each in value)
+    return sorted((sorted(each.items()) for each in value), key=repr) if is_parts and isinstance(value, list) else value

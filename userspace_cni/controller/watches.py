@@ -1,0 +1,65 @@
+"""What the controller watches, and the cluster as it is known by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from userspace_cni.controller import cluster
+from userspace_cni.controller.cluster import Cluster
+from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+
+_KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...]] = (
+    ("provider_networks", PROVIDER_NETWORKS, cluster.kept),
+    ("vlans", VLANS, cluster.kept),
+    ("subnets", SUBNETS, cluster.kept),
+    ("states", NODE_STATES, cluster.reported),
+    ("nodes", NODES, cluster.node),
+    ("addresses", IPS, cluster.address),
+)
+"""Each field of Cluster that has objects: which ones, and what is kept of one."""
+
+
+class Watches:
+    """A watch for each kind of objects. `on_change` is called when anything kept has changed; it must not wait."""
+
+    def __init__(self, session: Session, on_change: Callable[[], None], pace: Pace | None = None) -> None:
+        self._watches = {
+            name: ObjectWatch(session, resource, keep=keep, on_change=on_change, pace=pace) for name, resource, keep in _KEPT
+        }
+
+    def start(self) -> None:
+        """Start the threads; returns at once. Raises Unavailable."""
+        for each in self._watches.values():
+            each.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        for each in self._watches.values():
+            each.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether all threads run."""
+        return all(each.alive for each in self._watches.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """Why some objects are not watched now."""
+        return [each.problem for each in self._watches.values() if each.problem]
+
+    def cluster(self) -> Cluster | None:
+        """What is known; None until there was a complete list of each kind."""
+        known: dict[str, Any] = {name: each.objects() for name, each in self._watches.items()}
+        return None if None in known.values() else Cluster(**known, nodes_watched=not self._watches["nodes"].problem)
+
+    def counts(self) -> Mapping[str, Callable[[], float]]:
+        """How many objects of each kind are known: a function by the resource's name."""
+        return {resource.plural: _counter(self._watches[name]) for name, resource, _ in _KEPT}
+
+
+def _counter(watch: ObjectWatch) -> Callable[[], float]:
+    return lambda: len(watch.objects() or ())

@@ -1,0 +1,84 @@
+"""What is to be written now, so that the API says what follows from what it says. Pure.
+
+It is the difference between what is there and what should be, and nothing else: where there is none, nothing is written. An
+object whose last write is not seen yet is left alone until it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from userspace_cni.controller.cluster import Cluster, Kept, tables, text
+from userspace_cni.controller.statuses import NODE_RANGES, Sums, is_written
+from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+
+Version = tuple[Resource, str, str, str]
+"""An object as it was: its resource, name, UID and resourceVersion."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The status that an object is to have, which follows from its `version`. `urgent`: nodes wait for it."""
+
+    resource: Resource
+    name: str
+    uid: str
+    version: str
+    status: Mapping[str, Any]
+    urgent: bool = False
+
+    @property
+    def follows(self) -> Version:
+        """The very object that it follows from."""
+        return self.resource, self.name, self.uid, self.version
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """An object about a node that is gone."""
+
+    resource: Resource
+    name: str
+    uid: str
+
+
+def summaries(cluster: Cluster, held: Collection[str], now: str) -> Iterator[Summary]:
+    """The statuses that are not as they should be. `held`, `now`: as `Sums` has them."""
+    sums = Sums(cluster, held, now)
+    status_of = {SUBNETS: sums.subnet, PROVIDER_NETWORKS: sums.provider_network, VLANS: sums.vlan}
+    for resource, name, kept in _summed_up(cluster):
+        status = status_of[resource](name)
+        if not is_written(status, kept.status):
+            awaited = {key: value for key, value in status.items() if key == NODE_RANGES}
+            yield Summary(resource, name, kept.uid, kept.version, status, urgent=not is_written(awaited, kept.status))
+
+
+def versions(cluster: Cluster) -> frozenset[Version]:
+    """The objects that have a status of ours, as they are known."""
+    return frozenset((resource, name, kept.uid, kept.version) for resource, name, kept in _summed_up(cluster))
+
+
+def _summed_up(cluster: Cluster) -> Iterator[tuple[Resource, str, Kept]]:
+    """The objects with a status of ours. Ranges of nodes come first: pods wait for them."""
+    for resource, objects in ((SUBNETS, cluster.subnets), (PROVIDER_NETWORKS, cluster.provider_networks), (VLANS, cluster.vlans)):
+        yield from ((resource, name, kept) for name, kept in sorted(objects.items()))
+
+
+def garbage(cluster: Cluster, held: Collection[str]) -> Iterator[Garbage]:
+    """What is left of nodes that are gone. Pods of the others are their agents' matter."""
+    for name, state in sorted(cluster.states.items()):
+        if name not in held:
+            yield Garbage(NODE_STATES, name, state.uid)
+    for name, address in sorted(cluster.addresses.items()):
+        if address.node and address.node not in held:
+            yield Garbage(IPS, name, address.uid)
+
+
+def named(cluster: Cluster) -> Iterator[str]:
+    """The nodes that something is about."""
+    yield from cluster.states
+    yield from (each.node for each in cluster.addresses.values())
+    for subnet in cluster.subnets.values():
+        yield from (text(each, "node") for each in tables(subnet.status, NODE_RANGES))
