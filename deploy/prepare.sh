@@ -17,13 +17,13 @@ have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed';
 
 packages=(gcc libc6-dev python3 python3-dev python3-venv)
 if [[ ${1:-} != unit ]]; then
-    packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
+    packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps nftables)
 fi
 if [[ -z ${1:-} ]]; then
     packages+=(containerd runc podman busybox-static curl iptables tcpdump qemu-system-x86 ipxe-qemu)
     packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
     packages+=(golang-go openssl)   # the cluster of the tests
-    packages+=(ethtool iperf3 iputils-ping jq nftables)   # what tests and pages look at ordinary pods with
+    packages+=(ethtool iperf3 iputils-ping jq)   # what tests and pages look at ordinary pods with
     # libFuzzer's runtime comes with the compiler's version, which differs between Debian releases
     [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
 fi

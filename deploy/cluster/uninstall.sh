@@ -72,7 +72,9 @@ say "removing what is left in the cluster"
 kinds=$(kubectl api-resources --output name)
 for kind in validatingadmissionpolicybindings.admissionregistration.k8s.io validatingadmissionpolicies.admissionregistration.k8s.io \
     securitycontextconstraints.security.openshift.io clusterrolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io; do
-    grep -qx "$kind" <<<"$kinds" && kubectl delete "$kind" userspace-cni --ignore-not-found
+    grep -qx "$kind" <<<"$kinds" && kubectl delete "$kind" userspace-cni userspace-cni-controller userspace-cni-report --ignore-not-found
 done
+# with their objects; not while an agent runs, for which the end of an object is the end of a wish
+kubectl delete customresourcedefinitions --selector app.kubernetes.io/name=userspace-cni --ignore-not-found
 kubectl delete namespace "$namespace" --ignore-not-found
 say "done: nothing of userspace-cni is left"

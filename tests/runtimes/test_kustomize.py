@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,7 @@ def test_it_is_built(programs: dict[str, str], directory: Path) -> None:
 
 def test_another_image_and_other_settings_in_an_overlay(programs: dict[str, str], tmp_path: Path) -> None:
     """As deploy/cluster/README.md says: one name of the image changes every container, and settings are replaced and renamed."""
-    (tmp_path / "base").mkdir()
-    for source in (CLUSTER / "base").iterdir():
-        (tmp_path / "base" / source.name).write_bytes(source.read_bytes())
+    shutil.copytree(CLUSTER / "base", tmp_path / "base")
     mine = tmp_path / "mine"
     mine.mkdir()
     [text] = re.findall(r"```yaml\n(.*?)```", (CLUSTER / "README.md").read_text(), re.DOTALL)

@@ -29,7 +29,8 @@ def kustomization() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def documents(kustomization: dict[str, Any]) -> dict[str, Any]:
     """The base's objects by their kind, as their files have them."""
-    read = [yaml.safe_load((BASE / name).read_text()) for name in kustomization["resources"]]
+    names = [name for name in kustomization["resources"] if not name.startswith("definitions/")]
+    read = [yaml.safe_load((BASE / name).read_text()) for name in names]
     found = {document["kind"]: document for document in read}
     assert list(found) == KINDS
     return found
@@ -82,10 +83,18 @@ def test_names_fit_together(documents: dict[str, Any]) -> None:
 
 
 def test_rights_on_the_api(documents: dict[str, Any]) -> None:
-    """The agent may read pods, annotate them and tell what is wrong with them, and nothing else."""
+    """The agent may read and annotate pods, tell what is wrong with them, read what nodes are to have, and keep IP objects."""
     rights = {resource: set(rule["verbs"]) for rule in documents["ClusterRole"]["rules"] for resource in rule["resources"]}
-    assert rights == {"pods": {"get", "list", "watch"}, "pods/status": {"patch", "update"}, "events": {"create", "patch"}}
-    assert {group for rule in documents["ClusterRole"]["rules"] for group in rule["apiGroups"]} == {""}
+    assert rights == {
+        "pods": {"get", "list", "watch"},
+        "pods/status": {"patch", "update"},
+        "events": {"create", "patch"},
+        **{name: {"list", "watch"} for name in ("provider-networks", "nodes")},
+        **{name: {"get", "list", "watch"} for name in ("vlans", "subnets")},  # get: in a process of one call
+        "ips": {"create", "patch", "delete", "list", "get"},
+    }
+    groups = {group for rule in documents["ClusterRole"]["rules"] for group in rule["apiGroups"]}
+    assert groups == {"", "userspace-cni.io"}
 
 
 def test_the_hosts_root(pod: dict[str, Any], agent: dict[str, Any], settings: Settings) -> None:

@@ -18,7 +18,7 @@ from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.main import userspace_cni
 
 OVERLAYS = CLUSTER / "overlays"
-NAMES = ["admission-policy", "kubevirt", "openshift", "ovs-pod", "pod-monitor"]
+NAMES = ["admission-policy", "controller", "kubevirt", "openshift", "ovs-pod", "pod-monitor"]
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def test_whom_the_policy_is_about() -> None:
     assert policy["spec"]["matchConditions"][0]["expression"] == f"request.userInfo.username == '{user}'"
     [role] = objects(BASE / "cluster-role.yaml")
     written = {name for rule in role["rules"] if {"patch", "update"} & set(rule["verbs"]) for name in rule["resources"]}
-    assert written - {"events"} <= set(policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"])
+    assert written - {"events", "ips"} <= set(policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"])
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
 
 

@@ -1,0 +1,59 @@
+"""The controller as it is deployed, in a cluster of one node: no root, nothing to write to, and with the rights that it uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.lab.cluster.cluster import Cluster
+from tests.lab.kube.cluster_objects import node, ours, state, wish
+from tests.lab.runtimes.dockerfile import ROOT
+
+pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
+OVERLAY = ROOT / "deploy" / "cluster" / "overlays" / "controller"
+NAMESPACE = "userspace-cni"
+
+
+@pytest.fixture
+def objects(deployed: Cluster) -> Iterator[list[dict[str, Any]]]:
+    """What people wish and a node without a kubelet reports; it is deleted again, with the controller."""
+    wished = [
+        ours("ProviderNetwork", "net1", defaultInterface="eth9"),
+        ours("Vlan", "v100", id=100, provider="net1"),
+        ours("Subnet", "pods", cidrBlock="10.77.0.0/16", perNodePrefix=24, vlan="v100"),
+    ]
+    reported = [{key: value for key, value in node("elsewhere").items() if key != "status"}, state("elsewhere", [wish()])]
+    deployed.apply(*wished, *reported)
+    yield wished
+    for each in reversed([*wished, *reported]):
+        deployed.kubectl("delete", "--ignore-not-found", "-f", "-", told=json.dumps(each))
+    deployed.kubectl("delete", "-k", str(OVERLAY), "--ignore-not-found")
+
+
+def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: list[dict[str, Any]]) -> None:
+    """Both are Ready; one leads and sums up; when its pod is deleted, it has given the Lease back and the other leads."""
+    deployed.kubectl("apply", "-k", str(OVERLAY))
+
+    def found(kind: str, name: str) -> dict[str, Any]:
+        status: dict[str, Any] = deployed.get(kind, name).get("status", {})
+        return status
+
+    deployed.wait(lambda: found("provider-network", "net1").get("readyNodes") == ["elsewhere"], "the sum of a provider network")
+    assert found("vlan", "v100") == {"subnets": ["pods"], "conflict": False}
+    assert [each["node"] for each in found("subnet", "pods")["nodeRanges"]] == ["elsewhere"]
+    deployed.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/userspace-cni-controller", "--timeout=120s")
+    leader = holder(deployed)
+    deployed.kubectl("-n", NAMESPACE, "delete", "pod", leader.rpartition("_")[0], "--wait=false")
+    deployed.wait(lambda: holder(deployed) not in ("", leader), "another leader")
+    assert (
+        json.loads(deployed.kubectl("-n", NAMESPACE, "get", "lease", "-o", "json"))["items"][0]["spec"]["leaseTransitions"] == 1
+    )
+
+
+def holder(cluster: Cluster) -> str:
+    """Who leads."""
+    lease = cluster.get("lease", "userspace-cni-controller", "-n", NAMESPACE)
+    return str(lease["spec"].get("holderIdentity", ""))
