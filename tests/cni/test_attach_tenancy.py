@@ -240,3 +240,56 @@ def test_no_directory_among_the_plugins_own(node: Node, sandbox: str, own: str) 
         node.run("ADD", opened(node, node.directory / own), sandbox, CNI_ARGS=Pod().args), 7, "sharedDir", own.partition("/")[0]
     )
     assert node.leftovers() == {}
+
+
+PROVIDER = """
+[[provider_network]]
+name = "net1"
+interface = "no-such-nic"
+"""
+OPENED = """
+[[rule]]
+namespaces = ["tenant-*"]
+bridges = ["br-net1"]
+vlans = [100]
+"""
+
+
+@ENTRIES
+def test_bridge_of_a_provider_network(node: Node, sandbox: str) -> None:
+    """Such a bridge leads to the node's own wire: no pod has it before a rule opens it, and then its VLANs alone."""
+    switch, pod = switch_of(node), Pod(namespace="tenant-a")
+    node.empty_dir(pod.uid)
+    switch.vsctl("add-br", "br-net1", "--", "set", "Bridge", "br-net1", "datapath_type=netdev")
+    switch.vsctl("set", "Bridge", "br-net1", "external_ids:owner=userspace-cni-node", "external_ids:store=s")
+    network = on(node, "br-net1", vlanId=100)
+    try:
+        refused(
+            node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 7, "'br-net1'", "'tenant-a'", "provider network", "[[rule]]"
+        )
+        assert node.leftovers()["bridges"] == ["br-net1"]
+        rules(node, OPENED)
+        node.settings["USERSPACE_CNI_LOG_LEVEL"] = "debug"  # an agent is started anew
+        refused(node.run("ADD", on(node, "br-net1", vlanId=200), sandbox, CNI_ARGS=pod.args), 7, "VLAN 200")
+        for args in (pod.args, ""):
+            succeeded(node.run("ADD", network, sandbox, CNI_ARGS=args))
+            assert switch.ports("br-net1") == [f"{CID12}-net1"]
+            succeeded(node.run("DEL", network, sandbox, CNI_ARGS=args))
+            assert switch.ports("br-net1") == []
+    finally:
+        switch.vsctl("del-br", "br-net1")
+
+
+@ENTRIES
+def test_bridge_of_a_provider_network_that_is_not_there_yet(node: Node, sandbox: str) -> None:
+    """No ADD makes the bridge that is to get an uplink: without a rule it is refused, else it is to be tried again later."""
+    rules(node, PROVIDER)
+    pod = Pod(namespace="tenant-a")
+    node.empty_dir(pod.uid)
+    network = on(node, "br-net1", vlanId=100)
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 7, "'br-net1'", "provider network")
+    rules(node, PROVIDER + OPENED)
+    node.settings["USERSPACE_CNI_LOG_LEVEL"] = "debug"  # an agent is started anew
+    for args in (pod.args, ""):
+        refused(node.run("ADD", network, sandbox, CNI_ARGS=args), 11, "br-net1", "not there yet")
+    assert node.leftovers() == {}
