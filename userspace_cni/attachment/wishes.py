@@ -286,7 +286,7 @@ def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], no
         turn.converge(now, steps, deadline)
     except UserspaceError as error:
         _go_back(turn, error)
-    say("info", "the node has what is wished", steps=_summary(steps))
+    say("info", "what the node has was changed", steps=_summary(steps))
     return True
 
 

@@ -53,6 +53,8 @@ from userspace_cni.host.rtnetlink import (
 
 _BACK_S: Final = 5.0
 _THERE: Final = frozenset({errno.EEXIST})
+_TAKEN_OFF: Final = frozenset({errno.EADDRNOTAVAIL})
+"""The kernel's word of an address that was to be taken off, and that others have taken off meanwhile."""
 _GONE: Final = frozenset({errno.EADDRNOTAVAIL, errno.ESRCH, errno.ENODEV, errno.ENOENT})
 
 
@@ -109,7 +111,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         nic, bridge = self._look(step)()
         self._drops(step).remove(step.nic)
         if nic is None:
-            say("warning", "the NIC is gone, and what was moved from it stays on the bridge", move=step.summary)
+            say("warning", "the NIC is gone: what was moved from it is on the bridge alone, and goes with it", move=step.summary)
             return
         known = step if step.boot_id == self._boot_id() else replace(step, addresses=(), routes=())
         back = merged(known, nic, bridge)
@@ -117,7 +119,7 @@ class AddressMoveDriver(Driver[AddressMove]):
             given = _to_nic(back, nic)
             if not nic.up and (given or _over_nic(back, nic)):  # the kernel takes no routes over a link that is down
                 _send(kernel, f"{_what(step)}: setting the NIC up", [links.changed(nic.index, up=True)], frozenset())
-            _send(kernel, f"{_what(step)}: going back", given, _THERE)
+            _send(kernel, f"{_what(step)}: going back", given, _THERE | _TAKEN_OFF)
             _send(kernel, f"{_what(step)}: leading routes over the NIC", _over_nic(back, self._look(step)()[0] or nic), _THERE)
             if bridge:
                 _send(kernel, f"{_what(step)}: clearing the bridge", _off_bridge(step, bridge), _GONE)
