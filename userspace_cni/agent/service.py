@@ -114,7 +114,7 @@ class Agent:
         looked = self.devices.look if self.devices else lambda: None
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
         self.network = NodeNetwork(self.node, environ, self.metrics.count_wish_failure)
-        self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns)
+        self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns.found)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         self._singleton = Singleton()

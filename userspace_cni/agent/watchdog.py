@@ -8,7 +8,6 @@ end the thread.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +19,7 @@ from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop
 
 BEAT_S: Final = 1.0
 FAST_BEAT_S: Final = 0.1
@@ -36,7 +35,7 @@ APART_S: Final = 5.0
 """Seconds between two looks that prove something gone, less when the tick is short. `gc` waits as long between its looks."""
 
 
-class Watchdog:
+class Watchdog(Loop):
     """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first.
 
     `looked` is called in each round, after session and switch were looked at; it must not wait.
@@ -50,6 +49,7 @@ class Watchdog:
         tick_s: float,
         looked: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__("watchdog", "the watchdog")
         self._node = node
         self._count = count
         self._reconnected = reconnected
@@ -62,36 +62,19 @@ class Watchdog:
         self._changed: set[tuple[str, str]] = set()
         self._followed_again: set[tuple[str, str]] = set()
         self._actions: Counter[str] = Counter()
-        self._wake = threading.Condition()
-        self._asked = 0
         self._passes = 0
         self._in_pass = False
         self._last: Mapping[str, int] = {}
-        self._stopping = False
         self._sessions = 0
         self._daemon = ""
         self._lives = False
         self._reachable = True
         self._watched = self._next_pass = 0.0
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-        self.beat = time.monotonic()
-        """When the thread's last round began; a pass may take long."""
-
-    def start(self) -> None:
-        """Start the thread, which begins with a pass. Raises Unavailable."""
-        start(self._thread, "the watchdog")
 
     def stop(self) -> None:
         """Begin no further round."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
+        super().stop()
         self._life.let_go()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
 
     @property
     def dead_sockets(self) -> Collection[PortRef]:
@@ -118,18 +101,11 @@ class Watchdog:
             self._died, self._lives = time.monotonic(), False
             self._wake.notify_all()
 
-    def ask(self) -> None:
-        """Request a pass."""
-        with self._wake:
-            self._asked += 1
-            self._wake.notify_all()
-
     def reconcile(self, deadline: Deadline) -> Mapping[str, int]:
         """Request a pass and wait for it: how often each action was taken. Raises Unavailable at the deadline."""
         with self._wake:
             wanted = self._passes + (2 if self._in_pass else 1)  # the running one may have looked too early
-            self._asked += 1
-            self._wake.notify_all()
+            self.ask()
             while self._passes < wanted:
                 if not self._wake.wait(deadline.require("reconciliation")):
                     raise Unavailable("reconciliation takes longer than this call may", "see the agent's log")
@@ -187,14 +163,14 @@ class Watchdog:
             self._watched = now + (WATCH_S if self._lives else 0.0)
         self._guarded(self._looked, "telling of session and switch")
         with self._wake:
-            due = due or self._asked > 0
+            due = due or self._asked
         if due:
             self._pass()
             self._next_pass = time.monotonic() + self._tick_s
 
     def _pass(self) -> None:
         with self._wake:
-            self._asked, self._in_pass = 0, True
+            self._asked, self._in_pass = False, True
         self._actions.clear()
         self._guarded(self._node.free_sources)
         self._guarded(self._node.keep_mirrors, "keeping the node's mirrors")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import Conflict, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import LEASES
 
@@ -49,8 +48,8 @@ class Pace:
     again_s: float = 1.0
 
 
-class Election:
-    """Takes part in the election from `start` to `stop`, with a daemon thread. Safe to use from any thread.
+class Election(Loop):
+    """Takes part in the election from `start` to `stop`. `problem`: why it is not known who leads.
 
     `on_change` is called when this process begins to lead, also again after a lapse, however short, and must not wait.
     """
@@ -58,6 +57,7 @@ class Election:
     def __init__(
         self, objects: Objects, namespace: str, pace: Pace | None = None, on_change: Callable[[], None] = lambda: None
     ) -> None:
+        super().__init__("election", "electing a leader", STOP_S)
         self._objects = objects
         self._leases = LEASES.within(namespace)
         self._pace = pace or Pace()
@@ -65,25 +65,16 @@ class Election:
         self.identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         """What the Lease calls this process; another one after a restart."""
         self._until = 0.0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="election")
         self.problem = "the Lease was not read yet"
-        """Why it is not known who leads; "" when it is."""
         # only the thread uses these
         self._lease: Mapping[str, Any] | None = None
         self._seen: tuple[Any, ...] = ()
         self._seen_at = 0.0
         self._led = False
 
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, "electing a leader")
-
     def stop(self) -> None:
         """Lead no longer, and give the Lease back, so that another one leads at once. Waits 2 s at most."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
+        super().stop()
         self._until = 0.0
 
     @property
@@ -91,15 +82,10 @@ class Election:
         """Whether this process may act now."""
         return clock() < self._until
 
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
-
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping:
             self._look()
-            self._stopping.wait(self._pace.again_s if self.problem else self._pace.retry_s)
+            self._rest(self._pace.again_s if self.problem else self._pace.retry_s)
         if self.leading and self._lease is not None:
             self._until = 0.0
             self._give_back(self._lease)
@@ -118,9 +104,7 @@ class Election:
             self._lease, problem = None, str(error)
         except Exception as error:  # noqa: BLE001 -- the thread must go on: without it there may be no leader at all
             self._lease, problem = None, f"electing a leader: {type(error).__name__}: {error}"
-        if problem and not self.problem:
-            say("warning", "the Lease of the controllers cannot be had now", error=problem)
-        self.problem = problem
+        self._note(problem, "the Lease of the controllers cannot be had now: ")
         if self.leading != self._led:
             self._led = self.leading
             say("info", "this controller leads" if self._led else "this controller leads no longer", identity=self.identity)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import Conflict, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop, longer
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import Cluster
 from userspace_cni.controller.writes import Garbage, Summary, Version, garbage, named, summaries, versions
@@ -53,8 +53,8 @@ class Counting:
     write: Callable[[str, str], None] = lambda *_: None
 
 
-class Rounds:
-    """One daemon thread from `start` to `stop`. `cluster` gives what is known, None until all of it is.
+class Rounds(Loop):
+    """The thread; `ask` it for a round. `cluster` gives what is known, None until all of it is.
 
     `leading`: whether this process may write now.
     """
@@ -68,45 +68,18 @@ class Rounds:
         counting: Counting | None = None,
         pace: Pace | None = None,
     ) -> None:
+        super().__init__("rounds", "summing up what nodes report", STOP_S)
         self._objects = objects
         self._cluster = cluster
         self._leading = leading
         self._absence = absence or Absence()
         self._counting = counting or Counting()
         self._pace = pace or Pace()
-        self._wake = threading.Condition()
         self._asked = True
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name="rounds")
-        self.problem = ""
-        """Why the last round did not write all that it should; "" when it did."""
         # only the thread uses it
         self._unseen: frozenset[Version] = frozenset()
         self._written: dict[tuple[Resource, str], float] = {}
         self._due = float("inf")
-
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, "summing up what nodes report")
-
-    def stop(self) -> None:
-        """Begin no further write. Waits 2 s at most: a request that hangs ends with the process."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
-
-    def ask(self) -> None:
-        """Have a round soon: something has changed. Never waits."""
-        with self._wake:
-            self._asked = True
-            self._wake.notify_all()
 
     def _run(self) -> None:
         pause_s = 0.0
@@ -115,20 +88,12 @@ class Rounds:
                 self.round()
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 self._complain(f"a round failed: {type(error).__name__}: {error}")
-            failed = bool(self.problem)
-            pause_s = min(max(2 * pause_s, self._pace.pause_min_s), self._pace.pause_max_s) if failed else 0.0
+            pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s) if self.problem else 0.0
 
     def _await_round(self, pause_s: float) -> bool:
         """Wait until a round is due; False when the thread is to end. `pause_s`: after a round that failed."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._stopping, pause_s or self._pace.rounds_s)
-            while not (self._stopping or self._asked or pause_s):
-                due_s = self._due - time.monotonic()
-                if due_s <= 0:
-                    break
-                self._wake.wait(min(due_s, threading.TIMEOUT_MAX))
-            self._asked = False
-            return not self._stopping
+        self._rest(pause_s or self._pace.rounds_s)
+        return self._await_asked(0.0 if pause_s else min(self._due - time.monotonic(), threading.TIMEOUT_MAX))
 
     def round(self) -> int:
         """Write what is not as it should be; how many writes were tried. Only the thread may call it, or a caller without one."""
@@ -147,11 +112,8 @@ class Rounds:
         for write in writes:
             if isinstance(write, Summary) and not self._is_ripe(write, self._pace.lag_s * len(cluster.nodes)):
                 continue
-            with self._wake:
-                if tried:
-                    self._wake.wait_for(lambda: self._stopping, self._pace.writes_s)
-                if self._stopping or not self._leading():
-                    break
+            if not self._rest(self._pace.writes_s if tried else 0.0) or not self._leading():
+                break
             tried += 1
             problem = self._write(write)
             problems += [problem] if problem else []
@@ -204,10 +166,7 @@ class Rounds:
             self._unseen |= {write.follows}
 
     def _complain(self, problem: str) -> None:
-        """Keep the problem ("" for none), and log it when it begins."""
-        if problem and not self.problem:
-            say("warning", "what nodes report cannot be summed up now; it is tried again", problem=problem)
-        self.problem = problem
+        self._note(problem, "what nodes report cannot be summed up now; it is tried again: ")
 
 
 def _version(thing: Mapping[str, Any]) -> Any:

@@ -8,7 +8,6 @@ is waited for; nothing of this may keep the agent from serving verbs, or make it
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Final, Protocol
 
 from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop
 from userspace_cni.deviceplugin.endpoint import Endpoint
 from userspace_cni.deviceplugin.kubelet import Identity, Kubelet
 from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
@@ -123,38 +122,22 @@ class _Offer:
         return v1beta1.ContainerAllocateResponse(envs={variable_of(self.resource): places}, mounts=mounts)
 
 
-class DevicePlugin:
-    """The plugin: `count` devices for each bridge of `room`. `directory`: the kubelet's for device plugins, as we see it."""
+class DevicePlugin(Loop):
+    """The plugin: `count` devices for each bridge of `room`. `directory`: the kubelet's for device plugins, as we see it.
+
+    When it has stopped, the kubelet sees the devices as unhealthy until the next agent registers them.
+    """
 
     def __init__(self, room: Room, count: int, directory: str, counting: Counting) -> None:
+        super().__init__("devices", "the device plugin", STOP_S)
         self._room = room
         self._count = count
         self._kubelet = Kubelet(directory)
         self._counting = counting
-        self._wake = threading.Condition()
-        self._woken = self._stopping = False
         self._bridges: dict[str, Bridge] | None = None
         self._seen: Identity | None = None
         self._offers: dict[str, tuple[_Offer, Endpoint]] = {}
         self._said: dict[str, tuple[str, str]] = {}
-        self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. Raises Unavailable."""
-        start(self._thread, "the device plugin")
-
-    def stop(self) -> None:
-        """End; the kubelet sees the devices as unhealthy until the next agent registers them. Never fails."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_S)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
 
     @property
     def registered(self) -> int:
@@ -168,25 +151,15 @@ class DevicePlugin:
         with self._wake:
             if (known is not None and known != self._bridges) or seen != self._seen:
                 self._bridges, self._seen = (self._bridges if known is None else known), seen
-                self._woken = True
-                self._wake.notify_all()
-
-    def _watched_or_not(self) -> None:
-        with self._wake:
-            self._woken = True
-            self._wake.notify_all()
+                self.ask()
 
     # -- the thread -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         kubelet: Identity | None = None
         patience: float | None = None
-        while True:
+        while self._await_asked(patience):
             with self._wake:
-                self._wake.wait_for(lambda: self._woken or self._stopping, patience)
-                self._woken = False
-                if self._stopping:
-                    break
                 bridges, seen = dict(self._bridges or {}), self._seen
             if seen != kubelet:
                 for offer, _ in self._offers.values():
@@ -245,7 +218,7 @@ class DevicePlugin:
             self._tell(bridge.name, "warning", "a bridge has no devices: its name cannot be part of a resource's", bridge.name)
             return
         path = f"{self._kubelet.directory}/userspace-cni-{bridge.name}.sock"
-        self._offers[bridge.name] = offer, Endpoint(offer, path, self._watched_or_not)
+        self._offers[bridge.name] = offer, Endpoint(offer, path, self.ask)
 
     def _register(self, name: str, offer: _Offer, endpoint: Endpoint) -> float:
         """Register an offer whose time has come; seconds until its next try."""

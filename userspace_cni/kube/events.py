@@ -12,7 +12,6 @@ process's own account only, never with a network's kubeconfig, in the namespace 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +19,8 @@ from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
-from userspace_cni.base.log import say
+from userspace_cni.base.loops import Loop, longer
 from userspace_cni.base.notices import Notice, Reason, Recipient
-from userspace_cni.base.threads import start
 from userspace_cni.kube.client import is_named
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
 
@@ -88,7 +86,7 @@ class _Refused(Exception):
         self.why = why
 
 
-class Events:
+class Events(Loop):
     """The Events of the pods of node `node` (as the API calls it). Safe to use from any thread.
 
     `dropped` is called with the number of notices for which there is no Event; it must not wait. One daemon thread from `start`
@@ -96,29 +94,14 @@ class Events:
     """
 
     def __init__(self, session: Session, node: str, dropped: Callable[[int], None], pace: Pace | None = None) -> None:
+        super().__init__("events", "sending events", STOP_S)
         self._session = session
         self._node = node
         self._dropped = dropped
         self._pace = pace or Pace()
-        self._wake = threading.Condition()
         self._events: dict[tuple[str, ...], _Event] = {}
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name="events")
         # only the thread uses these
         self._pause_s = 0.0
-        self._problem = ""
-
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, "sending events")
-
-    def stop(self) -> None:
-        """End the thread; waits 0.2 s at most: a thread that hangs in a request ends with the process."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
 
     def tell(self, recipient: Recipient, notices: Iterable[Notice]) -> None:
         """Note what the pod is to be told; a recipient that is no pod is told nothing. Never waits and never fails.
@@ -133,12 +116,12 @@ class Events:
         lost = 0
         with self._wake:
             for reason, texts in found.items():
-                lost += not self._note(recipient, reason, texts)
+                lost += not self._keep(recipient, reason, texts)
             self._wake.notify_all()
         if lost:
             self._drop(lost, "too many wait to be sent")
 
-    def _note(self, recipient: Recipient, reason: Reason, texts: Iterable[str]) -> bool:
+    def _keep(self, recipient: Recipient, reason: Reason, texts: Iterable[str]) -> bool:
         key = (recipient.uid, recipient.namespace, recipient.name, reason.name)
         now = time.time()
         event = self._events.pop(key, None)
@@ -179,9 +162,9 @@ class Events:
                 self._pause_s = 0.0
             else:
                 self._note_sent(event, count, waiting)
-                self._problem, self._pause_s = "", 0.0
-            with self._wake:
-                self._wake.wait_for(lambda: self._stopping, self._pause_s or self._pace.apart_s)
+                self._pause_s = 0.0
+                self._note("")
+            self._rest(self._pause_s or self._pace.apart_s)
 
     def _await_due(self) -> _Event | None:
         """The next Event to be sent, as soon as it is due; None when the thread is to end."""
@@ -250,21 +233,15 @@ class Events:
 
     def _fail(self, event: _Event, error: UserspaceError) -> None:
         """Pause, twice as long as after the last failure; what waits is kept. Other Events come first: they may be taken."""
-        self._pause_s = min(2 * self._pause_s, self._pace.pause_max_s) if self._pause_s else self._pace.pause_min_s
+        self._pause_s = longer(self._pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
         with self._wake:
             event.due = time.monotonic() + self._pause_s
-        self._complain(f"events for pods cannot be sent now, and wait: {error}")
+        self._note(f"events for pods cannot be sent now, and wait: {error}")
 
     def _drop(self, notices: int, why: str) -> None:
         self._dropped(notices)
         if why:
-            self._complain(f"events for pods are dropped: {why}")
-
-    def _complain(self, problem: str) -> None:
-        """Log a problem once, until an Event was sent."""
-        if not self._problem:
-            self._problem = problem
-            say("warning", problem)
+            self._note(f"events for pods are dropped: {why}")
 
 
 def _require_taken(answer: Answer) -> None:

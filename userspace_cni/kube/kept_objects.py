@@ -10,15 +10,13 @@ names the version that is known: what is newer is another's, and stays.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.errors import Conflict, ObjectRefused, UserspaceError
-from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop, longer
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
 
@@ -61,10 +59,10 @@ class _Refusal:
     pause_s: float
 
 
-class KeptObjects:
+class KeptObjects(Loop):
     """The objects with the labels `labels`, written as the field manager `manager`. Safe to use from any thread.
 
-    `wished` gives what they are to be, None while that is not known; it may read files. One daemon thread from `start` to `stop`.
+    `wished` gives what they are to be, None while that is not known; it may read files. `ask` it for a look.
     """
 
     def __init__(
@@ -76,65 +74,33 @@ class KeptObjects:
         wished: Callable[[], Wished | None],
         pace: Pace | None = None,
     ) -> None:
+        super().__init__(f"kept-{resource.plural}", f"keeping {resource.title}", STOP_S)
         self._objects = objects
         self._resource = resource
         self._labels = labels
         self._manager = manager
         self._wished = wished
         self._pace = pace or Pace()
-        self._wake = threading.Condition()
         self._asked = True
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"kept-{resource.plural}")
-        self.problem = ""
-        """Why the objects are not as wished now; "" where they are, as far as is known."""
         # only the thread uses these
         self._known: dict[str, _There] | None = None
         self._refused: dict[str, _Refusal] = {}
 
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, f"keeping {self._resource.title}")
-
-    def stop(self) -> None:
-        """End the thread; waits 0.2 s at most. What is not written yet the next process finds out."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
-    def ask(self) -> None:
-        """Request a look: something that is wished has changed. Never waits and never fails."""
-        with self._wake:
-            self._asked = True
-            self._wake.notify_all()
-
     def _run(self) -> None:
-        pause = 0.0
-        while not self._stopping:
-            with self._wake:
-                self._asked = False
+        pause_s = 0.0
+        while self._await_asked(0.0 if pause_s else self._until_due()):
             try:
                 self._look()
             except UserspaceError as error:
-                pause = min(2 * pause, self._pace.pause_max_s) if pause else self._pace.pause_min_s
+                pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
                 self._note(f"{self._resource.title} cannot be kept now, and wait: {error}")
             except Exception as error:  # noqa: BLE001 -- the thread must go on: without it nothing is written any more
-                pause = self._pace.pause_max_s
+                pause_s = self._pace.pause_max_s
                 self._note(f"keeping {self._resource.title}: {type(error).__name__}: {error}")
             else:
-                pause = 0.0
+                pause_s = 0.0
                 self._note(self._refusals())
-            with self._wake:
-                self._wake.wait_for(lambda: self._stopping, pause or self._pace.look_s)
-                if not pause:
-                    self._wake.wait_for(lambda: self._asked or self._stopping, self._until_due())
+            self._rest(pause_s or self._pace.look_s)
 
     def _until_due(self) -> float:
         """Seconds until a look is due that was not asked for."""
@@ -157,9 +123,8 @@ class KeptObjects:
             known = self._known.get(name)
             if (known.said if known else None) != said and not self._is_refused(name, said):
                 self._attempt(name, said, self._known)
-                with self._wake:
-                    if self._wake.wait_for(lambda: self._stopping, self._pace.apart_s):
-                        return
+                if not self._rest(self._pace.apart_s):
+                    return
 
     def _is_refused(self, name: str, said: Mapping[str, Any] | None) -> bool:
         refused = self._refused.get(name)
@@ -175,7 +140,7 @@ class KeptObjects:
                 known[name] = _there(answer, said)
         except ObjectRefused as error:
             before = self._refused.get(name)
-            pause = min(2 * before.pause_s, self._pace.pause_max_s) if before else self._pace.pause_min_s
+            pause = longer(before.pause_s if before else 0.0, self._pace.pause_min_s, self._pace.pause_max_s)
             self._refused[name] = _Refusal(said, time.monotonic() + pause, pause)
             self._note(f"{self._resource.title} {name} is refused: {error}")
         else:
@@ -199,12 +164,6 @@ class KeptObjects:
     def _refusals(self) -> str:
         """What is said of objects that are refused; "" without any."""
         return f"{self._resource.title}: the server refuses {', '.join(sorted(self._refused)[:3])}" if self._refused else ""
-
-    def _note(self, problem: str) -> None:
-        """Keep the problem ("" for none), and log it when it begins."""
-        if problem and not self.problem:
-            say("warning", problem)
-        self.problem = problem
 
 
 def _said(thing: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from urllib.parse import urlencode
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
-from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 
 STOP_S: Final = 1.0
@@ -87,52 +86,39 @@ class _Forgotten(Exception):
     """The server no longer knows our version: only a new list helps."""
 
 
-class ListWatch:
+class ListWatch(Loop):
     """One daemon thread from `start` to `stop` that follows a collection for a shelf; it cannot be started again.
 
     Safe to use from any thread; all but `stop` and `wait_synced` return at once.
     """
 
     def __init__(self, session: Session, collection: Collection, shelf: Shelf[Any], pace: Pace) -> None:
+        super().__init__(f"watch of {collection.title}", f"watching {collection.title}", STOP_S)
         self._session = session
         self._collection = collection
         self._shelf = shelf
         self._pace = pace
-        self._lock = threading.Lock()
         self._contact = 0.0
-        self._problem = "watching has not begun"
-        self._reported = False
+        self.problem = "watching has not begun"
         self._synced = threading.Event()
-        self._stopping = threading.Event()
         self._stream: Stream | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"watch of {collection.title}")
         # only the thread uses these
         self._version = ""
         self._opened: float | None = None
         self._page = self._pace.page
 
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, f"watching {self._collection.title}")
-
     def stop(self) -> None:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
-        self._stopping.set()
-        with self._lock:
+        with self._wake:
+            self._stopping = True
             if self._stream is not None:
                 self._stream.interrupt()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(STOP_S)
+        super().stop()
 
     @property
     def stopping(self) -> bool:
         """Whether it was asked to end."""
-        return self._stopping.is_set()
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
+        return self._stopping
 
     @property
     def synced(self) -> bool:
@@ -142,14 +128,8 @@ class ListWatch:
     @property
     def fresh(self) -> bool:
         """Whether what is known is complete, and the server confirmed it within `fresh_s`."""
-        with self._lock:
+        with self._wake:
             return self._synced.is_set() and time.monotonic() - self._contact <= self._pace.fresh_s
-
-    @property
-    def problem(self) -> str:
-        """Why the collection is not watched now; "" when it is."""
-        with self._lock:
-            return self._problem
 
     def wait_synced(self, deadline: Deadline) -> bool:
         """Wait for the first complete list; False when there was none by `deadline`."""
@@ -157,17 +137,17 @@ class ListWatch:
 
     def _run(self) -> None:
         pause = self._pace.pause_min_s
-        while not self._stopping.is_set():
+        while not self._stopping:
             self._opened = None
             problem = self._list_and_watch()
             good = self._opened is not None and time.monotonic() - self._opened >= self._pace.good_s
-            if self._stopping.is_set():
+            if self._stopping:
                 return
-            self._note(problem)
+            self._note(problem, f"{self._collection.title} are not watched now, {self._collection.meanwhile}: ")
             if good:
                 pause = self._pace.pause_min_s
             if problem or not good:
-                self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 -- spreads nodes, hides nothing
+                self._rest(random.uniform(0.5, 1.0) * pause)  # noqa: S311 -- spreads nodes, hides nothing
                 pause = min(2 * pause, self._pace.pause_max_s)
 
     def _list_and_watch(self) -> str:
@@ -188,14 +168,6 @@ class ListWatch:
             return f"{self._doing('watching')}: {type(error).__name__}: {error}"
         return ""
 
-    def _note(self, problem: str) -> None:
-        """Keep the problem ("" for none), and log it once, when it begins."""
-        with self._lock:
-            self._problem = problem
-            new, self._reported = bool(problem) and not self._reported, bool(problem)
-        if new:
-            say("warning", f"{self._collection.title} are not watched now, {self._collection.meanwhile}: {problem}")
-
     def _list(self) -> None:
         """Have the shelf take over a complete list. A list that fails changes nothing."""
         things: list[Any] = []
@@ -212,7 +184,7 @@ class ListWatch:
                 break
         self._page = self._pace.page
         self._shelf.take_over(things)
-        with self._lock:
+        with self._wake:
             self._contact = time.monotonic()
             self._synced.set()
         self._version = first
@@ -234,9 +206,9 @@ class ListWatch:
         limit = seconds + self._pace.slack_s
         stream = self._session.stream(path, Deadline.after(REQUEST_LIMIT_S), limit)
         try:
-            with self._lock:
+            with self._wake:
                 self._stream = stream
-            if self._stopping.is_set():
+            if self._stopping:
                 return
             self._require_ok(stream.status, "watching")
             self._opened = time.monotonic()
@@ -244,7 +216,7 @@ class ListWatch:
             for line in stream.lines(Deadline.after(limit)):
                 self._event(line)
         finally:
-            with self._lock:
+            with self._wake:
                 self._stream = None
             stream.close()
 
@@ -266,7 +238,7 @@ class ListWatch:
         if kind != "BOOKMARK":
             self._shelf.change(kind, read)
         if confirmed:
-            with self._lock:
+            with self._wake:
                 self._contact = time.monotonic()
         self._version = version
 

@@ -5,13 +5,15 @@ Sysctls, other programs' rules and routers are the administrator's: each concern
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.loops import Loop
 from userspace_cni.host.forwarding import Place
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _FORWARDING: Final[Mapping[int, str]] = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _STRICT: Final = "1"
 _LOOK_S: Final = 5.0
+FIRST_LOOK_S: Final = 2.0
+"""Seconds until the first look: the gateways are made by then."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,31 @@ class Concern:
     def sentence(self) -> str:
         """In words."""
         return f"gateway {self.gateway}: {self.what} is {self.found}; needed: {self.needed}"
+
+
+class Concerns(Loop):
+    """Looks in each tick, on a thread of its own: a router that is silent must not keep addresses from moving."""
+
+    def __init__(self, node: LocalNode, gateways: Callable[[], Sequence[Gateway]]) -> None:
+        super().__init__("gateways' concerns", "looking at gateways")
+        self._node = node
+        self._gateways = gateways
+        self.found: Sequence[Concern] = ()
+        """What gateways need of the node and lack, as of the last look."""
+
+    def _run(self) -> None:
+        pause_s = FIRST_LOOK_S
+        while self._rest(pause_s):
+            pause_s = self._node.settings.tick_s
+            try:
+                found = concerns(self._gateways(), self._node)
+            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what it told grows old
+                say("warning", "what gateways need cannot be looked at", error=repr(error))
+                continue
+            for concern in found:
+                if concern not in self.found:
+                    say("warning", "a gateway lacks something", concern=concern.sentence)
+            self.found = found
 
 
 def concerns(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Concern, ...]:

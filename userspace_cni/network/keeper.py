@@ -6,7 +6,6 @@ that could not be met is due again, and on the agent's tick. No error may end th
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from userspace_cni.attachment.wishes import Plan, Standing, Wish, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -32,59 +31,35 @@ Wished = Callable[[], tuple[Sequence[Wish], frozenset[str]]]
 Told = Callable[[Sequence[Standing]], None]
 
 
-class Keeper:
-    """The thread. `keep`: the plan of what is wished by a source that is not known now (see `wishes.Wishes`).
+class Keeper(Loop):
+    """The thread, which begins with a pursuit. What is applied when it is stopped stays: the next agent goes on from the records.
 
-    `told` gets what became of each wish, after each pursuit; it must not wait. `due` says once a second whether something
-    that cannot call `ask` (the switch, by its absence) wants a pursuit now, in which nothing waits for its time.
+    `ask` it for a pursuit in which what failed a moment ago waits for its time. `keep`: the plan of what is wished by a source
+    that is not known now (see `wishes.Wishes`). `told` gets what became of each wish, after each pursuit; it must not wait. `due`
+    says once a second whether something that cannot `ask` (the switch, by its absence) wants a pursuit now, in which nothing
+    waits for its time.
     """
 
     def __init__(
         self, node: Node, wished: Wished, tick_s: float, *, keep: Plan | None = None, due: Callable[[], bool], told: Told
     ) -> None:
+        super().__init__("node-network", "keeping the node's network")
         self._wishes = Wishes(node, keep)
         self._wished = wished
         self._tick_s = tick_s
         self._due = due
         self._told = told
-        self._wake = threading.Condition()
-        self._asked = self._urged = False
+        self._urged = False
         self._begun = self._ended = 0
-        self._stopping = False
         self._next = 0.0
-        self._problem = ""
-        self._thread = threading.Thread(target=self._run, name="node-network", daemon=True)
-        self.beat = time.monotonic()
-        """When the thread's last round began, or came to its last wish."""
         self.standings: tuple[Standing, ...] = ()
         """What became of each wish."""
-
-    def start(self) -> None:
-        """Start the thread, which begins with a pursuit. Raises Unavailable."""
-        start(self._thread, "keeping the node's network")
-
-    def stop(self) -> None:
-        """Begin no further pursuit. What is applied stays: the next agent goes on from the records."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
-    def ask(self) -> None:
-        """Request a pursuit, in which what failed a moment ago waits for its time. Never waits."""
-        with self._wake:
-            self._asked = True
-            self._wake.notify_all()
 
     def urge(self) -> None:
         """Request a pursuit in which also what failed a moment ago is tried: for people. Never waits."""
         with self._wake:
-            self._asked = self._urged = True
-            self._wake.notify_all()
+            self._urged = True
+            self.ask()
 
     def pursue(self, deadline: Deadline) -> tuple[Standing, ...]:
         """Urge a pursuit and wait for its end; what became of each wish. Raises Unavailable at the deadline."""
@@ -94,8 +69,8 @@ class Keeper:
             while self._ended < wanted:
                 if self._stopping or not self._wake.wait(deadline.require("keeping the node's network")):
                     raise Unavailable("the node's network is not looked at within the time of this call", "see the agent's log")
-            if self._problem:
-                raise Unavailable(f"what the node is to have could not be looked at: {self._problem}", "see the agent's log")
+            if self.problem:
+                raise Unavailable(f"what the node is to have could not be looked at: {self.problem}", "see the agent's log")
             return self.standings
 
     def _run(self) -> None:
@@ -119,7 +94,7 @@ class Keeper:
 
     def _end(self, *, done: bool) -> None:
         with self._wake:
-            self._problem = "" if done else self._problem
+            self.problem = "" if done else self.problem
             self._ended = self._begun
             self._wake.notify_all()
             self._wake.wait_for(lambda: self._stopping or self._urged, APART_S)
@@ -146,8 +121,8 @@ class Keeper:
         try:
             done = work()
         except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-            if self._problem != repr(error):  # a round a second must not fill the log
+            if self.problem != repr(error):  # a round a second must not fill the log
                 say("error", "a round of keeping the node's network failed", error=repr(error))
-            self._problem = repr(error)
+            self.problem = repr(error)
             return False
         return done

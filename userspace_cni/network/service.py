@@ -6,7 +6,6 @@ known stays wished while that is away.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +14,8 @@ from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
 from userspace_cni.host.address_watch import AddressWatch
-from userspace_cni.network.concerns import Concern, concerns
+from userspace_cni.network.concerns import Concerns
 from userspace_cni.network.keeper import Keeper
 from userspace_cni.network.sources import Sources
 
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 
 PURSUIT_S: Final = 300.0
 """A pursuit that takes longer than this is stuck: a wish has 20 s, and goes back in as many."""
-FIRST_LOOK_S: Final = 2.0
-"""Seconds until it is first looked at what gateways need: they are made by then."""
 _CHASSIS_S: Final = 5.0
 
 
@@ -56,17 +52,14 @@ class NodeNetwork:
         self._report: Report | None = None
         self._problems: Mapping[tuple[str, str], str] = {}
         self._watch = AddressWatch(self._watched, self.ask, node.settings.switch_netns, node.root)
-        self._over = threading.Event()
-        self._looking = threading.Thread(target=self._look, name="gateways' concerns", daemon=True)
-        self.concerns: Sequence[Concern] = ()
-        """What gateways need of the node and lack, as of the last look."""
+        self.concerns = Concerns(node, lambda: self._sources.gateways)
 
     def start(self) -> None:
         """Go on from the records, and keep what is wished from now on. Raises UserspaceError."""
         self._node.vswitchd()  # makes the node's `ports`, before two threads could each make them
         self._keeper.start()
         self._watch.start()
-        start(self._looking, "looking at gateways")
+        self.concerns.start()
         settings = self._node.settings
         if not (settings.network_objects or self._reads_annotations):
             return
@@ -97,8 +90,7 @@ class NodeNetwork:
         """Change nothing any more; what is there stays."""
         self._keeper.stop()
         self._watch.stop()
-        self._over.set()
-        for each in (self._objects, self._report):
+        for each in (self.concerns, self._objects, self._report):
             if each:
                 each.stop()
 
@@ -128,7 +120,7 @@ class NodeNetwork:
             found.append("the thread that keeps the node's network is dead")
         elif time.monotonic() - self._keeper.beat > PURSUIT_S:
             found.append(f"keeping the node's network has not come to an end for {PURSUIT_S:.0f} s")
-        if not self._looking.is_alive():
+        if not self.concerns.alive:
             found.append("the thread that looks at what gateways need is dead")
         if not self._watch.alive:
             found.append("the thread that notices changes of addresses is dead")
@@ -142,7 +134,7 @@ class NodeNetwork:
         """All of it, as JSON values."""
         return {
             "wishes": [described(each) for each in self.standings],
-            "concerns": [each.sentence for each in self.concerns],
+            "concerns": [each.sentence for each in self.concerns.found],
             "mirrors": dict(self._node.mirror_problems),
             "objects": " | ".join(filter(None, (self._objects.problem, self._node.subnets.problem))) if self._objects else "",
         }
@@ -192,21 +184,6 @@ class NodeNetwork:
         if self._report:
             self._report.told(standings)
             self._report.told_subnets(self._node.subnets.uses())
-
-    def _look(self) -> None:
-        """Look at what gateways need, on a thread of its own: a router that is silent must not keep addresses from moving."""
-        pause_s = FIRST_LOOK_S
-        while not self._over.wait(pause_s):
-            pause_s = self._node.settings.tick_s
-            try:
-                found = concerns(self._sources.gateways, self._node)
-            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what it told grows old
-                say("warning", "what gateways need cannot be looked at", error=repr(error))
-                continue
-            for concern in found:
-                if concern not in self.concerns:
-                    say("warning", "a gateway lacks something", concern=concern.sentence)
-            self.concerns = found
 
 
 def described(standing: Standing) -> dict[str, Any]:

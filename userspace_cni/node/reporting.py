@@ -10,15 +10,13 @@ Of its Node it owns its labels and annotations alone, by server-side apply, and 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import UserspaceError, combined
-from userspace_cni.base.log import say
-from userspace_cni.base.threads import start
+from userspace_cni.base.loops import Loop, longer
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODE_STATES, NODES
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, SubnetUse, labels, notes, status
@@ -42,8 +40,8 @@ class Pace:
     look_s: float = 1200.0
 
 
-class Report:
-    """The report of node `node` (as the API calls it). One daemon thread from `start` to `stop`; safe to use from any thread.
+class Report(Loop):
+    """The report of node `node` (as the API calls it).
 
     `chassis` gives the switch's name, and may wait and raise UserspaceError. `kubeovn`: also for programs that know kube-ovn.
     Nothing is written before `told` was called: what the former agent has written stands.
@@ -52,55 +50,33 @@ class Report:
     def __init__(
         self, objects: Objects, node: str, chassis: Callable[[], str], *, kubeovn: bool = False, pace: Pace | None = None
     ) -> None:
+        super().__init__("node-report", "reporting what this node has", STOP_S)
         self._objects = objects
         self._node = node
         self._chassis = chassis
         self._kubeovn = kubeovn
         self._pace = pace or Pace()
-        self._wake = threading.Condition()
         self._standings: Sequence[Standing] | None = None
         self._subnets: Sequence[SubnetUse] | None = None
-        self._changed = False
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name="node-report")
-        self.problem = ""
-        """Why the API does not have the report now; "" when it has."""
         self.writes = 0
         """How many writes the server took."""
         self._applied: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         """Labels and annotations of the last write to the Node: what is there beside them after it is another's."""
 
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, "reporting what this node has")
-
-    def stop(self) -> None:
-        """End the thread; waits 0.5 s at most: the next agent reports what is not written."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
-
     def told(self, standings: Sequence[Standing]) -> None:
         """Note what became of the wishes. Never waits."""
         with self._wake:
             if standings != self._standings:
-                self._standings, self._changed = tuple(standings), True
-                self._wake.notify_all()
+                self._standings = tuple(standings)
+                self.ask()
 
     def told_subnets(self, subnets: Iterable[SubnetUse] | None) -> None:
         """Note what this node has of Subnets; None where that is not known. Never waits."""
         now = None if subnets is None else tuple(subnets)
         with self._wake:
             if now is not None and now != self._subnets:
-                self._subnets, self._changed = now, True
-                self._wake.notify_all()
+                self._subnets = now
+                self.ask()
 
     def _run(self) -> None:
         pause_s = 0.0
@@ -113,22 +89,18 @@ class Report:
                 self._complain(f"{type(error).__name__}: {error}")
             else:
                 self._complain("")
-            failed = bool(self.problem)
-            pause_s = min(max(2 * pause_s, self._pace.pause_min_s), self._pace.pause_max_s) if failed else 0.0
+            pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s) if self.problem else 0.0
 
     def _await_due(self, pause_s: float) -> bool:
         """Wait for the next report; False when the thread is to end. `pause_s`: after one that failed."""
         look_s = random.uniform(1.0, 1.5) * self._pace.look_s  # noqa: S311 -- spreads nodes, hides nothing
-        with self._wake:
-            if not pause_s:
-                self._wake.wait_for(lambda: self._stopping or self._changed, look_s)
-            self._wake.wait_for(lambda: self._stopping, pause_s or self._pace.settle_s)
-            return not self._stopping
+        self._await_asked(0.0 if pause_s else look_s)
+        return self._rest(pause_s or self._pace.settle_s)
 
     def report(self) -> None:
         """Write what the server does not have. Raises UserspaceError when some of it cannot be written."""
         with self._wake:
-            standings, subnets, self._changed = self._standings, self._subnets, False
+            standings, subnets, self._asked = self._standings, self._subnets, False
         if standings is None:
             return
         node = self._objects.get(NODES, self._node)
@@ -181,10 +153,7 @@ class Report:
         self.writes += 1
 
     def _complain(self, problem: str) -> None:
-        """Keep the problem ("" for none), and log it when it begins."""
-        if problem and not self.problem:
-            say("warning", "this node cannot report what it has now; it is tried again", problem=problem)
-        self.problem = problem
+        self._note(problem, "this node cannot report what it has now; it is tried again: ")
 
 
 def _with_ranges(subnets: Iterable[SubnetUse] | None, known: Mapping[str, Any]) -> list[SubnetUse]:

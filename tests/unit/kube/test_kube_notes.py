@@ -19,6 +19,7 @@ from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
+from userspace_cni.kube import notes
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.notes import PodNoteDriver
@@ -188,11 +189,15 @@ def test_a_conflict_is_read_again(driver: PodNoteDriver, api: ApiServer, note: P
     assert api.count("GET") == 4
 
 
-def test_conflicts_without_end_are_given_up(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """With an error that may be tried again; the server never agrees, so an attempt without an end would end this test."""
+def test_conflicts_without_end_are_given_up(
+    driver: PodNoteDriver, api: ApiServer, note: PodNote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an error that may be tried again, after so many tries and long before the deadline."""
+    monkeypatch.setattr(notes, "WRITE_TRIES", 4)
     api.faults.append(Fault("PATCH", status=409))
     with pytest.raises(Unavailable, match="others changed the pod"):
-        driver.apply(note, soon(1))
+        driver.apply(note, soon(FOR_EVER_S))
+    assert api.count("PATCH") == 4
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
