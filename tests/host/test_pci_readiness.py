@@ -110,3 +110,15 @@ def test_all_that_is_missing_at_once(tmp_path: Path) -> None:
     assert len(said) == 2
     assert "driver ixgbe" in said[0]
     assert "no huge pages" in said[1]
+
+
+def test_a_device_that_is_no_nic(tmp_path: Path) -> None:
+    """A controller of disks is refused as such, not told how it is bound; a controller of networks is looked at further."""
+    tree = Tree(tmp_path)
+    tree.device(NIC, "nvme", "7")
+    tree.write(f"sys/bus/pci/devices/{NIC}/class", "0x010802\n")
+    [said] = tree.lacking()
+    assert "no network device: its class is 0x010802" in said
+    tree.device(NIC, "vfio-pci", "7")
+    tree.write(f"sys/bus/pci/devices/{NIC}/class", "0x020000\n")
+    assert tree.lacking() == ()

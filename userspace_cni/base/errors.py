@@ -248,6 +248,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}… ({len(text)} characters)"
 
 
+def quoted(value: object) -> str:
+    """A value that others wrote, as Python writes it and cut, for a message."""
+    return shortened(repr(value))
+
+
 def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
     """Combine the errors that were collected while undoing: a single one stays as it is, several become `Incomplete`."""
     collected = list(errors)

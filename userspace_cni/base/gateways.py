@@ -14,7 +14,7 @@ from ipaddress import ip_network as parsed_network
 from itertools import combinations
 from typing import Any, Final
 
-from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.limits import UNLIMITED, Limits, read_rates
 from userspace_cni.base.vlans import VLAN_MAX
 from userspace_cni.pod.quantity import amount
@@ -98,7 +98,7 @@ Read = Callable[[Any, str], Any]
 def read_gateways(raw: object, where: str) -> tuple[Gateway, ...]:
     """Read the tables `[[gateway]]` of the file `where`. Raises InvalidConfig naming file, the table's number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
-        raise InvalidConfig(f"{where}: 'gateway' is {raw!r}", "gateways are tables of an array, each below a line [[gateway]]")
+        raise InvalidConfig(f"{where}: 'gateway' is {quoted(raw)}", "they are tables of an array, each below a line [[gateway]]")
     found = [_read_one(table, f"{where}, [[gateway]] number {number}") for number, table in enumerate(raw, 1)]
     for one, other in combinations(found, 2):
         if why := clash(one, other):
@@ -134,7 +134,7 @@ def require_valid(gateway: Gateway) -> Gateway:
     versions = {each.version for each in subnets}
     if not gateway.addresses:
         raise InvalidConfig(f"{where}: 'addresses' is missing or empty", 'a gateway needs one or more, as ["10.56.217.1/24"]')
-    for one, other in combinations(subnets, 2):
+    for one, other in combinations([ip_interface(each).network for each in gateway.addresses], 2):
         if one.overlaps(other):
             raise InvalidConfig(f"{where}: 'addresses' are in {one} and {other}, which overlap")
     low = max(MTU_MIN[each] for each in versions)
@@ -150,7 +150,8 @@ def require_valid(gateway: Gateway) -> Gateway:
     if egress and ip_address(egress.via).version not in versions:
         raise InvalidConfig(f"{where}: 'egress_gateway.via' is {egress.via}, and no address of the gateway is of its family")
     own = {ip_interface(each).ip for each in gateway.addresses}
-    for key, value in (("egress_gateway.via", egress.via if egress else ""), ("next_hop", gateway.next_hop)):
+    hops = [("routes", each.gw) for each in gateway.routes]
+    for key, value in (*hops, ("egress_gateway.via", egress.via if egress else ""), ("next_hop", gateway.next_hop)):
         if value and ip_address(value) in own:
             raise InvalidConfig(f"{where}: '{key}' is {value}, an address of the gateway itself")
     return gateway
@@ -171,9 +172,9 @@ def address(value: object, where: str) -> str:
             raise ValueError
         found = ip_address(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {value!r}", "it must be an IP address, as 192.0.2.1") from None
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an IP address, as 192.0.2.1") from None
     if why := _unusable(found):
-        raise InvalidConfig(f"{where} is {value!r}: {why}", "it must be the address of one machine")
+        raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine")
     return str(found)
 
 
@@ -184,7 +185,7 @@ def interface(value: object, where: str) -> str:
             raise ValueError
         found = ip_interface(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {value!r}", "it must be an address with prefix length, as 10.56.217.1/24") from None
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an address with prefix length, as 10.0.0.1/24") from None
     why = _unusable(found.ip)
     short = found.network.prefixlen < found.max_prefixlen - 1
     if not why and short and found.ip == found.network.network_address:
@@ -194,7 +195,7 @@ def interface(value: object, where: str) -> str:
     if not why and not found.network.prefixlen:
         why = "its subnet is everything"
     if why:
-        raise InvalidConfig(f"{where} is {value!r}: {why}", "it must be the address of one machine of the subnet")
+        raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine of the subnet")
     return str(found)
 
 
@@ -205,11 +206,11 @@ def network(value: object, where: str) -> str:
             raise ValueError
         found = parsed_network(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {value!r}", "it must be a network without host bits, as 10.56.218.0/24") from None
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a network without host bits, as 10.56.218.0/24") from None
     if not found.prefixlen:
-        raise InvalidConfig(f"{where} is {value!r}", "the default route is the node's own; egress_gateway leads elsewhere")
+        raise InvalidConfig(f"{where} is {quoted(value)}", "the default route is the node's own; egress_gateway leads elsewhere")
     if why := _unusable(found.network_address, of_network=True):
-        raise InvalidConfig(f"{where} is {value!r}: {why}", "it must be a network of machines")
+        raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be a network of machines")
     return str(found)
 
 
@@ -244,14 +245,14 @@ def _read_one(table: Mapping[str, Any], where: str) -> Gateway:
 
 def _link(value: object, where: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(LINK_NAME, value):
-        raise InvalidConfig(f"{where} is {value!r}", f"it must match {LINK_NAME}")
+        raise InvalidConfig(f"{where} is {quoted(value)}", f"it must match {LINK_NAME}")
     return value
 
 
 def mac_address(value: object, where: str) -> str:
     """A MAC address of one machine. Raises InvalidConfig."""
     if not isinstance(value, str) or not _MAC.fullmatch(value.lower()) or int(value[:2], 16) & 1 or not value.strip("0:"):
-        raise InvalidConfig(f"{where} is {value!r}", "it must be the MAC address of one machine, as 02:00:00:00:00:01")
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be the MAC address of one machine, as 02:00:00:00:00:01")
     return value.lower()
 
 
@@ -259,7 +260,7 @@ def _number(low: int, high: int, *never: int) -> Read:
     def read(value: object, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value in never:
             taken = f", but not {', '.join(map(str, never))}, which the kernel uses" if never else ""
-            raise InvalidConfig(f"{where} is {value!r}", f"it must be a whole number from {low} to {high}{taken}")
+            raise InvalidConfig(f"{where} is {quoted(value)}", f"it must be a whole number from {low} to {high}{taken}")
         return value
 
     return read
@@ -267,17 +268,17 @@ def _number(low: int, high: int, *never: int) -> Read:
 
 def _boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidConfig(f"{where} is {value!r}", "it must be true or false")
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be true or false")
     return value
 
 
 def _each(read: Read) -> Read:
     def each(value: object, where: str) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise InvalidConfig(f"{where} is {value!r}", "it must be a list")
+            raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a list")
         found = tuple(read(item, f"{where}: number {number}") for number, item in enumerate(value, 1))
         if len(set(found)) < len(found):
-            raise InvalidConfig(f"{where} is {value!r}", "the same stands there twice")
+            raise InvalidConfig(f"{where} is {quoted(value)}", "the same stands there twice")
         return found
 
     return each
@@ -285,7 +286,7 @@ def _each(read: Read) -> Read:
 
 def _table(value: object, known: Iterable[str], where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidConfig(f"{where} is {value!r}", f"it must be a table with {', '.join(known)}")
+        raise InvalidConfig(f"{where} is {quoted(value)}", f"it must be a table with {', '.join(known)}")
     _require_known(value, known, where)
     return value
 
@@ -293,7 +294,7 @@ def _table(value: object, known: Iterable[str], where: str) -> Mapping[str, Any]
 def _require_known(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key, value in table.items():
         if key not in known:
-            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}")
+            raise InvalidConfig(f"{where}: unknown key '{shortened(key)}' = {quoted(value)}", f"keys are {', '.join(known)}")
 
 
 def _whole(value: object, readers: Mapping[str, Read], where: str) -> dict[str, Any]:
@@ -301,7 +302,7 @@ def _whole(value: object, readers: Mapping[str, Read], where: str) -> dict[str, 
     table = _table(value, readers, where)
     for key in readers:
         if key not in table:
-            raise InvalidConfig(f"{where} is {value!r}: '{key}' is missing", f"it has the keys {', '.join(readers)}")
+            raise InvalidConfig(f"{where} is {quoted(value)}: '{key}' is missing", f"it has the keys {', '.join(readers)}")
     return {key: read(table[key], f"{where}: '{key}'") for key, read in readers.items()}
 
 
@@ -333,7 +334,7 @@ def _bandwidth(value: object, where: str) -> Limits:
     def quantity(key: str, raw: object) -> int:
         found = amount(raw)
         if found is None:
-            raise InvalidConfig(f"{where}: '{key}' is {raw!r}", 'it must be a number of bits, or a quantity as "100M"')
+            raise InvalidConfig(f"{where}: '{key}' is {quoted(raw)}", 'it must be a number of bits, or a quantity as "100M"')
         return found
 
     return read_rates({key: quantity(key, raw) for key, raw in said.items()}, lambda key: f"{where}: '{key}'")

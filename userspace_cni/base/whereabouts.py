@@ -59,6 +59,14 @@ def whereabouts(environ: Mapping[str, str]) -> Whereabouts | None:
     return Whereabouts(agent_socket(str(values["socket"]), run_dir), normalized(str(values["state_dir"])), run_dir)
 
 
+def likely_socket(environ: Mapping[str, str]) -> str:
+    """Where an agent's socket is most likely, also by settings that are wrong: for commands that only ask."""
+    found = whereabouts(environ)
+    if found:
+        return found.socket
+    return agent_socket(environ.get(f"{PREFIX}SOCKET", ""), environ.get(f"{PREFIX}RUN_DIR", "") or RUN_DIR)
+
+
 def _are_good(values: Mapping[str, object]) -> bool:
     return (
         is_directory(values["state_dir"])

@@ -24,6 +24,8 @@ _BIFURCATED: Final = ("mlx4_core", "mlx5_core")
 """Drivers of the kernel beside which DPDK opens the device: it keeps its kernel link."""
 _SHARES_GROUP: Final = ("", _VFIO, "pci-stub", "pcieport")
 """Drivers of the other devices of an IOMMU group with which vfio gives the group out."""
+_NETWORK: Final = "0x02"
+"""What the class of a network controller begins with (the PCI base class 02)."""
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
@@ -55,6 +57,9 @@ def lacking(address: str, root: HostRoot = HERE) -> tuple[str, ...]:
     device = look(address, root)
     if device is None:
         return (f"there is no PCI device {address} on this node: 'lspci -D' lists them",)
+    kind = _read(f"{_DEVICES}/{address}/class", root)
+    if kind and not kind.startswith(_NETWORK):
+        return (f"PCI device {address} is no network device: its class is {kind}, and theirs begin with {_NETWORK}",)
     return tuple(each for each in (_of_driver(device), *_of_iommu(device, root), _of_hugepages(root)) if each)
 
 

@@ -12,6 +12,7 @@ import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ NAME, _LOCK, _NEW = COMMANDED
 _TABLE: Final = "provider_network"
 _HEADING: Final = f"[[{_TABLE}]]\n"
 _INCOMPLETE: Final = "complete = false\n"
+SAID_BY: Final = "nic-to-bridge"
+"""Who says what stands there."""
 _UNKNOWN: Final = Desired(COMMANDS, complete=False)
 
 
@@ -49,7 +52,9 @@ def add(run_dir: str, name: str, table: str, *, others: bool = False) -> str:
 
 
 def remove(run_dir: str, name: str) -> bool:
-    """Remove the network of that name; whether it was there. It makes no file. Raises UserspaceError."""
+    """Remove the network of that name; whether it was there. It makes no file, and needs no directory. Raises UserspaceError."""
+    if not (Path(run_dir) / NAME).exists():
+        return False
     with _changing(run_dir) as tables:
         return tables.pop(name, None) is not None
 
@@ -65,7 +70,8 @@ def _read(path: Path) -> Desired:
         raw = tomllib.loads(text)
     except ValueError as error:
         raise Undecodable(f"{path} is not TOML: {error}", "remove it to forget what commands have asked for") from error
-    return Desired(COMMANDS, raw.get("complete", True) is True, read_provider_networks(raw.get(_TABLE, []), str(path)))
+    networks = tuple(replace(each, said_by=SAID_BY) for each in read_provider_networks(raw.get(_TABLE, []), str(path)))
+    return Desired(COMMANDS, raw.get("complete", True) is True, networks)
 
 
 @contextmanager

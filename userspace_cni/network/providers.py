@@ -239,7 +239,10 @@ def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None
     elif addresses & (seen.node_addresses or frozenset()):
         why = "has the address by which the cluster knows the node"
     if why and network.move_addresses != "primary":
-        remedy = "'move_addresses = \"primary\"' moves them to the bridge; another NIC needs nothing of the kind"
+        remedy = (
+            "'move_addresses = \"primary\"' (nic-to-bridge --move-addresses primary) moves them to the bridge; "
+            "another NIC needs nothing of the kind"
+        )
         raise InvalidConfig(f"NIC {name} {why}", remedy)
     if move is not None:
         _require_known(network, move, seen)
@@ -249,7 +252,7 @@ def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None
         if name not in network.nics or network.port != "system":
             raise InvalidConfig(
                 f"NIC {name} has addresses ({held}), which nothing would reach: OVS takes its frames away from the node's stack",
-                "remove them; those of a kernel NIC can be moved to the bridge with 'move_addresses'",
+                "remove them; those of a kernel NIC can move to the bridge: 'move_addresses', of nic-to-bridge --move-addresses",
             )
 
 

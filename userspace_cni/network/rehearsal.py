@@ -43,7 +43,8 @@ def _there(step: Step) -> Iterable[str]:
         yield f"nft: the node's own stack no longer hears {step.nic}"
     yield from (f"ip address delete {_address(each)} dev {step.nic}" for each in reversed(step.addresses))
     if step.next_hops:
-        yield f"one of {', '.join(step.next_hops)} has to answer on {step.bridge}, else all of it goes back"
+        told = "one of " if len(step.next_hops) > 1 else ""
+        yield f"{told}{', '.join(step.next_hops)} has to answer on {step.bridge}, else all of it goes back"
 
 
 def _back(step: Step) -> Iterable[str]:

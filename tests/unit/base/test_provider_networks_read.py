@@ -112,6 +112,7 @@ def test_what_an_interface_can_be(interface: str) -> None:
         ([{**PLAIN, "give_back_after_s": float("nan")}], "'give_back_after_s' is nan"),
         ([{**PLAIN, "vlans": 100}], "'vlans' is 100"),
         ([{**PLAIN, "vlans": [4095]}], "'vlans' holds 4095"),
+        ([{**PLAIN, "vlans": []}], "'vlans' is []"),
         ([{**PLAIN, "vlan_interfaces": ["enp1s0.10"]}], "'move_addresses' says whether"),
         ([{**PLAIN, "vlan_interfaces": ["a/b"], "move_addresses": True}], "names of kernel links"),
         ([{**PLAIN, "vlan_interfaces": ["enp1s0"], "move_addresses": True}], "the NIC or the bridge itself"),

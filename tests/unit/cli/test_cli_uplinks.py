@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tests.lab.node.world import World
 from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.attachment.wishes import Wish, meet
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.client import Client, DeadAgent, NoAgent
 from userspace_cni.cli.main import userspace_cni
@@ -187,3 +187,56 @@ def test_status_without_the_agents_word(served: Served, error: Unavailable, said
     assert "1 of 1 that are wished hold, by the records: " in line
     assert said in line
     assert ("no agent" in line) == isinstance(error, NoAgent)
+
+
+def test_a_persistent_wish_takes_the_place_of_the_commands(served: Served, tmp_path: Path) -> None:
+    """What was wished until the next boot is one wish with what is written into the settings."""
+    own = tmp_path / "own.toml"
+    own.write_text("tick_s = 5.0\n")
+    assert served.cli("nic-to-bridge", "eth1").exit_code == 0
+    assert served.commands_wish()[1] == ["eth1"]
+    served.standing |= {"source": SETTINGS}
+    assert served.cli("nic-to-bridge", "eth1", "--persist", environ={"USERSPACE_CNI_CONFIG": str(own)}).exit_code == 0
+    assert served.commands_wish()[1] == []
+
+
+def test_settings_that_are_away_are_not_written_anew(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new file would be a complete one, and undo what the former one had wished; with that network in it, it is written."""
+    own = tmp_path / "own.toml"
+    monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(tmp_path / "cluster.toml"))
+    monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
+    served.standing |= {"source": SETTINGS}
+    meet(Wish(PROVIDER_NETWORK, "eth2", SETTINGS, "", lambda _: (NodeBridge("br-eth2"),)), served)
+    result = served.cli("nic-to-bridge", "eth1", "--persist", environ={})
+    assert (result.exit_code, "has eth2 of settings that are away" in result.stderr) == (1, True)
+    assert not own.exists()
+    meet(Wish(PROVIDER_NETWORK, "eth2", SETTINGS, "", lambda _: ()), served)
+    assert served.cli("nic-to-bridge", "eth1", "--persist", environ={}).exit_code == 0
+
+
+def test_reads_with_settings_that_are_wrong(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent keeps what it read before, and is asked; both are told. Where none answers, the settings' fault is all."""
+    own = tmp_path / "own.toml"
+    own.write_text("[[provider_network\n")
+    monkeypatch.setenv("USERSPACE_CNI_CONFIG", str(own))
+    for command in (["network"], ["uplink", "status"], ["network", "--json"]):
+        result = CliRunner().invoke(userspace_cni, command)
+        assert (result.exit_code, "eth1" in result.stdout, "is not TOML" in result.output) == (2, True, True)
+    served.error = NoAgent("no such socket")
+    result = CliRunner().invoke(userspace_cni, ["network"])
+    assert (result.exit_code, result.stdout, "is not TOML" in result.stderr) == (2, "", True)
+
+
+def test_what_cannot_be_ends_alike_with_an_agent_and_without(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no fault of the settings: exit code 1."""
+    served.standing |= {"source": SETTINGS, "problem": "NIC eth1 has addresses"}
+    assert served.cli("uplink", "add", "eth1").exit_code == 1
+
+    def refuse(*_: object) -> tuple[NodeBridge, ...]:
+        raise InvalidConfig("NIC eth1 has addresses")
+
+    served.error = NoAgent("no such socket")
+    wish = Wish(PROVIDER_NETWORK, "eth1", SETTINGS, "", refuse)
+    monkeypatch.setattr("userspace_cni.cli.network.uplinks.of_settings", lambda *_: wish)
+    result = served.cli("uplink", "add", "eth1")
+    assert (result.exit_code, "NIC eth1 has addresses" in result.stderr) == (1, True)

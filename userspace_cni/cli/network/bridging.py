@@ -45,7 +45,7 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
-    network = require_possible(ProviderNetwork(nic, nic, move_addresses=move_addresses, said_by="nic-to-bridge"))
+    network = require_possible(ProviderNetwork(nic, nic, move_addresses=move_addresses, said_by=commanded.SAID_BY))
     table = f'[[provider_network]]\nname = "{nic}"\ninterface = "{nic}"\nmove_addresses = {_MOVES[move_addresses]}\n'
     take_back = _persist(site, table) if persist else _command(site, nic, table)
     try:
@@ -64,6 +64,8 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
         with suppress(UserspaceError):  # an agent that does not answer reads it later
             site.client.network(pursue=True)
         raise
+    if persist:
+        commanded.remove(site.seen(site.settings.run_dir), nic)  # one wish: the settings' stands in its place
     wished.show({"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""})
 
 
@@ -89,13 +91,21 @@ def _persist(site: Site, table: str) -> Callable[[], object]:
         tables = tomllib.loads(text)["provider_network"]
     except ValueError as error:
         raise InvalidConfig(f"settings file {path} is not TOML", str(error)) from error
+    known = [each.name for each in read_provider_networks(tables, f"settings file {path}")]
+    if not any(Path(each).exists() for each in files(site.environ)):
+        kept = [each.ifname for each in site.node.journal.node_records() if each.network == SETTINGS and each.ifname not in known]
+        if kept:
+            raise Refused(
+                f"the node has {view.joined(sorted(kept))} of settings that are away, and {path}, made anew without them, would "
+                "undo them: put the settings back first",
+                FOUND,
+            )
     if len(tables) == 1 and site.settings.provider_networks:
         raise Refused(
             f"the provider networks of this node are in {view.joined(others)}, and one in {path} takes the place of all of them: "
             "add it there, or write all of them here",
             FOUND,
         )
-    read_provider_networks(tables, f"settings file {path}")
     _write(path, text)
     view.note(f"written to {path}")
     return lambda: _write(path, former)

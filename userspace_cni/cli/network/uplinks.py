@@ -14,7 +14,7 @@ import click
 from userspace_cni.attachment.records import Record, as_recorded, node_container
 from userspace_cni.attachment.steps import Step
 from userspace_cni.attachment.wishes import Wish, meet, undo
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import BadRequest, Unavailable, shortened
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent
 from userspace_cni.cli.network import wished
@@ -51,11 +51,10 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     Exit code: 0 when all hold, 1 when one does not or none has that name, 2 for settings or arguments that are wrong, 3 when
     records cannot be read.
     """
-    site = open_site(ctx)
     with view.progress("looking at the uplinks"):
-        found = wished.of_kinds(wished.look(site), (PROVIDER_NETWORK,), lambda each: name in (None, each))
+        found = wished.of_kinds(wished.told(ctx), (PROVIDER_NETWORK,), lambda each: name in (None, each))
     if name and not found["wishes"]:
-        raise Refused(f"no provider network {name} is wished or there; see userspace-cni network", FOUND)
+        raise Refused(f"no provider network {shortened(name)} is wished or there; see userspace-cni network", FOUND)
     wished.finish(ctx, found, as_json)
 
 
@@ -104,7 +103,7 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool) -> None:
     _require_unwished(name, served, standing)
     run_dir = site.seen(site.settings.run_dir)
     if record is None and all(each.name != name for each in commanded.commanded(run_dir).provider_networks):
-        raise Refused(f"the node has no provider network {name}; see userspace-cni network", FOUND)
+        raise Refused(f"the node has no provider network {shortened(name)}; see userspace-cni network", FOUND)
     if dry_run:
         print_plan(record.steps if record else (), ())
         return
@@ -128,13 +127,16 @@ def apply(name: str, site: Site) -> Mapping[str, Any]:
         try:
             found = site.client.network(pursue=True)
         except (NoAgent, DeadAgent):
-            meet(of_settings(name, site), site.node)
+            try:
+                meet(of_settings(name, site), site.node)
+            except BadRequest as error:  # the settings are well formed; this node cannot have what they wish
+                raise Refused(str(error), FOUND) from error
             found = wished.look(site)
         except Unavailable as error:
             raise Unanswered(f"{error}; what is wished stays wished: see userspace-cni network") from error
     standing = _of(found, name)
     if standing is None:
-        raise Refused(f"no provider network {name} is wished; see userspace-cni network", FOUND)
+        raise Refused(f"no provider network {shortened(name)} is wished; see userspace-cni network", FOUND)
     return standing
 
 
@@ -144,7 +146,7 @@ def of_settings(name: str, site: Site) -> Wish:
     found = {wish.name: wish for wish in wishes if wish.kind == PROVIDER_NETWORK}
     if name not in found:
         known = f"; there are {view.joined(sorted(found))}" if found else ""
-        raise Refused(f"no provider network {name} is in the settings{known}", FOUND)
+        raise Refused(f"no provider network {shortened(name)} is in the settings{known}", FOUND)
     return found[name]
 
 

@@ -5,16 +5,18 @@ A running agent is asked, for it knows all sources. Without one, the settings an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
 from userspace_cni.attachment.wishes import Standing, compare, key_of
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import BadRequest, Unavailable
+from userspace_cni.base.whereabouts import likely_socket
 from userspace_cni.cli import view
-from userspace_cni.cli.client import NoAgent
-from userspace_cni.cli.site import FOUND, NodeCommand, Site, open_site
+from userspace_cni.cli.client import Client, NoAgent
+from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import concerns
 from userspace_cni.network.service import described
@@ -32,11 +34,10 @@ def network_command(ctx: click.Context, as_json: bool) -> None:
     does not.
 
     The agent is asked. Where none answers, settings and records are compared with the node; objects of the API are not read then.
-    Exit code: 0 when all holds, 1 when something does not.
+    Exit code: 0 when all holds, 1 when something does not, 2 for settings that are wrong: a running agent is asked all the same.
     """
-    site = open_site(ctx)
     with view.progress("looking at the node's network"):
-        found = look(site)
+        found = told(ctx)
     finish(ctx, found, as_json)
 
 
@@ -57,10 +58,24 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
 
     Exit code: 0 when all gateways hold, 1 when one does not. What one lacks is told on stderr, and is no failure.
     """
-    site = open_site(ctx)
     with view.progress("looking at the gateways"):
-        found = look(site)
+        found = told(ctx)
     finish(ctx, of_kinds(found, (GATEWAY, TRANSLATION)), as_json)
+
+
+def told(ctx: click.Context) -> dict[str, Any]:
+    """What `look` finds; with settings that are wrong, what the agent keeps of what it read before, and `settings` says why.
+
+    Raises BadRequest for such settings where no agent answers.
+    """
+    try:
+        site = open_site(ctx)
+    except BadRequest as error:
+        try:
+            return {**Client(likely_socket(os.environ)).network(), "settings": str(error)}
+        except Unavailable:
+            raise error from None
+    return look(site)
 
 
 def look(site: Site) -> dict[str, Any]:
@@ -105,6 +120,8 @@ def finish(ctx: click.Context, found: Mapping[str, Any], as_json: bool) -> None:
         view.show_json(found)
     else:
         show(found)
+    if found.get("settings"):
+        ctx.exit(USAGE)
     if found["mirrors"] or any(not each["ready"] for each in found["wishes"]):
         ctx.exit(FOUND)
 
@@ -117,6 +134,8 @@ def show(found: Mapping[str, Any]) -> None:
         view.show_table(_COLUMNS, rows)
     else:
         view.note("nothing is wished of the node itself")
+    if problem := found.get("settings"):
+        view.note(f"the settings are wrong, and this is what the agent keeps of what it read before: {problem}")
     for sentence in [*found["concerns"], *([found["objects"]] if found["objects"] else [])]:
         view.note(sentence)
 
