@@ -57,6 +57,7 @@ PASSING: Final = frozenset(
 )
 """Errors that pass: the kernel lacks a resource now and will have it again. What was tried is Unavailable meanwhile."""
 _SHOWN_MAX = 4096
+_QUOTED_MAX = 200
 
 
 class UserspaceError(Exception):
@@ -249,8 +250,9 @@ def shortened(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value that others wrote, as Python writes it and cut, for a message."""
-    return shortened(repr(value))
+    """A value that others wrote, as Python writes it, for a message: of a long one the beginning."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED_MAX else f"{text[:_QUOTED_MAX]}… ({len(text)} characters)"
 
 
 def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
