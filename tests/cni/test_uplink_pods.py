@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,49 +11,13 @@ from tests.cni.spec import succeeded, switch_of
 from tests.lab.frames.taps import SECONDS, TapProcess, echoes
 from tests.lab.network.kept import kept
 from tests.lab.network.outside import NIC
+from tests.lab.network.two_nodes import OUTSIDE, common_wire, pod_network
 from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
-from tests.lab.switch.veths import inside, veth
 from userspace_cni.base.provider_networks import ProviderNetwork
 
 NET = ProviderNetwork("net1", NIC, vlans=(100,), said_by="the test")
-OUTSIDE = "192.0.2.1"
-
-
-@contextmanager
-def common_wire(*nodes: str) -> Iterator[None]:
-    """A NIC in each of the namespaces, all on one wire, on which there is another machine."""
-    with netns() as wire:
-        inside(wire, "ip", "link", "add", "wire", "type", "bridge")
-        inside(wire, "ip", "address", "add", f"{OUTSIDE}/24", "dev", "wire")
-        for number, node in enumerate(nodes):
-            veth(node, NIC, wire, f"plug{number}")
-            inside(wire, "ip", "link", "set", f"plug{number}", "master", "wire")
-        inside(wire, "ip", "link", "set", "wire", "up")
-        try:
-            yield
-        finally:
-            for node in nodes:
-                inside(node, "ip", "link", "delete", NIC)
-
-
-def pod_network(node: Node, address: str, vlan: int | None) -> dict[str, Any]:
-    """A network of ordinary pods on the uplink's bridge, with one address."""
-    subnet = f"{address.rpartition('.')[0]}.0/24"
-    ipam = {
-        "type": "host-local",
-        "dataDir": str(node.ipam_dir / address),
-        "ranges": [[{"subnet": subnet, "rangeStart": address, "rangeEnd": address}]],
-    }
-    bridge = {"bridgeName": NET.bridge} | ({"vlanId": vlan} if vlan else {})
-    return {
-        "cniVersion": "1.0.0",
-        "name": "podnet",
-        "type": "userspace",
-        "host": {"iftype": "veth", "bridge": bridge},
-        "ipam": ipam,
-    }
 
 
 class Pods:
@@ -95,10 +58,10 @@ def test_pods_of_two_nodes(node: Node) -> None:
             site.met(NET)
         pods = Pods(stack)
         stack.callback(pods.delete)
-        one, _ = pods.add(node, pod_network(node, "10.56.0.11", 100))
-        pods.add(other, pod_network(other, "10.56.0.12", 100))
-        pods.add(other, pod_network(other, "10.56.0.14", 200))
-        plain, _ = pods.add(node, pod_network(node, "192.0.2.50", None))
+        one, _ = pods.add(node, pod_network(node, NET.bridge, "10.56.0.11", 100))
+        pods.add(other, pod_network(other, NET.bridge, "10.56.0.12", 100))
+        pods.add(other, pod_network(other, NET.bridge, "10.56.0.14", 200))
+        plain, _ = pods.add(node, pod_network(node, NET.bridge, "192.0.2.50", None))
         wait_until(lambda: echoes(one, "10.56.0.12"), SECONDS, "pods of both nodes talk")
         wait_until(lambda: echoes(plain, OUTSIDE), SECONDS, "a pod reaches what is beyond the NIC")
         assert not echoes(one, "10.56.0.14")
