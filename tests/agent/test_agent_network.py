@@ -138,7 +138,8 @@ def test_what_cannot_be_had(kept: Kept) -> None:
 
 
 def test_commands_without_an_agent(kept: Kept) -> None:
-    """`uplink add --dry-run` prints both ways and does nothing; add, status and remove do the work themselves."""
+    """`uplink add --dry-run` prints both ways and does nothing; add, status and remove do the work themselves. Addresses whose
+    NIC is absent stay until they are given up."""
     kept.settings.write_text(TABLE)
     code, told, _ = kept.run("uplink", "add", "net1", "--dry-run")
     assert (code, kept.place()) == (0, "nic0")
@@ -152,6 +153,12 @@ def test_commands_without_an_agent(kept: Kept) -> None:
     assert kept.run("check")[0] == 0
     assert kept.run("uplink", "remove", "net1")[0] == 0
     assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
+    assert kept.run("uplink", "add", "net1")[0] == 0
+    kept.wire.on_node("ip", "link", "delete", "nic0")
+    code, _, told = kept.run("uplink", "remove", "net1")
+    assert (code, "uplink remove NAME --force" in told, kept.place()) == (3, True, "br-net1")
+    assert kept.run("uplink", "remove", "net1", "--force")[0] == 0
+    assert (kept.place(), kept.switch.rows("Bridge")) == ("", [])
 
 
 def test_objects_of_the_api(kept: Kept) -> None:

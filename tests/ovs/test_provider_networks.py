@@ -14,7 +14,9 @@ from tests.lab.network.kept import KeptNode, kept
 from tests.lab.network.outside import BEYOND, NIC, Wire, traffic, wired
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import inside, veth
+from userspace_cni.attachment.wishes import undo
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
+from userspace_cni.network.wish_list import PROVIDER_NETWORK
 from userspace_cni.node.local import LocalNode
 
 NODE, OUTSIDE = "192.0.2.11", "192.0.2.1"
@@ -325,6 +327,32 @@ def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> 
     site.met()
     assert where(wire) == [NIC]
     assert wire.answers(NODE)
+
+
+def test_the_wish_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """The bridge stays with the addresses, which it alone has, whenever the process dies; undone when the NIC is back, or given
+    up by a person."""
+    before = kernel(wire)
+    site.met(MOVED)
+    wire.on_node("ip", "link", "delete", NIC)
+    died: list[str] = []
+    while not died or died[-1]:
+        died.append(site.killed(2 * len(died) + 2))
+        [standing] = site.pursue()
+        assert (standing.wished, f"no NIC {NIC} to which {NODE}/24" in standing.problem) == (False, True)
+        assert (where(wire), switch.ports("br-net1")) == (["br-net1"], [NIC])
+        assert "no NIC" in site.problem(MOVED)
+        assert where(wire) == ["br-net1"]
+    assert len(died) > 1
+    veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
+    wait_until(lambda: not site.pursue(), 20, "it is undone")
+    assert (where(wire), switch.bridges(), wire.answers(NODE)) == ([NIC], [], True)
+    assert len(kernel(wire).splitlines()) == len(before.splitlines())
+    site.met(MOVED)
+    wire.on_node("ip", "link", "delete", NIC)
+    assert site.pursue()
+    undo(PROVIDER_NETWORK, MOVED.name, site.node, force=True)
+    assert (where(wire), switch.bridges(), site.records()) == ([], [], [])
 
 
 def bridge_mac(wire: Wire) -> str:

@@ -257,13 +257,16 @@ def meet(wish: Wish, node: Node) -> bool:
         return _change(turn, record, wish.source, steps, node, deadline)
 
 
-def undo(kind: str, name: str, node: Node) -> None:
-    """Undo the node attachment of that wish, if there is one. Raises UserspaceError when some of it stays."""
+def undo(kind: str, name: str, node: Node, *, force: bool = False) -> None:
+    """Undo the node attachment of that wish, if there is one. Raises UserspaceError when some of it stays.
+
+    `force`: what cannot be undone and keeps the rest is given up with it, as addresses whose NIC is absent.
+    """
     deadline = Deadline.after(WISH_S)
     with await_turn(node_container(kind), name, node, deadline) as turn:
         record = turn.read()
         if record:
-            _remove(turn, record, deadline)
+            _remove(turn, record, deadline, force=force)
             say("info", "the node no longer has what is not wished any more", undone=_summary(record.steps))
 
 
@@ -318,11 +321,17 @@ def _go_back(turn: Turn, error: UserspaceError) -> None:
     raise error
 
 
-def _remove(turn: Turn, record: Record, deadline: Deadline) -> None:
+def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = False) -> None:
     """Undo all of it. Raises the errors of what stays, which is recorded."""
     failures = turn.remove(record, deadline)
+    keeping = [failure.step for failure in failures if failure.step.keeps_earlier]
+    if force and keeping:
+        say("warning", "what cannot be undone is given up", given_up=_summary(keeping))
+        rest = tuple(failure.step for failure in failures[::-1] if not failure.step.keeps_earlier)
+        failures = turn.remove(record.to("deleting", steps=rest), deadline)
     if failures:
-        raise combined("some of it cannot be undone now", [failure.error for failure in failures])
+        errors = dict.fromkeys(failure.error for failure in failures)  # what is kept by another step has that one's
+        raise combined("some of it cannot be undone now", errors)
 
 
 def _lost(record: Record, node: Node, deadline: Deadline) -> list[Step]:

@@ -360,7 +360,7 @@ def _require_nothing_left(step: AddressMove, bridge: Nic | None) -> None:
     if bridge and bridge.addresses:
         raise Unavailable(
             f"there is no NIC {step.nic} to which {_shown(bridge.addresses)} could go back: {step.bridge} stays, and has them",
-            "they go back when the NIC is there again; `userspace-cni uplink remove --force` gives them up",
+            "they go back when the NIC is there again; `userspace-cni uplink remove NAME --force` gives them up",
         )
 
 

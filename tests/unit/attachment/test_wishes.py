@@ -15,7 +15,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Driver, Seen, Step
-from userspace_cni.attachment.wishes import LOOK_MAX_S, Standing, Wish, Wishes, key_of
+from userspace_cni.attachment.wishes import LOOK_MAX_S, Standing, Wish, Wishes, key_of, undo
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
 
@@ -51,6 +51,7 @@ class Wire(Step):
     """A wire that hangs on a pole, and must be taken down before that is."""
 
     kind: ClassVar[str] = "wire"
+    keeps_earlier: ClassVar[bool] = True
     pole: str
     number: int
 
@@ -288,6 +289,22 @@ def test_a_wish_that_is_back_while_its_former_part_cannot_go(site: Site) -> None
     assert not pursue(site)["line"].holds
     assert pursue(site, wish(*OLD))["line"].holds
     assert (site.steps(), only(site).state) == (things(*OLD), "ready")
+
+
+def test_what_would_be_lost_with_the_rest_keeps_it(site: Site) -> None:
+    """Poles stay under wires that cannot be taken down, each of which is told once, until they can, or a person gives them up."""
+    for giving_up in (False, True):
+        pursue(site, wish(*OLD))
+        site.stuck.add("wire")
+        assert pursue(site)["line"].problem.count("the wire cannot be reached") == 2
+        assert (site.steps(), only(site).steps) == (things(*OLD), OLD)
+        if giving_up:
+            site.stand = {key: each for key, each in site.stand.items() if key[0] == "pole"}
+            undo(KIND, "line", site, force=True)
+        else:
+            site.stuck.clear()
+            assert pursue(site) == {}
+        assert (site.steps(), site.journal.node_records()) == (things(), [])
 
 
 def test_another_boot_looks_afresh(site: Site) -> None:

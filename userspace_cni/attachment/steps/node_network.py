@@ -98,6 +98,7 @@ class AddressMove(Step):
     kind: ClassVar[str] = "address-move"
     stage: ClassVar[Stage] = "link"
     from_switch: ClassVar[bool] = True
+    keeps_earlier: ClassVar[bool] = True
     nic: str
     ifindex: int
     bridge: str
