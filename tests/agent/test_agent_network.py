@@ -122,6 +122,24 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
     assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
 
 
+def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
+    """Amid a pursuit of wishes each of which waits for the switch, they are on the NIC before the next of these begins."""
+    live = kept.live.start()
+    kept.wish(TABLE)
+    wait_until(kept.holds, what="the uplink")
+    others = (f'[[provider_network]]\nname = "net{each}"\ninterface = "vdev:net_null{each}"\n' for each in (7, 8))
+    kept.switch.pause_vswitchd()
+    try:
+        kept.wish("\n".join(others) + TABLE)
+        wait_until(lambda: kept.place() == "nic0", 60, "the address is given back")
+        before, given_back, _ = live.log.read_text().partition("gone back to the NIC")
+        assert (before.count("cannot be had now") <= 1, bool(given_back)) == (True, True)
+        assert kept.wire.answers(ADDRESS)
+    finally:
+        kept.switch.resume_vswitchd()
+    wait_until(lambda: kept.place() == "br-net1", 90, "the address is taken again")
+
+
 def test_what_cannot_be_had(kept: Kept) -> None:
     """A wish that cannot be met says why, in the page, the metric, `network` and `status`; the others are met."""
     live = kept.live.start()

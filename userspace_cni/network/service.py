@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import AddressMove
-from userspace_cni.attachment.wishes import Standing
+from userspace_cni.attachment.wishes import Standing, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
 from userspace_cni.host.address_watch import AddressWatch
@@ -41,10 +41,9 @@ class NodeNetwork:
         self._failed = failed
         self._sources = Sources(node, environ, self._others(), self._addresses)
         self._keeper = Keeper(
-            node,
+            Wishes(node, self._sources.kept, self._sources.urgent),
             self._sources.wished,
             node.settings.tick_s,
-            keep=self._sources.kept,
             due=self._sources.due,
             told=self._told,
         )

@@ -385,6 +385,43 @@ def test_a_failing_wish_waits_and_a_changed_one_does_not(
     assert capsys.readouterr().err.count("cannot be had") == 2
 
 
+def test_what_is_urgent_goes_first(site: Site) -> None:
+    """Before all others, those that are undone among them, though it failed a moment ago; and again if it has become so since it
+    was pursued. In one pursuit it is hurried once."""
+    order: list[str] = []
+    urgent: set[tuple[str, str]] = set()
+
+    def one(name: str, then: Callable[[], object] = lambda: None) -> Wish:
+        def plan(_record: Record | None) -> tuple[Step, ...]:
+            order.append(name)
+            then()
+            if name == "failing":
+                raise InvalidConfig("no")
+            return (Pole(name),)
+
+        return Wish(KIND, name, SOURCE, "", plan, content=name)
+
+    keeper = Wishes(site, urgent=lambda: urgent)
+    keeper.pursue([one("gone"), one("a"), one("failing")], (SOURCE,))
+    site.effects.clear()
+    urgent.add((KIND, "failing"))
+    wishes = [one("a"), one("b", lambda: urgent.add((KIND, "a"))), one("c"), one("failing")]
+    order.clear()
+    found = keeper.pursue(wishes, (SOURCE,))
+    assert order == ["failing", "a", "b", "a", "c"]
+    assert site.effects == ["-pole", "+pole", "+pole"]
+    assert [(each.name, each.holds) for each in found] == [("a", True), ("b", True), ("c", True), ("failing", False)]
+    order.clear()
+    urgent.clear()
+    keeper.pursue(wishes, (SOURCE,))
+    assert order == ["a", "b", "a", "c"]
+    urgent.clear()
+    urgent.add((KIND, "b"))
+    order.clear()
+    assert keeper.pursue(wishes[:1], (SOURCE,))
+    assert (order, site.steps()) == (["a"], things(Pole("a")))
+
+
 def moments(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> int:
     """How many moments there are in going from the first wishes to the last."""
     site = Site(directory)
