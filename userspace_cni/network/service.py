@@ -50,7 +50,7 @@ class NodeNetwork:
         self._objects: NodeObjects | None = None
         self._report: Report | None = None
         self._problems: Mapping[tuple[str, str], str] = {}
-        self._moved: frozenset[str] = frozenset()
+        self._kinds: frozenset[tuple[str, ...]] = frozenset()
         self._watch = AddressWatch(self._watched, self.ask, node.settings.switch_netns, node.root)
         self.concerns = Concerns(node, lambda: self._sources.gateways)
 
@@ -176,10 +176,11 @@ class NodeNetwork:
         return self._objects.seen().own if self._objects else None
 
     def _told(self, standings: Sequence[Standing]) -> None:
-        watched = self._watched()
-        if watched - self._moved:
-            self.ask()  # a change amid the move was told of links that were not watched yet
-        self._moved = watched
+        kinds = frozenset((each.kind, each.name, *(step.kind for step in each.steps)) for each in standings)
+        if kinds != self._kinds:
+            # what others changed amid it was told of links that were not watched yet; and more may be to be given back
+            self.ask()
+        self._kinds = kinds
         problems = {(each.kind, each.name): each.problem for each in standings if not each.holds}
         for key, problem in problems.items():
             if self._problems.get(key) != problem:
