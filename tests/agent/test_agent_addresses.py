@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 from tests.agent.living import LiveNode
 from tests.lab.network.outside import NIC, Wire, wired
 from tests.lab.switch.switch import wait_until
+from userspace_cni.host.netlink.codec import ROUTE, Connection, attributes
+from userspace_cni.host.netns import opened_switch
 
 TABLE = f"""
 [[provider_network]]
@@ -24,6 +30,24 @@ def place(wire: Wire, address: str) -> str:
     """The links that have the address."""
     shown = json.loads(wire.on_node("ip", "-j", "address", "show"))
     return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == address)
+
+
+IFADDRMSG = struct.calcsize("=BBBBI")
+IPV4_ADDRESSES, ADDED_ADDRESS, IFA_LOCAL = 0x10, 20, 2
+LAST = "127.0.0.9"
+
+
+@contextmanager
+def noticed(wire: Wire) -> Iterator[list[tuple[bool, str]]]:
+    """What the kernel tells of IPv4 addresses of the node meanwhile, whether added and which; complete at the end."""
+    found: list[tuple[bool, str]] = []
+    with opened_switch(wire.node) as netns, netns.do(lambda: Connection(ROUTE, IPV4_ADDRESSES)) as notices:
+        yield found
+        wire.on_node("ip", "address", "add", f"{LAST}/8", "dev", "lo")
+        while (True, LAST) not in found:
+            for kind, payload in notices.noticed():
+                found.append((kind == ADDED_ADDRESS, str(ip_address(attributes(payload[IFADDRMSG:])[IFA_LOCAL]))))
+        wire.on_node("ip", "address", "delete", f"{LAST}/8", "dev", "lo")
 
 
 def test_what_others_change_is_followed_at_once(live: LiveNode) -> None:
@@ -42,6 +66,16 @@ def test_what_others_change_is_followed_at_once(live: LiveNode) -> None:
         wire.on_node("ip", "address", "add", "192.0.2.13/24", "dev", NIC)
         wait_until(lambda: place(wire, "192.0.2.13") == "br-net1", what="another address has moved")
         assert place(wire, ADDED) == ""
+        many = [f"192.0.2.{number}" for number in range(100, 130)]
+        for each in many:
+            wire.on_node("ip", "address", "add", f"{each}/24", "dev", NIC)
+        wait_until(lambda: {place(wire, each) for each in many} == {"br-net1"}, what="all have moved")
+        with noticed(wire) as changes:
+            for each in many:
+                wire.on_node("ip", "address", "delete", f"{each}/24", "dev", "br-net1")
+            wire.on_node("ip", "address", "add", "192.0.2.14/24", "dev", NIC)
+            wait_until(lambda: place(wire, "192.0.2.14") == "br-net1", what="yet another address has moved")
+        assert [change for change in changes if change[1] in many] == [(False, each) for each in many]
         live.close()
         settings.write_text("")
         argv = [sys.executable, "-m", "userspace_cni", "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}"]

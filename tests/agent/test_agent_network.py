@@ -122,6 +122,24 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
     assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
 
 
+def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
+    """Amid a pursuit of wishes each of which waits for the switch, they are on the NIC before the next of these begins."""
+    live = kept.live.start()
+    kept.wish(TABLE)
+    wait_until(kept.holds, what="the uplink")
+    others = (f'[[provider_network]]\nname = "net{each}"\ninterface = "vdev:net_null{each}"\n' for each in (7, 8))
+    kept.switch.pause_vswitchd()
+    try:
+        kept.wish("\n".join(others) + TABLE)
+        wait_until(lambda: kept.place() == "nic0", 60, "the address is given back")
+        before, given_back, _ = live.log.read_text().partition("gone back to the NIC")
+        assert (before.count("cannot be had now") <= 1, bool(given_back)) == (True, True)
+        assert kept.wire.answers(ADDRESS)
+    finally:
+        kept.switch.resume_vswitchd()
+    wait_until(lambda: kept.place() == "br-net1", 90, "the address is taken again")
+
+
 def test_what_cannot_be_had(kept: Kept) -> None:
     """A wish that cannot be met says why, in the page, the metric, `network` and `status`; the others are met."""
     live = kept.live.start()
@@ -138,7 +156,8 @@ def test_what_cannot_be_had(kept: Kept) -> None:
 
 
 def test_commands_without_an_agent(kept: Kept) -> None:
-    """`uplink add --dry-run` prints both ways and does nothing; add, status and remove do the work themselves."""
+    """`uplink add --dry-run` prints both ways and does nothing; add, status and remove do the work themselves. Addresses whose
+    NIC is absent stay until they are given up."""
     kept.settings.write_text(TABLE)
     code, told, _ = kept.run("uplink", "add", "net1", "--dry-run")
     assert (code, kept.place()) == (0, "nic0")
@@ -152,6 +171,12 @@ def test_commands_without_an_agent(kept: Kept) -> None:
     assert kept.run("check")[0] == 0
     assert kept.run("uplink", "remove", "net1")[0] == 0
     assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
+    assert kept.run("uplink", "add", "net1")[0] == 0
+    kept.wire.on_node("ip", "link", "delete", "nic0")
+    code, _, told = kept.run("uplink", "remove", "net1")
+    assert (code, "uplink remove NAME --force" in told, kept.place()) == (3, True, "br-net1")
+    assert kept.run("uplink", "remove", "net1", "--force")[0] == 0
+    assert (kept.place(), kept.switch.rows("Bridge")) == ("", [])
 
 
 def test_objects_of_the_api(kept: Kept) -> None:

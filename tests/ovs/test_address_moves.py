@@ -13,21 +13,17 @@ import pytest
 
 from tests.host.places import in_child
 from tests.lab.network.outside import Wire, traffic, wired
-from tests.lab.network.uplink import BRIDGE, Uplink, uplink
+from tests.lab.network.uplink import ASKING, BRIDGE, V4, V6, Uplink, current, has, planned, small_uplink, uplink
 from tests.lab.node.links import links
 from tests.lab.switch.switch import Switch, wait_until
-from tests.ovs.conftest import STORE, soon
+from tests.ovs.conftest import soon
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import AddressMove, Seen
+from userspace_cni.attachment.steps import Seen
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.host.address_moves import AddressMoveDriver
-from userspace_cni.host.boot import boot_id
-from userspace_cni.host.netlink import nftables
 from userspace_cni.host.netlink.codec import DUMP, Answer, Connection, Message
-from userspace_cni.host.nics import answering, look, merged, moved
+from userspace_cni.host.nics import look, merged
 
-V4, V6 = "192.0.2.11", "2001:db8::11"
-_ASKING = {nftables.get_generation().type, nftables.get_table("x").type}
 NFNL_SUBSYS_NFTABLES = 10
 OF_ANOTHER_BOOT = {"family": 2, "address": "192.0.2.99", "prefixlen": 24, "scope": 0, "attrs": [["IFA_LOCAL", "192.0.2.99"]]}
 ROUTES = (
@@ -67,14 +63,6 @@ def plugged(wire: Wire, switch: Switch) -> Iterator[Uplink]:
         yield made
 
 
-def planned(switch: Switch, *, name: str = "nic0", bridge: str = BRIDGE, cut: bool = True) -> AddressMove:
-    """The move of all that the NIC has, with the next hops that answer."""
-    nic = look(name, switch.netns)
-    assert nic
-    step = moved(nic, bridge, store=STORE, boot_id=boot_id(), switch_netns=switch.netns, cut=cut)
-    return replace(step, next_hops=answering(nic, switch.netns))
-
-
 def test_there_and_back(plugged: Uplink, switch: Switch) -> None:
     """Everything moves and comes back exactly as it was; no ping is lost for long, and no stream breaks."""
     driver, before = AddressMoveDriver(), plugged.kernel_has()
@@ -101,17 +89,8 @@ def test_there_and_back(plugged: Uplink, switch: Switch) -> None:
 @pytest.fixture
 def small(switch: Switch) -> Iterator[Uplink]:
     """A NIC on its bridge, with an address of each family and a default route."""
-    with wired(switch.netns, (f"{V4}/24", f"{V6}/64"), ("192.0.2.1/24", "2001:db8::1/64")) as wire:
-        wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1")
-        wire.on_node("ip", "-6", "route", "add", "default", "via", "2001:db8::1")
-        with uplink(wire, switch) as made:
-            yield made
-
-
-def has(link: str, switch: Switch) -> list[str]:
-    """The lasting addresses of a link."""
-    nic = look(link, switch.netns)
-    return sorted(nic.shown_addresses) if nic else []
+    with small_uplink(switch) as made:
+        yield made
 
 
 def killed_after(sends: int, work: Callable[[], object]) -> bool:
@@ -121,7 +100,7 @@ def killed_after(sends: int, work: Callable[[], object]) -> bool:
     def deadly(self: Connection, *messages: Message) -> list[Answer]:
         nonlocal sends
         answers = real(self, *messages)
-        if not any(message.flags & DUMP == DUMP or message.type in _ASKING for message in messages):
+        if not any(message.flags & DUMP == DUMP or message.type in ASKING for message in messages):
             sends -= 1
             if sends == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -213,11 +192,6 @@ def test_a_nic_that_is_down(small: Uplink, switch: Switch) -> None:
     driver.undo(step, soon())
     assert has("nic0", switch) == sorted([f"{V4}/24", f"{V6}/64"])
     assert "default via 192.0.2.1 dev nic0" in small.wire.on_node("ip", "route")
-
-
-def current(switch: Switch, step: AddressMove) -> AddressMove:
-    """The move as a plan has it now."""
-    return merged(step, look("nic0", switch.netns), look(BRIDGE, switch.netns))
 
 
 def test_what_others_change_is_followed(small: Uplink, switch: Switch) -> None:

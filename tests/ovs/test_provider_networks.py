@@ -14,12 +14,15 @@ from tests.lab.network.kept import KeptNode, kept
 from tests.lab.network.outside import BEYOND, NIC, Wire, traffic, wired
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import inside, veth
+from userspace_cni.attachment.wishes import undo
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
+from userspace_cni.network.wish_list import PROVIDER_NETWORK
 from userspace_cni.node.local import LocalNode
 
 NODE, OUTSIDE = "192.0.2.11", "192.0.2.1"
 NET = ProviderNetwork("net1", NIC, said_by="the test")
 MOVED = replace(NET, move_addresses="primary")
+POLLED = replace(MOVED, port="afxdp")
 
 
 @pytest.fixture
@@ -109,14 +112,17 @@ def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch:
     assert site.drifts() == []
 
 
+@pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
 @pytest.mark.parametrize("how", ["unknown", "refused"])
-def test_given_back_without_a_wish(wire: Wire, site: KeptNode, switch: Switch, how: str) -> None:
-    """A wish that is not known now, or refused before any look, keeps what it has; but no address stays on a dead bridge."""
+def test_given_back_without_a_wish(wire: Wire, site: KeptNode, switch: Switch, how: str, network: ProviderNetwork) -> None:
+    """A wish that is not known now, or refused before any look, keeps what it has; but no address stays on a dead bridge, and no
+    daemon that is started takes the frames from a NIC that has its addresses again."""
 
     def pursue() -> None:
-        site.refuse(MOVED, "another one has it") if how == "refused" else site.pursue(complete=False)
+        for _ in range(2):
+            site.refuse(network, "another one has it") if how == "refused" else site.pursue(complete=False)
 
-    site.met(MOVED)
+    site.met(network)
     pursue()
     assert where(wire) == ["br-net1"]
     switch.kill_vswitchd()
@@ -128,7 +134,7 @@ def test_given_back_without_a_wish(wire: Wire, site: KeptNode, switch: Switch, h
     finally:
         site.gone_s = 0.0
         switch.restart_vswitchd()
-    assert switch.ports("br-net1") == [NIC]
+    assert (switch.ports("br-net1"), switch.interface(NIC)["type"], wire.answers(NODE)) == ([NIC], "system", True)
 
 
 def test_a_restart_of_the_switch_keeps_what_moved(wire: Wire, site: KeptNode, switch: Switch) -> None:
@@ -195,6 +201,9 @@ CHANGES = {
     "amend": ((MOVED,), (replace(MOVED, vlans=(100,), mtu=1400),)),
     "give up moving": ((replace(NET, move_addresses="yes"),), (NET,)),
     "undo": ((MOVED,), ()),
+    "apply polled": ((), (POLLED,)),
+    "begin to poll": ((MOVED,), (POLLED,)),
+    "undo polled": ((POLLED,), ()),
 }
 
 
@@ -259,17 +268,50 @@ def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: K
     assert where(wire) == ["br-net1"]
 
 
-def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode) -> None:
-    """With addresses that stay it is refused; moved, they answer at the bridge without a cut, and come back."""
-    network = replace(NET, port="afxdp")
-    assert "has addresses (192.0.2.11/24)" in site.problem(network)
+def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """With addresses that stay it is refused; moved, they answer at the bridge, and come back; no answer is missed for long."""
+    assert "has addresses (192.0.2.11/24)" in site.problem(replace(NET, port="afxdp"))
     before = kernel(wire)
-    site.met(replace(network, move_addresses="yes"))
-    assert where(wire) == ["br-net1"]
-    assert wire.answers(NODE)
-    assert site.drifts() == []
-    site.met()
+    with traffic(wire, NODE) as noticed:
+        site.met(POLLED)
+        assert (where(wire), switch.interface(NIC)["type"], site.drifts()) == (["br-net1"], "afxdp", [])
+        site.met(replace(POLLED, rx_queues=2))
+        assert switch.interface(NIC)["options"] == {"n_rxq": "2"}
+        site.met(POLLED)
+        site.met(MOVED)
+        assert (switch.interface(NIC)["type"], switch.interface(NIC)["options"], site.drifts()) == ("system", {}, [])
+        site.met(POLLED)
+        site.met()
     assert (kernel(wire), wire.answers(NODE)) == (before, True)
+    assert (noticed[NODE].broken, noticed[NODE].longest_gap_s < 1.0) == ("", True)
+
+
+def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """ovs-vswitchd dies: the NIC has its addresses again, and the daemon that is started leaves it its frames; the agent moves
+    and polls again. A type that was changed by hand is made again, and so is the port of a NIC that was made anew."""
+    site.met(POLLED)
+    switch.kill_vswitchd()
+    try:
+        site.gone_s = 11.0
+        site.pursue(POLLED)
+        assert (where(wire), wire.answers(NODE)) == ([NIC], True)
+        site.pursue(POLLED)
+        assert switch.interface(NIC)["type"] == "system"
+    finally:
+        switch.restart_vswitchd()
+        site.gone_s = 0.0
+    assert wire.answers(NODE)
+    wait_until(lambda: not site.pursue(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", 20, "it is polled again")
+    assert (where(wire), wire.answers(NODE), site.drifts()) == (["br-net1"], True, [])
+    switch.vsctl("set", "Interface", NIC, "type=system")
+    assert site.drifts() == [f"uplink {NIC} {NIC} type"]
+    site.met(POLLED)
+    assert (switch.interface(NIC)["type"], wire.answers(NODE)) == ("afxdp", True)
+    wire.on_node("ip", "link", "delete", NIC)
+    veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
+    wait_until(lambda: not site.pursue(POLLED)[0].problem, 20, "the wish is met")
+    wait_until(lambda: wire.answers(NODE), 20, "the node answers through the new NIC")
+    assert (switch.interface(NIC)["type"], site.drifts()) == ("afxdp", [])
 
 
 def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) -> None:
@@ -325,6 +367,32 @@ def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> 
     site.met()
     assert where(wire) == [NIC]
     assert wire.answers(NODE)
+
+
+def test_the_wish_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """The bridge stays with the addresses, which it alone has, whenever the process dies; undone when the NIC is back, or given
+    up by a person."""
+    before = kernel(wire)
+    site.met(MOVED)
+    wire.on_node("ip", "link", "delete", NIC)
+    died: list[str] = []
+    while not died or died[-1]:
+        died.append(site.killed(2 * len(died) + 2))
+        [standing] = site.pursue()
+        assert (standing.wished, f"no NIC {NIC} to which {NODE}/24" in standing.problem) == (False, True)
+        assert (where(wire), switch.ports("br-net1")) == (["br-net1"], [NIC])
+        assert "no NIC" in site.problem(MOVED)
+        assert where(wire) == ["br-net1"]
+    assert len(died) > 1
+    veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
+    wait_until(lambda: not site.pursue(), 20, "it is undone")
+    assert (where(wire), switch.bridges(), wire.answers(NODE)) == ([NIC], [], True)
+    assert len(kernel(wire).splitlines()) == len(before.splitlines())
+    site.met(MOVED)
+    wire.on_node("ip", "link", "delete", NIC)
+    assert site.pursue()
+    undo(PROVIDER_NETWORK, MOVED.name, site.node, force=True)
+    assert (where(wire), switch.bridges(), site.records()) == ([], [], [])
 
 
 def bridge_mac(wire: Wire) -> str:

@@ -121,9 +121,9 @@ class Turn:
     def remove(self, record: Record, deadline: Deadline) -> list[Failure]:
         """Record that the attachment is being deleted, undo every step in reverse, each on its own, and drop the record.
 
-        Steps that cannot be undone stay in the record, in state `deleting`, and are returned with their errors. Raises
-        RecordRefused when that cannot be recorded, and, with nothing undone, when a living attachment cannot be marked as being
-        deleted: reconciliation would make its lost steps again, without holders.
+        Steps that cannot be undone, and those that they keep, stay in the record, in state `deleting`, and are returned with
+        their errors. Raises RecordRefused when that cannot be recorded, and, with nothing undone, when a living attachment cannot
+        be marked as being deleted: reconciliation would make its lost steps again, without holders.
         """
         if record.state != "deleting":
             record = self._journal.mark_deleting(record)
@@ -339,8 +339,8 @@ def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, dead
             for step in run.steps:
                 if run.place and not _is_ours_to_undo(record.key, step, shared):
                     continue
-                inside = _inside(step, before + failures)
-                failures += [Failure(step, inside.error)] if inside else _undo(step, node, deadline.half())
+                kept = _kept_by(step, before + failures)
+                failures += [Failure(step, kept.error)] if kept else _undo(step, node, deadline.half())
             if shared and run.last:
                 _leave_place(record, run.place, shared, [failure.step for failure in before + failures], journal)
     except UserspaceError as error:
@@ -348,11 +348,14 @@ def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, dead
     return failures
 
 
-def _inside(step: Step, failures: Iterable[Failure]) -> Failure | None:
-    """The failure of a step whose thing lies in this step's thing."""
-    if not step.holds_others:
-        return None
-    return next((failure for failure in failures if _place(failure.step) == _place(step)), None)
+def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
+    """The failure of a later step whose thing lies in this step's thing, or would be lost with it."""
+
+    def keeps(later: Step) -> bool:
+        inside = step.holds_others and _place(later) == _place(step)
+        return inside or (later.keeps_earlier and not step.keeps_earlier)
+
+    return next((failure for failure in failures if keeps(failure.step)), None)
 
 
 def _undo(step: Step, node: Node, deadline: Deadline) -> list[Failure]:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
@@ -84,6 +85,14 @@ class Standing:
         return not self.problem
 
 
+class _Does(Protocol):
+    def __call__(self, *, now: bool) -> Standing: ...
+
+
+_Work = tuple[Key, _Does]
+"""What is to be done about one attachment."""
+
+
 @dataclass
 class _Trouble:
     """A wish that could not be met: what it was, why it failed, when it is tried again, and how long it waits after that."""
@@ -98,18 +107,20 @@ class Wishes:
     """Makes wishes true. For one thread; other processes are kept off by the lock of each attachment.
 
     `keep` is the plan of attachments whose source is not known to be complete and does not name them; without it they keep what
-    is recorded.
+    is recorded. `urgent`, which is asked before each of the others, gives those that cannot wait for them, nor for their own next
+    time: addresses that are to leave a dead bridge. It must not wait, nor fail.
     """
 
-    def __init__(self, node: Node, keep: Plan | None = None) -> None:
+    def __init__(self, node: Node, keep: Plan | None = None, urgent: Callable[[], Collection[Key]] = tuple) -> None:
         self._node = node
         self._keep = keep or (lambda record: kept(record, node.boot_id()))
+        self._urgent = urgent
         self._troubles: dict[Key, _Trouble] = {}
         self._standings: tuple[Standing, ...] = ()
 
     def pursue(self, wishes: Sequence[Wish], complete: Collection[str], *, now: bool = False) -> tuple[Standing, ...]:
-        """Bring the node to these wishes, in this order; what became of each. `complete`: the sources of which all wishes are
-        among these.
+        """Bring the node to these wishes, in this order but for urgent ones; what became of each. `complete`: the sources of
+        which all wishes are among these.
 
         `now`: also what failed a moment ago is tried. Never fails.
         """
@@ -124,8 +135,9 @@ class Wishes:
         unknown = [self._unknown(record) for record in spare if record.network not in complete]
         # the latest first: a gateway's port is on the bridge that was made before it
         gone.sort(key=lambda record: record.boottime_ns, reverse=True)
-        standings = [self._undo(record, now=now) for record in gone]
-        standings += [self._meet(wish, now=now) for wish in (*unknown, *wishes)]
+        undone: list[_Work] = [(key_of(record), partial(self._undo, record)) for record in gone]
+        met: list[_Work] = [(wish.key, partial(self._meet, wish)) for wish in (*unknown, *wishes)]
+        standings = self._in_turn([*undone, *met], [*met, *undone], now=now)
         self._troubles = {key: each for key, each in self._troubles.items() if key in wanted or key in records}
         self._standings = tuple(each for each in standings if each.wished or each.problem)
         return self._standings
@@ -134,6 +146,19 @@ class Wishes:
     def next_due(self) -> float:
         """When the next wish that could not be met is tried again, on the monotonic clock; infinity for none."""
         return min((each.due for each in self._troubles.values()), default=float("inf"))
+
+    def _in_turn(self, works: Sequence[_Work], urgent_works: Sequence[_Work], *, now: bool) -> list[Standing]:
+        """Do each of the works, in order; before each the urgent ones, once, in their order: also one that was done already."""
+        found: dict[Key, Standing] = {}
+        hurried: set[Key] = set()
+        for key, work in works:
+            for other, urgent_work in urgent_works:
+                if other not in hurried and other in self._urgent():
+                    hurried.add(other)
+                    found[other] = urgent_work(now=True)
+            if key not in hurried:
+                found[key] = work(now=now)
+        return [found[key] for key, _ in works]
 
     def _unknown(self, record: Record) -> Wish:
         return Wish(*key_of(record), record.network, "", self._keep)
@@ -257,13 +282,16 @@ def meet(wish: Wish, node: Node) -> bool:
         return _change(turn, record, wish.source, steps, node, deadline)
 
 
-def undo(kind: str, name: str, node: Node) -> None:
-    """Undo the node attachment of that wish, if there is one. Raises UserspaceError when some of it stays."""
+def undo(kind: str, name: str, node: Node, *, force: bool = False) -> None:
+    """Undo the node attachment of that wish, if there is one. Raises UserspaceError when some of it stays.
+
+    `force`: what cannot be undone and keeps the rest is given up with it, as addresses whose NIC is absent.
+    """
     deadline = Deadline.after(WISH_S)
     with await_turn(node_container(kind), name, node, deadline) as turn:
         record = turn.read()
         if record:
-            _remove(turn, record, deadline)
+            _remove(turn, record, deadline, force=force)
             say("info", "the node no longer has what is not wished any more", undone=_summary(record.steps))
 
 
@@ -318,11 +346,17 @@ def _go_back(turn: Turn, error: UserspaceError) -> None:
     raise error
 
 
-def _remove(turn: Turn, record: Record, deadline: Deadline) -> None:
+def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = False) -> None:
     """Undo all of it. Raises the errors of what stays, which is recorded."""
     failures = turn.remove(record, deadline)
+    keeping = [failure.step for failure in failures if failure.step.keeps_earlier]
+    if force and keeping:
+        say("warning", "what cannot be undone is given up", given_up=_summary(keeping))
+        rest = tuple(failure.step for failure in failures[::-1] if not failure.step.keeps_earlier)
+        failures = turn.remove(record.to("deleting", steps=rest), deadline)
     if failures:
-        raise combined("some of it cannot be undone now", [failure.error for failure in failures])
+        errors = dict.fromkeys(failure.error for failure in failures)  # what is kept by another step has that one's
+        raise combined("some of it cannot be undone now", errors)
 
 
 def _lost(record: Record, node: Node, deadline: Deadline) -> list[Step]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.uplinks import PutUplink
 
 _MERGING: Final = ("gro", "lro")
-_LET_GO_S: Final = 2.0
+LET_GO_S: Final = 2.0
 _MTU_S: Final = 1.0
 """ovs-vswitchd writes Interface.mtu after it has said that it has gone through its rows."""
 
@@ -102,7 +102,7 @@ class UplinkDriver(Driver[UplinkPort]):
             say("warning", f"uplink {step.name} is left alone: it belongs to {done.left_alone}")
             return
         with suppress(Unavailable):  # the rows are gone, and a switch that hangs lets go of the NIC when it goes on
-            self._read_back.wait(done.done, deadline.within(_LET_GO_S), or_dead=True)
+            self._read_back.wait(done.done, deadline.within(LET_GO_S), or_dead=True)
         nics = self._links(step.switch_netns)
         for each in step.interfaces:
             if name := link_behind(each):

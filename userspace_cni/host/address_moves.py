@@ -8,7 +8,8 @@ next hop must answer over the bridge; where none does, the addresses are on the 
 There: the bridge's link up, its addresses, its routes in the place of the NIC's; the cut; the NIC's addresses away.
 Back: the cut away; the NIC's addresses and routes; the bridge's away.
 
-What others have added at the bridge meanwhile goes back with the rest. What a record of another boot says is no source of
+What others have added at the bridge meanwhile goes back with the rest, and what they have removed stays removed, also amid a
+move: an address that is in neither place where others are is not made again. What a record of another boot says is no source of
 addresses.
 """
 
@@ -32,10 +33,11 @@ from userspace_cni.host.drops import NEEDED, Drops, differences, supported
 from userspace_cni.host.frames import announcement
 from userspace_cni.host.neighbours import wire
 from userspace_cni.host.netlink import links
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Connection, Message
+from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
 from userspace_cni.host.netns import Netns, is_gone, opened_switch
 from userspace_cni.host.nics import Nic, looked, merged, silent_on
 from userspace_cni.host.rtnetlink import (
+    DELETE_ADDRESS,
     IPV4,
     IPV6,
     NODAD,
@@ -52,6 +54,8 @@ from userspace_cni.host.rtnetlink import (
 )
 
 _BACK_S: Final = 5.0
+_ROUNDS: Final = 5
+"""Of going back, while others add addresses at the bridge: one that is done in some milliseconds needs two."""
 _THERE: Final = frozenset({errno.EEXIST})
 _TAKEN_OFF: Final = frozenset({errno.EADDRNOTAVAIL})
 """The kernel's word of an address that was to be taken off, and that others have taken off meanwhile."""
@@ -86,47 +90,74 @@ class AddressMoveDriver(Driver[AddressMove]):
         self._boot_id = boot_id
 
     def apply(self, step: AddressMove, deadline: Deadline) -> None:
-        """Move what is not there yet. Raises StepFailed when no next hop answers over the bridge; then the NIC has it all."""
+        """Move what is not there yet. Raises StepFailed when no next hop answers over the bridge; then the NIC has it all.
+
+        What others add at the NIC meanwhile stays there, for the next plan to move.
+        """
         deadline.require(_what(step))
         if step.boot_id != self._boot_id():
             raise StepFailed(f"{_what(step)}: it was planned in another boot", "the NIC's addresses have to be looked at anew")
-        nic, bridge = self._both(step)
+        _, bridge = self._both(step)
         self._require_chains(step)
         with self._opened(step) as (netns, kernel):
             self._raise_bridge(step, bridge, netns, kernel, deadline)
             try:
-                _send(kernel, _what(step), _to_bridge(step, bridge), _THERE)
+                nic, bridge = self._both(step)  # asking the next hops may have taken seconds
+                now = _unremoved(step, nic, bridge)
+                _send(kernel, _what(step), _to_bridge(now, bridge), _THERE | _TAKEN_OFF, bridge)
                 self._cut(step)
-                _send(kernel, f"{_what(step)}: taking them off the NIC", _off_nic(step, nic), _GONE)
-                _announce(netns, bridge, step.addresses)
-                _require_answer(step, netns, bridge, deadline, "they are on the NIC again")
+                gone = _take_off(kernel, f"{_what(step)}: taking them off the NIC", nic, *_of_nic(now, nic))
+                if gone and self._is_up(step, step.nic):
+                    _take_off(kernel, f"{_what(step)}: removing what others have removed", bridge, (), gone)
+                _announce(netns, bridge, now.addresses)
+                _require_answer(now, netns, bridge, deadline, "they are on the NIC again")
             except UserspaceError as error:
                 self._go_back(step, error)
+        _tell("addresses have moved to the bridge", step, _beside(now.addresses, (*bridge.addresses, *gone)))
 
     def undo(self, step: AddressMove, deadline: Deadline) -> None:
-        """Move all that the bridge has to the NIC, and set the bridge's link down where the NIC hears for itself again."""
+        """Move all that the bridge has to the NIC, and set the bridge's link down where the NIC hears for itself again.
+
+        It ends when a look finds nothing at the bridge: others may have added something amid it. Raises Unavailable while there
+        is no NIC and the bridge has addresses: with it they would be gone.
+        """
         deadline.require(_what(step))
         if step.switch_netns and is_gone(step.switch_netns, self._root):
             return
         nic, bridge = self._look(step)()
         self._drops(step).remove(step.nic)
-        if nic is None:
-            say("warning", "the NIC is gone: what was moved from it is on the bridge alone, and goes with it", move=step.summary)
-            return
         known = step if step.boot_id == self._boot_id() else replace(step, addresses=(), routes=())
-        back = merged(known, nic, bridge)
         with self._opened(step) as (netns, kernel):
-            given = _to_nic(back, nic)
-            if not nic.up and (given or _over_nic(back, nic)):  # the kernel takes no routes over a link that is down
-                _send(kernel, f"{_what(step)}: setting the NIC up", [links.changed(nic.index, up=True)], frozenset())
-            _send(kernel, f"{_what(step)}: going back", given, _THERE | _TAKEN_OFF)
-            _send(kernel, f"{_what(step)}: leading routes over the NIC", _over_nic(back, self._look(step)()[0] or nic), _THERE)
-            if bridge:
-                _send(kernel, f"{_what(step)}: clearing the bridge", _off_bridge(step, bridge), _GONE)
-            _announce(netns, nic, back.addresses)
-        added = [each for each in back.addresses if each not in step.addresses]
-        if added:
-            say("info", "addresses that were added meanwhile are on the NIC now", nic=step.nic, addresses=_shown(added))
+            for _ in range(_ROUNDS):
+                if nic is None:
+                    _require_nothing_left(step, bridge)
+                    return
+                self._give_back(merged(known, nic, bridge), nic, bridge, netns, kernel)
+                nic, bridge = self._look(step)()
+                if bridge is None or not bridge.addresses:
+                    break
+            else:
+                raise Unavailable(
+                    f"{_what(step)}: going back: {step.bridge} gets addresses as fast as they are taken off",
+                    f"see which program adds them: ip monitor address dev {step.bridge}",
+                )
+            if bridge and step.cut:
+                _send(kernel, f"{_what(step)}: setting the bridge's link down", [links.set_down(bridge.index)], _GONE)
+
+    def _give_back(self, back: AddressMove, nic: Nic, bridge: Nic | None, netns: Netns, kernel: Connection) -> None:
+        """One round of going back."""
+        given, what = _to_nic(back, nic), _what(back)
+        if not nic.up and (given or _over_nic(back, nic)):  # the kernel takes no routes over a link that is down
+            _send(kernel, f"{what}: setting the NIC up", [links.changed(nic.index, up=True)], frozenset())
+        _send(kernel, f"{what}: going back", given, _THERE | _TAKEN_OFF, nic)
+        _send(kernel, f"{what}: leading routes over the NIC", _over_nic(back, self._look(back)()[0] or nic), _THERE)
+        gone: Sequence[Entry] = ()
+        if bridge:
+            gone = _take_off(kernel, f"{what}: clearing the bridge", bridge, bridge.routes, bridge.addresses)
+            if gone and self._is_up(back, back.bridge):
+                _take_off(kernel, f"{what}: removing what others have removed", nic, (), gone)
+        _announce(netns, nic, back.addresses)
+        _tell("addresses have gone back to the NIC", back, _beside(back.addresses, (*nic.addresses, *gone)))
 
     def check(self, step: AddressMove, deadline: Deadline) -> list[Drift]:
         """The bridge's link is up and has every address and route, the NIC has none of them, and is cut off."""
@@ -199,6 +230,11 @@ class AddressMoveDriver(Driver[AddressMove]):
             return [(f"cut {field}".strip(), expected, found) for field, expected, found in differences(step.nic, chain)]
         return [("cut", Absent(), "a chain that drops what arrives")] if chain else []
 
+    def _is_up(self, step: AddressMove, name: str) -> bool:
+        """Whether the link is up: one that was set down has lost its addresses of IPv6 by that, and not by another program."""
+        link = looked((name,), step.switch_netns, self._root).get(name)
+        return link is not None and link.up
+
     def _look(self, step: AddressMove) -> _Ends:
         return _Ends(step.nic, step.bridge, step.switch_netns, self._root)
 
@@ -257,12 +293,11 @@ def _given(wanted: Sequence[Entry], link: Nic, flags: Mapping[int, int]) -> list
     return early + [new_address(each, link.index, link.name, flags=flags.get(each["family"], 0)) for each in given]
 
 
-def _off_nic(step: AddressMove, nic: Nic) -> list[Message]:
-    """Its routes first: deleting what was replaced does nothing."""
+def _of_nic(step: AddressMove, nic: Nic) -> tuple[list[Entry], list[Entry]]:
+    """The routes and addresses of the NIC that have moved; deleting a route that was replaced does nothing."""
     addresses, routes = {address_key(each) for each in step.addresses}, {route_key(each) for each in step.routes}
-    stale = [delete_route(each, nic.index) for each in nic.routes if route_key(each) in routes]
-    old = [each for each in nic.addresses if address_key(each) in addresses]
-    return stale + [delete_address(each, nic.index) for each in _in_order(old)[::-1]]
+    stale = [each for each in nic.routes if route_key(each) in routes]
+    return stale, [each for each in nic.addresses if address_key(each) in addresses]
 
 
 def _to_nic(back: AddressMove, nic: Nic) -> list[Message]:
@@ -278,24 +313,55 @@ def _over_nic(back: AddressMove, nic: Nic) -> list[Message]:
     return [replace_route(each, nic.index) for each in back.routes if route_key(each) not in has]
 
 
-def _off_bridge(step: AddressMove, bridge: Nic) -> list[Message]:
-    gone = [delete_route(each, bridge.index) for each in bridge.routes]
-    gone += [delete_address(each, bridge.index) for each in _in_order(bridge.addresses)[::-1]]
-    return [*gone, links.set_down(bridge.index)] if step.cut else gone
+def _take_off(kernel: Connection, what: str, link: Nic, routes: Iterable[Entry], addresses: Sequence[Entry]) -> Sequence[Entry]:
+    """Take routes and addresses off the link, the last address first; returns the addresses that it had no more."""
+    old = _in_order(addresses)[::-1]
+    stale = [delete_route(each, link.index) for each in routes]
+    answers = _send(kernel, what, stale + [delete_address(each, link.index) for each in old], _GONE, link)
+    ends = zip(old, answers[len(stale) :], strict=True)
+    return [each for each, answer in ends if answer.error and answer.error.errno in _TAKEN_OFF]
 
 
-def _send(kernel: Connection, what: str, messages: Sequence[Message], passed: frozenset[int]) -> None:
-    """Send the messages, in one call if they are not too many; all are tried. Raises the first refusal that is not `passed`."""
-    refused: OSError | None = None
+def _send(
+    kernel: Connection, what: str, messages: Sequence[Message], passed: frozenset[int], link: Nic | None = None
+) -> list[Answer]:
+    """Send the messages, in one call if they are not too many; all are tried. Raises the first refusal that is not `passed`.
+
+    `link`: the one from which some of them take addresses. What others have just added there in the network of one of these must
+    not go with it: the kernel keeps it for as long as the call takes, so that also a killed process leaves the setting as it was.
+    """
+    takes = link is not None and not link.promotes and any(each.type == DELETE_ADDRESS for each in messages)
+    around = [links.promoting(link.index, on=on) for on in (True, False)] if link and takes else []
+    found: list[Answer] = []
     try:
-        for at in range(0, len(messages), EXCHANGE_MAX):
-            for answer in kernel.exchange(*messages[at : at + EXCHANGE_MAX]):
-                if answer.error and answer.error.errno not in passed:
-                    refused = refused or answer.error
+        for at in range(0, len(messages), EXCHANGE_MAX - 2):
+            batch = messages[at : at + EXCHANGE_MAX - 2]
+            found += kernel.exchange(*around[:1], *batch, *around[1:])[len(around[:1]) :][: len(batch)]
     except OSError as error:
-        refused = error
+        raise of_kernel(what, error, _RIGHTS) from error
+    refused = next((each.error for each in found if each.error and each.error.errno not in passed), None)
     if refused:
         raise of_kernel(what, refused, _RIGHTS) from refused
+    return found
+
+
+def _beside(addresses: Iterable[Entry], others: Iterable[Entry]) -> list[Entry]:
+    """The addresses that are not among the others."""
+    known = {address_key(each) for each in others}
+    return [each for each in addresses if address_key(each) not in known]
+
+
+def _tell(what: str, step: AddressMove, addresses: Sequence[Entry]) -> None:
+    if addresses:
+        say("info", what, nic=step.nic, bridge=step.bridge, addresses=_shown(addresses))
+
+
+def _require_nothing_left(step: AddressMove, bridge: Nic | None) -> None:
+    if bridge and bridge.addresses:
+        raise Unavailable(
+            f"there is no NIC {step.nic} to which {_shown(bridge.addresses)} could go back: {step.bridge} stays, and has them",
+            "they go back when the NIC is there again; `userspace-cni uplink remove NAME --force` gives them up",
+        )
 
 
 def _announce(netns: Netns, link: Nic, addresses: Iterable[Entry]) -> None:
@@ -322,6 +388,24 @@ def _still(step: AddressMove, now: AddressMove) -> AddressMove:
         addresses=tuple(each for each in step.addresses if address_key(each) in addresses),
         routes=tuple(each for each in step.routes if route_key(each) in routes),
     )
+
+
+def _unremoved(step: AddressMove, nic: Nic, bridge: Nic) -> AddressMove:
+    """The move without what others have removed since it was planned: what neither link has, while one has others of its family.
+
+    Where neither has any of a family, they were lost (the link was set down, or made anew), and are made again.
+    """
+    return replace(
+        step,
+        addresses=_present(address_key, step.addresses, (*nic.addresses, *bridge.addresses)),
+        routes=_present(route_key, step.routes, (*nic.routes, *bridge.routes)),
+    )
+
+
+def _present(key: Callable[[Entry], tuple[object, ...]], wanted: Sequence[Entry], found: Sequence[Entry]) -> tuple[Entry, ...]:
+    there = {key(each) for each in found}
+    families = {each["family"] for each in wanted if key(each) in there}
+    return tuple(each for each in wanted if key(each) in there or each["family"] not in families)
 
 
 def _differences(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> Iterator[tuple[str, Value, Value]]:

@@ -50,7 +50,8 @@ class Nic:
 
     `addresses` and `routes` are entries of `host.rtnetlink`, without what the kernel makes by itself. `passing`: addresses with
     an end, as DHCP and routers give them; `learned`: routes of routers; `stuck`: routes that cannot be moved, with the reason.
-    `offloads`: those of gro and lro that are on, with which a port of type system drops what is larger than its MTU.
+    `offloads`: those of gro and lro that are on, with which a port of type system drops what is larger than its MTU. `promotes`:
+    later IPv4 addresses of a network stay when the first one leaves.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Nic:
     stuck: tuple[str, ...] = ()
     uppers: tuple[Upper, ...] = ()
     offloads: tuple[str, ...] = ()
+    promotes: bool = False
 
     @property
     def has_default_route(self) -> bool:
@@ -88,7 +90,8 @@ class Nic:
 
 
 _NONE: Final = Nic("", 0, "", 0, "", up=False, carrier=False, master="")
-_Found = tuple[links.FoundLink, dict[int, bytes]]
+_Found = tuple[links.FoundLink, bytes]
+"""A link, and the answer that shows it."""
 
 
 def look(name: str, switch_netns: str = "", root: HostRoot = HERE) -> Nic | None:
@@ -100,7 +103,7 @@ def looked(names: Collection[str], switch_netns: str = "", root: HostRoot = HERE
     """Those of the links that are there, by name. Raises UserspaceError."""
     with opened_switch(switch_netns, root) as netns, _connected(netns, "looking at the node's links") as kernel:
         answers = [payload for _, payload in kernel.ask(links.listed())]
-        found = {each.name: (each, attributes(payload[_INFO:])) for payload in answers for each in (links.read(payload),)}
+        found = {each.name: (each, payload) for payload in answers for each in (links.read(payload),)}
         nics: dict[str, Nic] = {}
         for name in filter(names.__contains__, found):
             try:
@@ -192,7 +195,8 @@ def _connected(netns: Netns, what: str) -> Iterator[Connection]:
 
 def _nic(kernel: Connection, links_: Mapping[str, _Found], name: str) -> Nic:
     """What the kernel has of one of the links. Raises OSError, ENODEV for one that has gone since they were listed."""
-    link, attrs = links_[name]
+    link, payload = links_[name]
+    attrs = attributes(payload[_INFO:])
     names = {each.index: other for other, (each, _) in links_.items()}
     # a NIC and the link to which its addresses move have one hardware address, and may have the same routes
     has = held(kernel, link.index, frozenset(each.index for each, _ in links_.values() if each.mac == link.mac))
@@ -212,14 +216,15 @@ def _nic(kernel: Connection, links_: Mapping[str, _Found], name: str) -> Nic:
         has.stuck,
         tuple(_uppers(links_, link.index)),
         merging(kernel.fileno(), name),
+        links.promotes(payload),
     )
 
 
 def _uppers(links_: Mapping[str, _Found], index: int) -> Iterator[Upper]:
     """The links upon a NIC; a veth names its other end in the same way, and is none."""
-    for link, attrs in links_.values():
+    for link, payload in links_.values():
         if link.peer == index != link.index and link.kind != "veth":
-            data = attributes(attributes(attrs.get(_LINKINFO, b"")).get(_DATA, b""))
+            data = attributes(attributes(attributes(payload[_INFO:]).get(_LINKINFO, b"")).get(_DATA, b""))
             yield Upper(
                 link.name, link.kind, int.from_bytes(data.get(_VLAN_ID, b"")[:2], byteorder) if link.kind == "vlan" else 0
             )

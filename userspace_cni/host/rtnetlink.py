@@ -33,7 +33,8 @@ ROUTES_MAX: Final = 1000
 NEW_LINK: Final = 16
 DELETED_LINK: Final = 17
 """Types of notices; the others of a link are about its addresses."""
-_NEW_ADDRESS, _DELETE_ADDRESS, _GET_ADDRESS = 20, 21, 22
+DELETE_ADDRESS: Final = 21
+_NEW_ADDRESS, _GET_ADDRESS = 20, 22
 _NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE = 24, 25, 26
 _LOCAL = 255
 """The kernel's own table of the node's addresses."""
@@ -126,7 +127,7 @@ def new_address(entry: Entry, index: int, name: str, *, flags: int = 0) -> Messa
 def delete_address(entry: Entry, index: int) -> Message:
     """Take the address off the link; EADDRNOTAVAIL when it has none such."""
     attrs = {key: value for key, value in entry["attrs"] if key in ("IFA_LOCAL", "IFA_ADDRESS")}
-    return _address_message(_DELETE_ADDRESS, 0, entry, index, attrs)
+    return _address_message(DELETE_ADDRESS, 0, entry, index, attrs)
 
 
 def replace_route(entry: Entry, index: int) -> Message:

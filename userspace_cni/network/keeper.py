@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.wishes import Plan, Standing, Wish, Wishes
+from userspace_cni.attachment.wishes import Standing, Wish
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.steps import Step
+    from userspace_cni.attachment.wishes import Plan, Wishes
 
 BEAT_S: Final = 1.0
 APART_S: Final = 0.2
@@ -34,17 +34,14 @@ Told = Callable[[Sequence[Standing]], None]
 class Keeper(Loop):
     """The thread, which begins with a pursuit. What is applied when it is stopped stays: the next agent goes on from the records.
 
-    `ask` it for a pursuit in which what failed a moment ago waits for its time. `keep`: the plan of what is wished by a source
-    that is not known now (see `wishes.Wishes`). `told` gets what became of each wish, after each pursuit; it must not wait. `due`
-    says once a second whether something that cannot `ask` (the switch, by its absence) wants a pursuit now, in which nothing
-    waits for its time.
+    `ask` it for a pursuit in which what failed a moment ago waits for its time. `told` gets what became of each wish, after each
+    pursuit; it must not wait. `due` says once a second whether something that cannot `ask` (the switch, by its absence) wants a
+    pursuit now, in which nothing waits for its time.
     """
 
-    def __init__(
-        self, node: Node, wished: Wished, tick_s: float, *, keep: Plan | None = None, due: Callable[[], bool], told: Told
-    ) -> None:
+    def __init__(self, wishes: Wishes, wished: Wished, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
         super().__init__("node-network", "keeping the node's network")
-        self._wishes = Wishes(node, keep)
+        self._wishes = wishes
         self._wished = wished
         self._tick_s = tick_s
         self._due = due

@@ -8,10 +8,10 @@ While ovs-vswitchd is gone for long, moved addresses are planned back to the NIC
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, Step, UplinkPort, node_marks
+from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, Step, UplinkPort, node_marks
 from userspace_cni.attachment.wishes import kept
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 GIVE_BACK_S: Final = 10.0
 """As ProviderNetwork.give_back_after_s, of networks whose wish is not known now."""
+SYSTEM: Final = "system"
+AFXDP: Final = "afxdp"
 _NO_MAC: Final = ("", "00:00:00:00:00:00")
 
 
@@ -52,7 +54,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
     def steps(record: Record | None) -> tuple[Step, ...]:
         former = record if record and record.boot_id == site.node.boot_id() else None
         gone = site.switch_gone_s() >= network.give_back_after_s
-        if gone and former and _has_moved(former.steps):
+        if gone and former and _has_to_leave(former):
             return _given_back(former)
         if gone and network.move_addresses != "no":
             raise Unavailable(
@@ -62,7 +64,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
         had = former.steps if former else ()
         seen = look(network, had, site.node, site.node_addresses())
         wanted = steps_of(network, seen, site.node.journal.identity())
-        return wanted if _may_move(wanted, seen) else _unmoved(wanted)
+        return wanted if _may_move(wanted, seen) else _unpolled(_unmoved(wanted))
 
     return steps
 
@@ -73,7 +75,7 @@ def keep(site: Site) -> Plan:
     def steps(record: Record | None) -> tuple[Step, ...]:
         boot_id = site.node.boot_id()
         gone = site.switch_gone_s() >= GIVE_BACK_S
-        if gone and record and record.boot_id == boot_id and _has_moved(record.steps):
+        if gone and record and record.boot_id == boot_id and _has_to_leave(record):
             return _given_back(record)
         return kept(record, boot_id)
 
@@ -85,7 +87,7 @@ def refused(why: str, site: Site) -> Plan:
 
     def steps(record: Record | None) -> tuple[Step, ...]:
         former = record if record and record.boot_id == site.node.boot_id() else None
-        if former and _has_moved(former.steps) and site.switch_gone_s() >= GIVE_BACK_S:
+        if former and _has_to_leave(former) and site.switch_gone_s() >= GIVE_BACK_S:
             return _given_back(former)
         raise InvalidConfig(why)
 
@@ -100,14 +102,25 @@ def _unmoved(steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if not isinstance(step, AddressMove))
 
 
+def _has_to_leave(record: Record) -> bool:
+    """Whether it has something that must not be there while ovs-vswitchd is gone."""
+    return _has_moved(record.steps) or any(isinstance(step, PolledUplink) for step in record.steps)
+
+
+def _unpolled(steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step for step in steps if not isinstance(step, PolledUplink))
+
+
 def _given_back(record: Record) -> tuple[Step, ...]:
     """What the attachment had, but for moved addresses, without a look: neither OVSDB nor ovs-vswitchd need answer for it.
+
+    A port that is polled comes next: the daemon that is started must not take the frames from the NIC, and OVSDB has to be asked.
 
     Raises StepFailed for one that never was complete: all of it is undone then.
     """
     if record.complete is None:
         raise StepFailed("ovs-vswitchd went while the uplink was being made", "all of it is undone, and made when it lives again")
-    return _unmoved(record.complete)
+    return _unmoved(record.complete) if _has_moved(record.steps) else _unpolled(record.complete)
 
 
 def _may_move(wanted: Iterable[Step], seen: UplinkLook) -> bool:
@@ -143,6 +156,7 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     asked_mtu = network.mtu or _former_mtu(seen)
     mtu = asked_mtu or min((nic.mtu for nic in there), default=0)
     bond = network.bond
+    polls = _polls_later(network, seen)
     uplink = UplinkPort(
         bridge=network.bridge,
         name=network.interface if network.nics and not bond else f"up-{network.name}",
@@ -152,7 +166,7 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
         lacp=bond.lacp if bond else "",
         updelay_ms=bond.updelay_ms if bond else 0,
         mtu=asked_mtu,
-        rx_queues=network.rx_queues,
+        rx_queues=0 if polls else network.rx_queues,
         switch_netns=seen.switch_netns,
         marks=marks,
     )
@@ -169,7 +183,22 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     )
     # the NIC's own move comes last: it cuts the node's stack off, which sub-interfaces hear by, too
     moves = tuple(seen.moves[name] for name in (*ports, *network.nics) if name in seen.moves)
-    return NodeBridge(network.bridge, mac, mtu, marks=marks), uplink, *internal, *moves
+    steps = NodeBridge(network.bridge, mac, mtu, marks=marks), uplink, *internal, *moves
+    return (*steps, _polled(uplink, network.rx_queues)) if polls else steps
+
+
+def _polls_later(network: ProviderNetwork, seen: UplinkLook) -> bool:
+    """Whether the NIC is opened as afxdp only once its addresses have left it: that takes its frames from the node's stack."""
+    return network.port == AFXDP and any(name in seen.moves for name in network.nics)
+
+
+def _polled(uplink: UplinkPort, rx_queues: int) -> PolledUplink:
+    known = ("name", "index")
+    interfaces = tuple(
+        {key: each[key] for key in known if key in each} | {"type": AFXDP, "polled": "now"} for each in uplink.interfaces
+    )
+    had = {item.name: getattr(uplink, item.name) for item in fields(uplink)}
+    return PolledUplink(**(had | {"interfaces": interfaces, "rx_queues": rx_queues}))
 
 
 def _former_mtu(seen: UplinkLook) -> int:
@@ -188,11 +217,13 @@ def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Mappi
         return {"name": name, "type": "dpdk", "devargs": said.removeprefix(PCI).removeprefix(VDEV)} | known
     had = [each for step in seen.former if isinstance(step, UplinkPort) for each in step.interfaces if each["name"] == said]
     before = {key: value for each in had for key, value in each.items() if key in ("offloads", "mtu")}
-    if nic and network.port == "system":
+    later = _polls_later(network, seen)
+    if nic and (network.port == SYSTEM or later):
         known["offloads"] = list(nic.offloads)
     if nic and network.mtu:
         known["mtu"] = nic.mtu
-    return {"name": said, "type": network.port} | known | before
+    opened = {"type": SYSTEM, "polled": "later"} if later else {"type": network.port}
+    return {"name": said, **opened} | known | before
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------------

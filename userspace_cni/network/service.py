@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import AddressMove
-from userspace_cni.attachment.wishes import Standing
+from userspace_cni.attachment.wishes import Standing, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
 from userspace_cni.host.address_watch import AddressWatch
@@ -41,16 +41,16 @@ class NodeNetwork:
         self._failed = failed
         self._sources = Sources(node, environ, self._others(), self._addresses)
         self._keeper = Keeper(
-            node,
+            Wishes(node, self._sources.kept, self._sources.urgent),
             self._sources.wished,
             node.settings.tick_s,
-            keep=self._sources.kept,
             due=self._sources.due,
             told=self._told,
         )
         self._objects: NodeObjects | None = None
         self._report: Report | None = None
         self._problems: Mapping[tuple[str, str], str] = {}
+        self._kinds: frozenset[tuple[str, ...]] = frozenset()
         self._watch = AddressWatch(self._watched, self.ask, node.settings.switch_netns, node.root)
         self.concerns = Concerns(node, lambda: self._sources.gateways)
 
@@ -176,6 +176,11 @@ class NodeNetwork:
         return self._objects.seen().own if self._objects else None
 
     def _told(self, standings: Sequence[Standing]) -> None:
+        kinds = frozenset((each.kind, each.name, *(step.kind for step in each.steps)) for each in standings)
+        if kinds != self._kinds:
+            # what others changed amid it was told of links that were not watched yet; and more may be to be given back
+            self.ask()
+        self._kinds = kinds
         problems = {(each.kind, each.name): each.problem for each in standings if not each.holds}
         for key, problem in problems.items():
             if self._problems.get(key) != problem:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
-from userspace_cni.attachment.wishes import Wish, key_of
+from userspace_cni.attachment.wishes import Key, Wish, key_of
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import PCI, VDEV
@@ -41,27 +41,34 @@ GONE: Final = ("dead", "silent")
 
 
 class SwitchAbsence:
-    """For how long ovs-vswitchd has been gone, by looks at it; `look` needs no OVSDB. For one thread."""
+    """For how long ovs-vswitchd may have been gone, by looks at it; `look` needs no OVSDB. For one thread.
+
+    It counts from the last look that has not found it gone: where a wish that waited for the switch lay between two looks, it has
+    waited long enough.
+    """
 
     def __init__(self, state: Callable[[], str]) -> None:
         self._state = state
         self._since: float | None = None
+        self._gone = False
 
     def look(self) -> float:
-        """Ask now; the seconds since it was first seen to be gone, 0 while it lives or cannot be known."""
+        """Ask now; the seconds since it was last seen to live, 0 while it lives or cannot be known."""
         now = time.monotonic()
-        self._since = (self._since or now) if self._state() in GONE else None
+        self._gone = self._state() in GONE
+        if not self._gone or self._since is None:
+            self._since = now
         return self.seconds
 
     def forget(self) -> float:
         """Nothing depends on it now: the next look begins anew. 0 seconds."""
-        self._since = None
+        self._since, self._gone = None, False
         return 0.0
 
     @property
     def seconds(self) -> float:
         """As of the last look, counted on."""
-        return time.monotonic() - self._since if self._since is not None else 0.0
+        return time.monotonic() - self._since if self._gone and self._since is not None else 0.0
 
 
 class SettingsSource:
@@ -123,7 +130,7 @@ class Sources:
         self._absence = SwitchAbsence(node.vswitchd)
         self._site = providers.Site(node, lambda: self._absence.seconds, node_addresses)
         self._patience: dict[str, float] = {}
-        self._given_back: frozenset[str] = frozenset()
+        self._given_back: frozenset[Key] = frozenset()
         self._kept = providers.keep(self._site)
         self.gateways: Sequence[Gateway] = ()
         """The gateways that are wished and go together, as of the last reading."""
@@ -143,11 +150,15 @@ class Sources:
 
     def due(self) -> bool:
         """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move. To be asked once a second."""
-        gone_s = self._absence.look() if self._patience else self._absence.forget()
-        given_back = frozenset(name for name, after_s in self._patience.items() if gone_s >= after_s)
+        given_back = self.urgent()
         changed = given_back != self._given_back
         self._given_back = given_back
         return changed
+
+    def urgent(self) -> frozenset[Key]:
+        """The provider networks of which no address may be on a bridge now, for ovs-vswitchd has gone for so long. By a look."""
+        gone_s = self._absence.look() if self._patience else self._absence.forget()
+        return frozenset((PROVIDER_NETWORK, name) for name, after_s in self._patience.items() if gone_s >= after_s)
 
     def kept(self, record: Record | None) -> tuple[Step, ...]:
         """The plan of what a source has wished that is not known now: as recorded, but no address stays on a dead bridge.

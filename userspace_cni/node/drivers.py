@@ -28,6 +28,7 @@ from userspace_cni.attachment.steps import (
     PodMount,
     PodNote,
     PolicyRoute,
+    PolledUplink,
     PortRef,
     Shaper,
     SocketFile,
@@ -37,6 +38,7 @@ from userspace_cni.attachment.steps import (
 )
 
 if TYPE_CHECKING:
+    from userspace_cni.host.switch_links import SwitchLinks
     from userspace_cni.node.local import LocalNode
 
 
@@ -158,12 +160,20 @@ def _node_bridge(node: LocalNode) -> Driver[Any]:
 
 def _uplink_port(node: LocalNode) -> Driver[Any]:
     from userspace_cni.dataplane.uplinks import UplinkDriver
+
+    return UplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
+
+
+def _polled_uplink(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.dataplane.polled_uplinks import PolledUplinkDriver
+
+    return PolledUplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
+
+
+def _switch_links(node: LocalNode) -> Callable[[str], SwitchLinks]:
     from userspace_cni.host.switch_links import SwitchLinks
 
-    def links(switch_netns: str) -> SwitchLinks:
-        return SwitchLinks(switch_netns, node.root)
-
-    return UplinkDriver(node.ports, node.journal.identity, links, node.settings.afxdp_max)
+    return lambda switch_netns: SwitchLinks(switch_netns, node.root)
 
 
 def _address_move(node: LocalNode) -> Driver[Any]:
@@ -191,6 +201,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     PodNote: _pod_note,
     NodeBridge: _node_bridge,
     UplinkPort: _uplink_port,
+    PolledUplink: _polled_uplink,
     LegacyRecord: _legacy,
     NodeLink: _node_link,
     NodeRoute: _node_route,

@@ -109,9 +109,10 @@ class _Looking:
         return nics.look(name, self.node.settings.switch_netns, self.node.root)
 
     def _move(self, nic: Nic, target: str) -> AddressMove:
-        """The move as it is to be. The stack is kept from hearing what OVS has a copy of; AF_XDP takes the frames away."""
+        """The move as it is to be. The stack is kept from hearing what OVS has a copy of, which it has until AF_XDP takes the
+        frames away."""
         node, netns = self.node, self.node.settings.switch_netns
-        cut = self.network.port == "system" and nic.name in self.network.nics
+        cut = nic.name in self.network.nics
         fresh = nics.moved(nic, target, store=node.journal.identity(), boot_id=node.boot_id(), switch_netns=netns, cut=cut)
         had = [step for step in self.former if isinstance(step, AddressMove) and step.thing == fresh.thing]
         if had:

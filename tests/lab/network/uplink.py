@@ -6,13 +6,20 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tests.lab.network.outside import Wire
+from tests.lab.network.outside import Wire, wired
 from tests.lab.node.links import drop_guards, links
 from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.attachment.steps import AddressMove
+from userspace_cni.host.boot import boot_id
+from userspace_cni.host.netlink import nftables
+from userspace_cni.host.nics import answering, look, merged, moved
 
 BRIDGE = "br-net1"
+V4, V6 = "192.0.2.11", "2001:db8::11"
+ASKING = {nftables.get_generation().type, nftables.get_table("x").type}
+"""Types of messages that change nothing."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class Uplink:
     bridge: str
 
     def kernel_has(self) -> dict[str, str]:
-        """What ip(8) shows of the addresses and routes of NIC and bridge, and nft(8) of all rules.
+        """What ip(8) shows of the addresses and routes of NIC and bridge, nft(8) of all rules, and how secondary addresses fare.
 
         Without counters and states, and without the link-local addresses of IPv6, for which the kernel looks for duplicates.
         """
@@ -35,7 +42,8 @@ class Uplink:
         for family in ("-4", "-6"):
             shown = self.wire.on_node("ip", "-d", family, "route", "show", "table", "all")
             kept[f"routes {family}"] = re.sub(r"\S+ (fe80|ff00)::.*\n", "", shown)
-        return kept | {"rules": self.wire.on_node("nft", "list", "ruleset")}
+        promoting = [f"/proc/sys/net/ipv4/conf/{link}/promote_secondaries" for link in (self.wire.nic, self.bridge)]
+        return kept | {"rules": self.wire.on_node("nft", "list", "ruleset"), "promoting": self.wire.on_node("cat", *promoting)}
 
 
 @contextmanager
@@ -50,3 +58,32 @@ def uplink(wire: Wire, switch: Switch, *, port: str = "system", bridge: str = BR
     finally:
         switch.vsctl("--if-exists", "del-br", bridge)
         drop_guards(wire.node)
+
+
+@contextmanager
+def small_uplink(switch: Switch) -> Iterator[Uplink]:
+    """A NIC on its bridge, with an address of each family and a default route."""
+    with wired(switch.netns, (f"{V4}/24", f"{V6}/64"), ("192.0.2.1/24", "2001:db8::1/64")) as wire:
+        wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1")
+        wire.on_node("ip", "-6", "route", "add", "default", "via", "2001:db8::1")
+        with uplink(wire, switch) as made:
+            yield made
+
+
+def has(link: str, switch: Switch) -> list[str]:
+    """The lasting addresses of a link."""
+    nic = look(link, switch.netns)
+    return sorted(nic.shown_addresses) if nic else []
+
+
+def planned(switch: Switch, *, name: str = "nic0", bridge: str = BRIDGE, cut: bool = True) -> AddressMove:
+    """The move of all that the NIC has, with the next hops that answer."""
+    nic = look(name, switch.netns)
+    assert nic
+    step = moved(nic, bridge, store="store-of-the-test", boot_id=boot_id(), switch_netns=switch.netns, cut=cut)
+    return replace(step, next_hops=answering(nic, switch.netns))
+
+
+def current(switch: Switch, step: AddressMove) -> AddressMove:
+    """The move as a plan has it now."""
+    return merged(step, look("nic0", switch.netns), look(BRIDGE, switch.netns))

@@ -15,7 +15,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Driver, Seen, Step
-from userspace_cni.attachment.wishes import LOOK_MAX_S, Standing, Wish, Wishes, key_of
+from userspace_cni.attachment.wishes import LOOK_MAX_S, Standing, Wish, Wishes, key_of, undo
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
 
@@ -51,6 +51,7 @@ class Wire(Step):
     """A wire that hangs on a pole, and must be taken down before that is."""
 
     kind: ClassVar[str] = "wire"
+    keeps_earlier: ClassVar[bool] = True
     pole: str
     number: int
 
@@ -290,6 +291,22 @@ def test_a_wish_that_is_back_while_its_former_part_cannot_go(site: Site) -> None
     assert (site.steps(), only(site).state) == (things(*OLD), "ready")
 
 
+def test_what_would_be_lost_with_the_rest_keeps_it(site: Site) -> None:
+    """Poles stay under wires that cannot be taken down, each of which is told once, until they can, or a person gives them up."""
+    for giving_up in (False, True):
+        pursue(site, wish(*OLD))
+        site.stuck.add("wire")
+        assert pursue(site)["line"].problem.count("the wire cannot be reached") == 2
+        assert (site.steps(), only(site).steps) == (things(*OLD), OLD)
+        if giving_up:
+            site.stand = {key: each for key, each in site.stand.items() if key[0] == "pole"}
+            undo(KIND, "line", site, force=True)
+        else:
+            site.stuck.clear()
+            assert pursue(site) == {}
+        assert (site.steps(), site.journal.node_records()) == (things(), [])
+
+
 def test_another_boot_looks_afresh(site: Site) -> None:
     """The plan is given the record of the other boot; what is there stays and what is not is applied. Until the wish is known,
     nothing is done."""
@@ -366,6 +383,43 @@ def test_a_failing_wish_waits_and_a_changed_one_does_not(
     keeper.pursue([failing("never")], (SOURCE,))
     assert len(tries) == 202
     assert capsys.readouterr().err.count("cannot be had") == 2
+
+
+def test_what_is_urgent_goes_first(site: Site) -> None:
+    """Before all others, those that are undone among them, though it failed a moment ago; and again if it has become so since it
+    was pursued. In one pursuit it is hurried once."""
+    order: list[str] = []
+    urgent: set[tuple[str, str]] = set()
+
+    def one(name: str, then: Callable[[], object] = lambda: None) -> Wish:
+        def plan(_record: Record | None) -> tuple[Step, ...]:
+            order.append(name)
+            then()
+            if name == "failing":
+                raise InvalidConfig("no")
+            return (Pole(name),)
+
+        return Wish(KIND, name, SOURCE, "", plan, content=name)
+
+    keeper = Wishes(site, urgent=lambda: urgent)
+    keeper.pursue([one("gone"), one("a"), one("failing")], (SOURCE,))
+    site.effects.clear()
+    urgent.add((KIND, "failing"))
+    wishes = [one("a"), one("b", lambda: urgent.add((KIND, "a"))), one("c"), one("failing")]
+    order.clear()
+    found = keeper.pursue(wishes, (SOURCE,))
+    assert order == ["failing", "a", "b", "a", "c"]
+    assert site.effects == ["-pole", "+pole", "+pole"]
+    assert [(each.name, each.holds) for each in found] == [("a", True), ("b", True), ("c", True), ("failing", False)]
+    order.clear()
+    urgent.clear()
+    keeper.pursue(wishes, (SOURCE,))
+    assert order == ["a", "b", "a", "c"]
+    urgent.clear()
+    urgent.add((KIND, "b"))
+    order.clear()
+    assert keeper.pursue(wishes[:1], (SOURCE,))
+    assert (order, site.steps()) == (["a"], things(Pole("a")))
 
 
 def moments(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> int:

@@ -13,7 +13,7 @@ from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Step
-from userspace_cni.attachment.wishes import Standing, Wish
+from userspace_cni.attachment.wishes import Standing, Wish, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.network.keeper import Keeper
@@ -32,7 +32,7 @@ class Kept:
         self.told: list[Sequence[Standing]] = []
         self.go = threading.Event()
         self.go.set()
-        self.keeper = Keeper(World(directory), self._wished, HOUR_S, due=self._is_due, told=self.told.append)
+        self.keeper = Keeper(Wishes(World(directory)), self._wished, HOUR_S, due=self._is_due, told=self.told.append)
         stack.callback(self.keeper.stop)
         stack.callback(self.go.set)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, UplinkPort, node_marks
+from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, UplinkPort, node_marks
 from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.vlans import Vlan
@@ -138,6 +138,22 @@ def test_no_ethernet() -> None:
     assert "lo has no hardware address" in refusal(replace(NET, interface="lo"), seen(nic("lo", mac="00:00:00:00:00:00")))
 
 
+def test_a_nic_is_polled_when_its_addresses_have_left() -> None:
+    """Its port is opened as system, and as afxdp after the move; one whose addresses do not move is opened as afxdp at once."""
+    network = replace(NET, port="afxdp", rx_queues=2)
+    [_, uplink] = steps_of(network, seen(nic()), STORE)
+    assert isinstance(uplink, UplinkPort)
+    assert (uplink.interfaces[0]["type"], uplink.rx_queues) == ("afxdp", 2)
+    moved = seen(nic(offloads=("gro",)), moves={"eth1": move(addresses=(ADDRESS,))})
+    [_, uplink, left, polled] = steps_of(replace(network, move_addresses="yes"), moved, STORE)
+    assert isinstance(uplink, UplinkPort)
+    assert isinstance(polled, PolledUplink)
+    assert uplink.interfaces == ({"name": "eth1", "type": "system", "polled": "later", "index": 7, "offloads": ["gro"]},)
+    assert left == moved.moves["eth1"]
+    assert polled.interfaces == ({"name": "eth1", "type": "afxdp", "polled": "now", "index": 7},)
+    assert (uplink.rx_queues, polled.rx_queues, polled.thing) == (0, 2, uplink.thing)
+
+
 @pytest.mark.parametrize("port", ["system", "afxdp"])
 def test_the_primary_nic_has_to_be_told(port: Any) -> None:
     """Neither the default route nor the node's own address is touched unasked, whether it has moved already or not."""
@@ -151,7 +167,7 @@ def test_the_primary_nic_has_to_be_told(port: Any) -> None:
             assert '"primary"' in refusal(asked, look)
     moved = seen(moves={"eth1": move(addresses=(ADDRESS,), routes=(DEFAULT,))})
     assert "has a default route" in refusal(replace(network, move_addresses="yes"), moved)
-    assert steps_of(replace(network, move_addresses="primary"), moved, STORE)[-1] == moved.moves["eth1"]
+    assert moved.moves["eth1"] in steps_of(replace(network, move_addresses="primary"), moved, STORE)
 
 
 def test_the_nodes_own_address_has_to_be_known_before_a_move() -> None:

@@ -115,7 +115,7 @@ def test_what_commands_asked_for_was_lost(tmp_path: Path) -> None:
 
 
 def test_how_long_the_switch_has_been_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first look that finds it dead or silent; one that cannot know counts as alive."""
+    """From the last look that has not found it dead or silent, for that may be long ago; one that cannot know counts as alive."""
     clock, state = [10.0], ["alive"]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     absence = SwitchAbsence(lambda: state[0])
@@ -130,3 +130,8 @@ def test_how_long_the_switch_has_been_gone(monkeypatch: pytest.MonkeyPatch) -> N
     for alive in ("alive", "unknown"):
         state[0] = alive
         assert absence.look() == 0
+        clock[0] += 20
+        assert absence.seconds == 0
+    state[0] = "silent"
+    assert absence.look() == 20
+    assert absence.forget() == absence.look() == 0

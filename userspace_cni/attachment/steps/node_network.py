@@ -58,7 +58,7 @@ class UplinkPort(Step):
     of the kernel link that was planned with, by which the port of one made anew is another step. What a kernel NIC had before,
     and gets back by undo: `offloads`, those of gro and lro that were on, which are turned off for type system; and `mtu`.
     `trunks`: () for all VLANs. `bond_mode`, `lacp` and `updelay_ms` are for several. `mtu` 0 is not asked for; `rx_queues` 0
-    neither.
+    neither. `polled` is "later" for an interface of type system that a PolledUplink may have opened as afxdp since.
     """
 
     kind: ClassVar[str] = "uplink-port"
@@ -87,6 +87,23 @@ class UplinkPort(Step):
 
 
 @dataclass(frozen=True)
+class PolledUplink(UplinkPort):
+    """The living port of an uplink whose interface, of type system until then, is opened as afxdp: it is polled.
+
+    AF_XDP takes all frames from the node's stack. So it is a step of its own, after the one that moves the NIC's addresses to the
+    bridge, and is undone before these go back. Its `interfaces` have type afxdp and `polled` "now": the type changes in place.
+    """
+
+    kind: ClassVar[str] = "polled-uplink"
+    from_switch: ClassVar[bool] = True
+
+    @property
+    def summary(self) -> str:
+        """The port and how it is opened."""
+        return f"uplink {self.name} polled by AF_XDP"
+
+
+@dataclass(frozen=True)
 class AddressMove(Step):
     """Addresses and routes of a NIC that its bridge has instead, while the node's stack does not hear the NIC itself.
 
@@ -98,6 +115,7 @@ class AddressMove(Step):
     kind: ClassVar[str] = "address-move"
     stage: ClassVar[Stage] = "link"
     from_switch: ClassVar[bool] = True
+    keeps_earlier: ClassVar[bool] = True
     nic: str
     ifindex: int
     bridge: str

@@ -40,6 +40,9 @@ class Step:
     switch."""
     holds_others: ClassVar[bool] = False
     """Whether things of other steps of its place lie in its thing: it is undone after them, and not while one of them stays."""
+    keeps_earlier: ClassVar[bool] = False
+    """Whether what its attachment has made before it stays while it cannot be undone: with that, what cannot be made again would
+    be lost."""
     postponable: ClassVar[bool] = False
     """Whether DEL succeeds although OVS does not answer to undo it; the record says durably what is left."""
     left_by_application: ClassVar[bool] = False

@@ -88,13 +88,15 @@ def add_command(ctx: click.Context, name: str, dry_run: bool) -> None:
 @uplink_command.command("remove", cls=NodeCommand, short_help="Undo a provider network now.")
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("--force", is_flag=True, help="Give up moved addresses whose NIC is absent.")
 @click.pass_context
-def remove_command(ctx: click.Context, name: str, dry_run: bool) -> None:
+def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) -> None:
     """Undo the provider network NAME: moved addresses go back to the NIC first, then port and bridge go.
 
+    While the NIC is absent the bridge stays, for it alone has the addresses; with --force both go.
     It is refused while settings or objects wish it and an agent runs, for that would make it again; so is its --dry-run. Exit
     code: 0 when nothing of it is left, 1 when something is or it is refused, 2 for settings or arguments that are wrong, 3 when
-    the agent does not answer.
+    the agent does not answer, or when something is left that can go later.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
@@ -109,7 +111,7 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool) -> None:
         return
     commanded.remove(run_dir, name)
     with view.progress(f"undoing {name}"):
-        undo(PROVIDER_NETWORK, name, site.node)
+        undo(PROVIDER_NETWORK, name, site.node, force=force)
         if served:
             with suppress(Unavailable):  # it learns of it at its next look
                 site.client.network(pursue=True)

@@ -23,6 +23,7 @@ from userspace_cni.dataplane.ovsdb.rows.uplink import (
     DPDK,
     UplinkRow,
     is_outdated,
+    own_columns,
     uplink_interface_columns,
     uplink_port_columns,
     why_closed,
@@ -72,7 +73,7 @@ class PutUplink(Command):
         self._require_able()
         self.stale = bool(rivals or outdated)
         if not self.stale:
-            self._take_memory(txn, set(found))
+            self._take_memory(txn, {name for name, row in found.items() if value_of(row, "type") == AFXDP})
         txn.verify(bridge, "name", "external_ids")
         if port is not None:
             txn.verify(port, "interfaces", "external_ids")
@@ -161,10 +162,10 @@ class PutUplink(Command):
             if kind == AFXDP and name not in others and len(others) >= self._afxdp_max:
                 raise too_many_afxdp(name, self._afxdp_max)
 
-    def _take_memory(self, txn: Draft, found: set[str]) -> None:
-        """Count the interfaces of type afxdp that are to be added."""
+    def _take_memory(self, txn: Draft, has_it: set[str]) -> None:
+        """Count the interfaces that are to become of type afxdp."""
         for each in self._step.interfaces:
-            if each["type"] == AFXDP and each["name"] not in found:
+            if each["type"] == AFXDP and each["name"] not in has_it:
                 require_memory(txn, self.api, each["name"], self._afxdp_max)
 
     def _write(self, txn: Draft, bridge: Any, port: Any, wanted: Mapping[str, dict[str, Any]]) -> None:
@@ -184,7 +185,8 @@ class PutUplink(Command):
         row = self.api.row("Interface", name)
         if row is None:
             return txn.write("Interface", new_columns(wanted))
-        changes = changed_columns(wanted, columns_of(row, *wanted))
+        interface = next(each for each in self._step.interfaces if each["name"] == name)
+        changes = changed_columns(own_columns(wanted, interface, columns_of(row, "type")), columns_of(row, *wanted))
         if why_closed(columns_of(row, "error", "ofport")):
             changes |= {"ofport": [], "error": []}  # it is tried with each new configuration, and answers as for a new row
         if changes:

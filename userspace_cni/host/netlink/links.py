@@ -32,6 +32,10 @@ _NET_NS_FD: Final = 28
 _INFO_KIND: Final = 1
 _INFO_DATA: Final = 2
 _VETH_PEER: Final = 1
+_INET: Final = 2
+_INET_CONF: Final = 1
+_PROMOTE_SECONDARIES: Final = 20
+"""linux/ip.h, IPV4_DEVCONF_PROMOTE_SECONDARIES: sysctl net.ipv4.conf.<link>.promote_secondaries. A listing has them from 1 on."""
 _INET6: Final = 10
 _ADDR_GEN_MODE: Final = 8
 _NO_ADDRESSES: Final = b"\x01"
@@ -98,6 +102,18 @@ def without_ipv6(index: int) -> Message:
 def changed(index: int, attributes_: bytes = b"", *, up: bool = False) -> Message:
     """Change settings of a link, and set it up."""
     return Message(_SETLINK, 0, _header(index, up=up) + attributes_)
+
+
+def promoting(index: int, *, on: bool) -> Message:
+    """Whether later IPv4 addresses of a network stay when the first one leaves the link. EAFNOSUPPORT: the link can have none."""
+    conf = nested(_INET_CONF, u32(_PROMOTE_SECONDARIES, int(on)))
+    return Message(_SETLINK, 0, _header(index) + nested(_AF_SPEC, nested(_INET, conf)))
+
+
+def promotes(payload: bytes) -> bool:
+    """Whether the link in a reply is set so."""
+    of_ipv4 = attributes(attributes(attributes(payload[_HEADER.size :]).get(_AF_SPEC, b"")).get(_INET, b""))
+    return codec.as_u32(of_ipv4.get(_INET_CONF, b"")[4 * (_PROMOTE_SECONDARIES - 1) :]) != 0
 
 
 def set_down(index: int) -> Message:

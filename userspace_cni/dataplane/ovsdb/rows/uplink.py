@@ -17,6 +17,8 @@ from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX
 DPDK: Final = "dpdk"
 SYSTEM: Final = "system"
 RX_QUEUES: Final = "n_rxq"
+POLLED: Final = "polled"
+"""Of an interface of a step, "later" or "now": its type changes in place between system and afxdp."""
 _TYPES: Final = (SYSTEM, AFXDP, DPDK)
 
 
@@ -75,11 +77,18 @@ def uplink_interface_columns(
 def is_outdated(interface: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> bool:
     """Whether ovs-vswitchd has something else open than the step's interface: a link that has gone, another type or device."""
     recorded = None if index is None else str(index)
+    in_place = POLLED in interface and {found["type"], interface["type"]} <= {SYSTEM, AFXDP}
     return bool(
-        found["type"] != interface["type"]
+        (found["type"] != interface["type"] and not in_place)
         or found["options"].get(DEVARGS, "") != interface.get("devargs", "")
         or found["external_ids"].get(IFINDEX) != recorded
     )
+
+
+def own_columns(wanted: Columns, interface: Mapping[str, Any], found: Mapping[str, Any]) -> Columns:
+    """The columns of an interface that are there now, but for those that the step which polls it has set since."""
+    polled = interface.get(POLLED) == "later" and found["type"] == AFXDP
+    return {column: value for column, value in wanted.items() if not (polled and column in ("type", "options"))}
 
 
 def why_closed(found: Mapping[str, Any]) -> str:
@@ -117,7 +126,7 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
         index = indexes.get(name)
         wanted = uplink_interface_columns(step, each, step.marks)
         wanted["external_ids"] = dict(step.marks)
-        changes = changed_columns(wanted, found)
+        changes = changed_columns(own_columns(wanted, each, found), found)
         compared += [(f"{name} {column}", _shown(value), _shown(found[column])) for column, value in changes.items()]
         if index is not None and found["external_ids"].get(IFINDEX) != str(index):
             opened = f"the NIC with ifindex {found['external_ids'].get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
