@@ -52,6 +52,11 @@ def kernel(wire: Wire) -> str:
     return "\n".join(line for line in said.splitlines() if not any(each in line for each in passing))
 
 
+def queues(switch: Switch) -> int:
+    """By how many queues the switch receives from the NIC."""
+    return switch.appctl("dpif-netdev/pmd-rxq-show").count(f"port: {NIC} ")
+
+
 def test_an_uplink_and_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """Bridge and port have the NIC's MAC and MTU; the node goes on answering at the NIC; undone, everything is as before."""
     before = kernel(wire)
@@ -275,8 +280,10 @@ def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode, switch: Switch) -> None:
     with traffic(wire, NODE) as noticed:
         site.met(POLLED)
         assert (where(wire), switch.interface(NIC)["type"], site.drifts()) == (["br-net1"], "afxdp", [])
+        assert (switch.interface(NIC)["options"], queues(switch)) == ({"n_rxq": "2"}, 2)
         site.met(replace(POLLED, rx_queues=2))
-        assert switch.interface(NIC)["options"] == {"n_rxq": "2"}
+        for wrong in (1, 3):
+            assert f"receives by 2, and {wrong} would be polled" in site.problem(replace(POLLED, rx_queues=wrong))
         site.met(POLLED)
         site.met(MOVED)
         assert (switch.interface(NIC)["type"], switch.interface(NIC)["options"], site.drifts()) == ("system", {}, [])
@@ -304,7 +311,7 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
     wait_until(lambda: not site.pursue(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", 20, "it is polled again")
     assert (where(wire), wire.answers(NODE), site.drifts()) == (["br-net1"], True, [])
     switch.vsctl("set", "Interface", NIC, "type=system")
-    assert site.drifts() == [f"uplink {NIC} {NIC} type"]
+    assert sorted(site.drifts()) == [f"uplink {NIC} {NIC} options", f"uplink {NIC} {NIC} type"]
     site.met(POLLED)
     assert (switch.interface(NIC)["type"], wire.answers(NODE)) == ("afxdp", True)
     wire.on_node("ip", "link", "delete", NIC)

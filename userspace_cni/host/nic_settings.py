@@ -32,6 +32,10 @@ _SGRO: Final = 0x2C
 _GFLAGS: Final = 0x25
 _SFLAGS: Final = 0x26
 _FLAG_LRO: Final = 1 << 15
+_GCHANNELS: Final = 0x3C
+_RECEIVING: Final = (5, 8)
+"""Where struct ethtool_channels has the numbers of channels that receive: those that only receive, and those that do both."""
+_CHANNELS_LEN: Final = 9
 """linux/sockios.h and linux/ethtool.h."""
 _NAME_MAX: Final = 15
 _LACKING: Final = (errno.ENODEV, errno.EOPNOTSUPP)
@@ -49,6 +53,18 @@ def merging(fd: int, name: str) -> tuple[str, ...]:
     """As `offloads`, by any socket of that namespace. Raises OSError for a link that is not there."""
     found = (GRO, bool(_asked(fd, name, _GGRO))), (LRO, bool(_asked(fd, name, _GFLAGS) & _FLAG_LRO))
     return tuple(each for each, is_on in found if is_on)
+
+
+def receive_queues(fd: int, name: str) -> int:
+    """How many queues the link receives by; 0 where its driver does not say. Raises OSError for a link that is not there."""
+    channels = array("I", [_GCHANNELS] + [0] * (_CHANNELS_LEN - 1))
+    try:
+        _ask(fd, name, channels)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return 0
+    return sum(channels[each] for each in _RECEIVING)
 
 
 def set_offload(name: str, offload: str, *, on: bool, switch_netns: str = "", root: HostRoot = HERE) -> None:
@@ -122,5 +138,10 @@ def _named(name: str) -> bytes:
 def _ethtool(fd: int, name: str, command: int, value: int) -> int:
     """Give a value to a command, and the value that it answers. Source: linux/ethtool.h, struct ethtool_value."""
     given = array("I", [command, value])
-    fcntl.ioctl(fd, _SIOCETHTOOL, struct.pack("16sP16x", _named(name), given.buffer_info()[0]))
+    _ask(fd, name, given)
     return given[1]
+
+
+def _ask(fd: int, name: str, given: array[int]) -> None:
+    """Have the kernel fill in what a command answers, in place."""
+    fcntl.ioctl(fd, _SIOCETHTOOL, struct.pack("16sP16x", _named(name), given.buffer_info()[0]))

@@ -24,7 +24,7 @@ from userspace_cni.host.netlink import links
 from userspace_cni.host.netlink.codec import ROUTE, Connection, as_u32, attributes
 from userspace_cni.host.netlink.routes import MAIN
 from userspace_cni.host.netns import Netns, opened_switch
-from userspace_cni.host.nic_settings import merging
+from userspace_cni.host.nic_settings import merging, receive_queues
 from userspace_cni.host.rtnetlink import BY_KERNEL, Entry, address_key, gateways, held, route_key, table_of
 
 ANSWER_S: Final = 2.0
@@ -51,7 +51,7 @@ class Nic:
     `addresses` and `routes` are entries of `host.rtnetlink`, without what the kernel makes by itself. `passing`: addresses with
     an end, as DHCP and routers give them; `learned`: routes of routers; `stuck`: routes that cannot be moved, with the reason.
     `offloads`: those of gro and lro that are on, with which a port of type system drops what is larger than its MTU. `promotes`:
-    later IPv4 addresses of a network stay when the first one leaves.
+    later IPv4 addresses of a network stay when the first one leaves. `rx_queues`: how many it receives by, 0 for unknown.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Nic:
     uppers: tuple[Upper, ...] = ()
     offloads: tuple[str, ...] = ()
     promotes: bool = False
+    rx_queues: int = 0
 
     @property
     def has_default_route(self) -> bool:
@@ -217,6 +218,7 @@ def _nic(kernel: Connection, links_: Mapping[str, _Found], name: str) -> Nic:
         tuple(_uppers(links_, link.index)),
         merging(kernel.fileno(), name),
         links.promotes(payload),
+        receive_queues(kernel.fileno(), name),
     )
 
 

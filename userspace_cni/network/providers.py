@@ -29,6 +29,8 @@ GIVE_BACK_S: Final = 10.0
 """As ProviderNetwork.give_back_after_s, of networks whose wish is not known now."""
 SYSTEM: Final = "system"
 AFXDP: Final = "afxdp"
+_AFXDP_QUEUES_MAX: Final = 16
+"""MAX_XSKQ of OVS's lib/netdev-afxdp.c."""
 _NO_MAC: Final = ("", "00:00:00:00:00:00")
 
 
@@ -156,7 +158,7 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     asked_mtu = network.mtu or _former_mtu(seen)
     mtu = asked_mtu or min((nic.mtu for nic in there), default=0)
     bond = network.bond
-    polls = _polls_later(network, seen)
+    polls, queues = _polls_later(network, seen), _queues(network, there)
     uplink = UplinkPort(
         bridge=network.bridge,
         name=network.interface if network.nics and not bond else f"up-{network.name}",
@@ -166,7 +168,7 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
         lacp=bond.lacp if bond else "",
         updelay_ms=bond.updelay_ms if bond else 0,
         mtu=asked_mtu,
-        rx_queues=0 if polls else network.rx_queues,
+        rx_queues=0 if polls else queues,
         switch_netns=seen.switch_netns,
         marks=marks,
     )
@@ -184,12 +186,38 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     # the NIC's own move comes last: it cuts the node's stack off, which sub-interfaces hear by, too
     moves = tuple(seen.moves[name] for name in (*ports, *network.nics) if name in seen.moves)
     steps = NodeBridge(network.bridge, mac, mtu, marks=marks), uplink, *internal, *moves
-    return (*steps, _polled(uplink, network.rx_queues)) if polls else steps
+    return (*steps, _polled(uplink, queues)) if polls else steps
 
 
 def _polls_later(network: ProviderNetwork, seen: UplinkLook) -> bool:
     """Whether the NIC is opened as afxdp only once its addresses have left it: that takes its frames from the node's stack."""
     return network.port == AFXDP and any(name in seen.moves for name in network.nics)
+
+
+def _queues(network: ProviderNetwork, nics: Sequence[Nic]) -> int:
+    """How many queues OVS polls, 0 for one. By afxdp those that the NIC receives by, neither more nor fewer.
+
+    Of more, ovs-vswitchd cannot bind the last ones: it loses the port, says so in its log alone, and has died of it. What arrives
+    in a queue that is not polled goes to the node's stack, where nothing has the address.
+
+    Raises InvalidConfig.
+    """
+    if network.port != AFXDP:
+        return network.rx_queues
+    asked = network.rx_queues
+    for nic in (each for each in nics if each.rx_queues):
+        if nic.rx_queues > _AFXDP_QUEUES_MAX:
+            raise InvalidConfig(
+                f"NIC {nic.name} receives by {nic.rx_queues} queues, OVS polls {_AFXDP_QUEUES_MAX} of afxdp at most",
+                f"ethtool -L {nic.name} combined {_AFXDP_QUEUES_MAX}; what arrives in the others would be lost",
+            )
+        if asked and asked != nic.rx_queues:
+            raise InvalidConfig(
+                f"NIC {nic.name} receives by {nic.rx_queues}, and {asked} would be polled: all of them must be, and no more",
+                f"ethtool -L {nic.name} combined {asked}, or leave out 'rx_queues'; those of a bond must have equally many",
+            )
+        asked = nic.rx_queues
+    return network.rx_queues or (asked if asked > 1 else 0)
 
 
 def _polled(uplink: UplinkPort, rx_queues: int) -> PolledUplink:

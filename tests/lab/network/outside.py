@@ -24,6 +24,7 @@ from tests.lab.switch.veths import inside, veth
 
 NIC: Final = "nic0"
 BEYOND: Final = "out0"
+QUEUES: Final = 2
 PING_S: Final = 0.02
 STREAM_BITS: Final = 20_000_000
 _TICK_S = 0.01
@@ -66,10 +67,12 @@ def wired(
 ) -> Iterator[Wire]:
     """A NIC in the namespace at the path `node`, with addresses, wired to a new "outside" with others; gone afterwards.
 
+    The NIC has two queues.
+
     What comes from outside has checksums, and is no larger than the MTU, as what a real NIC without GRO receives.
     """
     with netns() as outside:
-        veth(node, nic, outside, beyond, *beyond_addresses)
+        veth(node, nic, outside, beyond, *beyond_addresses, queues=QUEUES)
         inside(outside, "ethtool", "-K", beyond, "tx", "off")
         try:
             for address in nic_addresses:

@@ -10,9 +10,10 @@ def inside(netns: str, *argv: str) -> str:
     return subprocess.run(["nsenter", f"--net={netns}", *argv], check=True, capture_output=True, text=True, timeout=30).stdout
 
 
-def veth(host_netns: str, host: str, pod_netns: str, pod: str, *addresses: str) -> None:
-    """A veth that is up: `host` in one namespace, `pod` with the addresses in the other."""
-    inside(host_netns, "ip", "link", "add", host, "type", "veth", "peer", "name", pod, "netns", pod_netns)
+def veth(host_netns: str, host: str, pod_netns: str, pod: str, *addresses: str, queues: int = 1) -> None:
+    """A veth that is up: `host` in one namespace, `pod` with the addresses in the other; each sends and receives by `queues`."""
+    by = ("numtxqueues", str(queues), "numrxqueues", str(queues))
+    inside(host_netns, "ip", "link", "add", host, *by, "type", "veth", "peer", "name", pod, *by, "netns", pod_netns)
     give(pod_netns, pod, *addresses)
     inside(host_netns, "ip", "link", "set", host, "up")
 

@@ -224,3 +224,22 @@ def test_sub_interfaces_that_are_none() -> None:
     )
     assert "of one VLAN, 10" in refusal(replace(SUB, vlan_interfaces=("eth1.10", "ten")), twice)
     assert "there is no NIC eth1.10" in refusal(SUB, seen(), Unavailable)
+
+
+def queues(network: ProviderNetwork, *links: Nic) -> int:
+    """How many its port polls, 0 for one."""
+    [port] = (step for step in steps_of(network, seen(*links), STORE) if isinstance(step, UplinkPort))
+    return port.rx_queues
+
+
+def test_queues_that_af_xdp_polls() -> None:
+    """All by which the NIC receives, for frames of others reach nothing, and no more. Unknown is as the wish says."""
+    network, bond = replace(NET, port="afxdp"), Bond(("eth1", "eth2"))
+    polled = {0: 0, 1: 0, 2: 2, 16: 16}
+    assert {each: queues(network, nic(rx_queues=each)) for each in polled} == polled
+    assert (queues(replace(network, rx_queues=3), nic()), queues(NET, nic(rx_queues=4))) == (3, 0)
+    for asked, has in ((3, 2), (1, 2)):
+        assert f"by {has}, and {asked} would" in refusal(replace(network, rx_queues=asked), seen(nic(rx_queues=has)))
+    assert "OVS polls 16 of afxdp at most" in refusal(network, seen(nic(rx_queues=17)))
+    both = nic(rx_queues=2), nic("eth2", rx_queues=4)
+    assert "eth2 receives by 4, and 2 would be polled" in refusal(replace(network, interface="", bond=bond), seen(*both))
