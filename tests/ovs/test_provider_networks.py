@@ -399,7 +399,8 @@ def test_the_wish_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switc
     wire.on_node("ip", "link", "delete", NIC)
     assert site.pursue()
     undo(PROVIDER_NETWORK, MOVED.name, site.node, force=True)
-    assert (where(wire), switch.bridges(), site.records()) == ([], [], [])
+    assert (switch.bridges(), site.records()) == ([], [])
+    wait_until(lambda: not where(wire), what="ovs-vswitchd has closed the local link")
 
 
 def bridge_mac(wire: Wire) -> str:
