@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameRefused, Reason, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
+from userspace_cni.fastpath.sys.unix_sockets import hung_up
 
 BATCH = 32  # frames of one burst of send_frames() and receive_frames()
 LONGEST_RECEIVED = 16384  # bytes: the longest frame that receive_frames() takes
@@ -174,6 +175,8 @@ class QueuePair:
         if code in (-errno.EMSGSIZE, -errno.EINVAL):
             what = f"a frame of {length} bytes, which must have {lib.FP_SHORTEST} to {self.longest}"
             return FrameRefused(f"{step} on queue pair {self.index}", what, "the MTU of the port, and `room` of the connection")
+        if code == -errno.EBADMSG and hung_up(self.owner.control_fd):
+            code = -errno.ECONNRESET  # gone, it may make the rings anew for its next connection before this side has noticed
         if code == -errno.EBADMSG:
             return self._ring_fault(step, self.tx if lib.fp_fault_of(self.tx) else self.rx)
         if known := self.owner.failed():

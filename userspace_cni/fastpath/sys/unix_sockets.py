@@ -14,6 +14,7 @@ Sources: linux/net.h, linux/unix_diag.h, net/unix/af_unix.c, net/unix/diag.c.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import stat
 import struct
@@ -172,6 +173,14 @@ def _dump(states: int, show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
                 _, _, state, *_ = _SOCKET.unpack_from(answer, _HEADER.size)
                 yield state, _attributes(answer[_HEADER.size + _SOCKET.size : size])
                 answer = answer[_aligned(size) :]
+
+
+def hung_up(connection: int) -> bool:
+    """Whether the other side of a connected socket has closed it; False for -1, which is no socket."""
+    asked = select.poll()
+    if connection >= 0:
+        asked.register(connection, select.POLLRDHUP)
+    return bool(asked.poll(0))
 
 
 def _attributes(rest: memoryview) -> dict[int, bytes]:

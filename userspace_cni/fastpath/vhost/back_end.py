@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort, TimedOut
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.sys.deadline import Deadline
+from userspace_cni.fastpath.sys.unix_sockets import hung_up
 from userspace_cni.fastpath.vhost import messages, sockets
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
@@ -125,7 +126,7 @@ class BackEnd:
         """Why the connection cannot be used any more: PeerError, Disconnected, Closed; None while it can be used."""
         if self._failure is None and self._closing:
             return Closed("back-end", "the connection has been closed on this side")
-        return self._failure or self._device.fault()
+        return self._failure or self._fault()
 
     def started(self) -> tuple[int, ...]:
         """Numbers of the queue pairs of which both rings carry frames."""
@@ -174,7 +175,7 @@ class BackEnd:
         while True:
             message = self._channel.receive(never, wake=self._alarm, patience_s=self._patience_s, step="back-end")
             if message is None:
-                return self._device.fault() or Closed("back-end", "the connection has been closed on this side")
+                return self._fault() or Closed("back-end", "the connection has been closed on this side")
             try:
                 answer = self._device.apply(message)
             except FastPathError:
@@ -186,6 +187,11 @@ class BackEnd:
                 self._channel.send(answer)
             with self._changed:
                 self._changed.notify_all()
+
+    def _fault(self) -> FastPathError | None:
+        """How the front-end broke its rings; one that has gone may make them anew for its next connection, and breaks none."""
+        fault = self._device.fault()
+        return Disconnected("back-end", "the other side hung up") if fault and hung_up(self.control_fd) else fault
 
     def _end(self, failure: FastPathError) -> None:
         """Record `failure` and wake all waiters, so that they leave the queues; then free what the front-end lent."""
