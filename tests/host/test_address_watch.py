@@ -9,7 +9,7 @@ import pytest
 
 from tests.host.places import descriptors, eventually
 from tests.lab.network.outside import NIC, Wire, wired
-from userspace_cni.host import address_watch
+from userspace_cni.host import listening
 from userspace_cni.host.address_watch import AddressWatch
 from userspace_cni.host.netlink.codec import Connection
 
@@ -79,7 +79,7 @@ def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatc
         return found
 
     monkeypatch.setattr(Connection, "noticed", noticed)
-    monkeypatch.setattr(address_watch, "_AGAIN_S", 3600.0)
+    monkeypatch.setattr(listening, "AGAIN_S", 3600.0)
     watch = AddressWatch(lambda: {"none"}, lambda: told.append(1), wire.node)
     watch.start()
     eventually(lambda: told == [1])

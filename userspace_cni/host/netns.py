@@ -158,14 +158,15 @@ def opened_switch(path: str, root: HostRoot = HERE) -> Netns:
 
 
 def opened_pod(path: str, inode: int, root: HostRoot = HERE) -> Netns:
-    """The pod's namespace, which had that inode. Raises ContainerGone when it is gone, BadEnvironment when it cannot be seen."""
+    """The pod's namespace, which had that inode, 0 for unknown. Raises ContainerGone when it is gone, BadEnvironment when it
+    cannot be seen."""
     try:
         found = opened(path, root)
     except BadEnvironment as error:
         if is_gone(path, root):
             raise ContainerGone(error.message, "the sandbox was removed") from error
         raise
-    if os.fstat(found.fileno()).st_ino != inode:
+    if inode and os.fstat(found.fileno()).st_ino != inode:
         found.close()
         raise ContainerGone(
             f"CNI_NETNS {path!r}: it is another namespace by now", "the sandbox was removed, and its path used anew"

@@ -23,6 +23,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -138,4 +139,27 @@ int fp_umount2(const char *path, int flags)
 int fp_setns(int fd, int nstype)
 {
 	return (int)syscall(SYS_setns, fd, nstype);
+}
+
+/**
+ * fp_inotify_init() - Make an instance that tells of changes of directories
+ *
+ * Return: file descriptor that never blocks, -1 on error (EMFILE: fs.inotify.max_user_instances)
+ */
+int fp_inotify_init(void)
+{
+	return (int)syscall(SYS_inotify_init1, IN_CLOEXEC | IN_NONBLOCK);
+}
+
+/**
+ * fp_inotify_add_watch() - Have an instance tell of changes in a directory
+ * @fd:		The instance
+ * @path:	The directory
+ * @mask:	IN_* events
+ *
+ * Return: number of the watch, -1 on error (ENOENT: no such directory; ENOSPC: fs.inotify.max_user_watches)
+ */
+int fp_inotify_add_watch(int fd, const char *path, uint32_t mask)
+{
+	return (int)syscall(SYS_inotify_add_watch, fd, path, mask);
 }

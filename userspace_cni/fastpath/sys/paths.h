@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include <sys/inotify.h>
+
 #include <linux/mount.h>
 #include <linux/openat2.h>
 
@@ -33,5 +35,7 @@ int fp_mount_tmpfs(const char *target, unsigned long flags,
 		   const char *options);
 int fp_umount2(const char *path, int flags);
 int fp_setns(int fd, int nstype);
+int fp_inotify_init(void);
+int fp_inotify_add_watch(int fd, const char *path, uint32_t mask);
 
 #endif /* FASTPATH_PATHS_H */

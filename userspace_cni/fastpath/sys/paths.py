@@ -21,6 +21,7 @@ MOUNT_NOEXEC: int = lib.MOUNT_ATTR_NOEXEC
 PRIVATE: int = lib.MS_PRIVATE
 DETACH: int = lib.MNT_DETACH
 NETWORK: int = lib.CLONE_NEWNET
+_CHANGED: int = lib.IN_CLOSE_WRITE | lib.IN_MOVE | lib.IN_DELETE | lib.IN_DELETE_SELF | lib.IN_MOVE_SELF | lib.IN_ONLYDIR
 
 
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0) -> int:
@@ -70,6 +71,20 @@ def umount2(path: str, flags: int) -> None:
 def setns(fd: int, nstype: int) -> None:
     """Move the calling thread into the namespace `fd`, which must be of type `nstype`."""
     _checked(lib.fp_setns(fd, nstype), _name(fd))
+
+
+def inotify(directory: str) -> int:
+    """A descriptor that is readable once a file in the directory was written, renamed or removed, or the directory was.
+
+    What it reads is of no use but to be read away.
+    """
+    fd = _checked(lib.fp_inotify_init(), directory)
+    try:
+        _checked(lib.fp_inotify_add_watch(fd, _bytes(directory), _CHANGED), directory)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _checked(result: int, path: str) -> int:

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from sys import byteorder
 from typing import Final, Self
 
 ROUTE: Final = 0
@@ -51,6 +52,8 @@ _AT_ONCE: Final = 1 << 16
 _TRIES: Final = 5
 _RCVBUF_FORCE: Final = 33
 """SO_RCVBUFFORCE: more than the limit for all sockets."""
+_NETNS_COOKIE: Final = 71
+"""SO_NETNS_COOKIE, since Linux 5.14."""
 _NOTICES: Final = 1 << 20
 """Bytes of notices that may wait: some thousands of them."""
 
@@ -112,6 +115,10 @@ class Connection:
         """The descriptor of the socket, for an ioctl in its namespace (netdevice(7))."""
         return self._socket.fileno()
 
+    def cookie(self) -> int:
+        """The number of the socket's network namespace, which the kernel gives to no other one until it boots again."""
+        return int.from_bytes(self._socket.getsockopt(socket.SOL_SOCKET, _NETNS_COOKIE, 8), byteorder)
+
     def exchange(self, *messages: Message) -> list[Answer]:
         """Send the messages in one system call, and return what came of each. Raises OSError when the exchange itself fails."""
         numbered = dict(zip(self._numbers, messages, strict=False))
@@ -146,13 +153,21 @@ class Connection:
 
     def ask(self, message: Message) -> list[tuple[int, bytes]]:
         """The replies to one message, each with its type and payload; a listing that was disturbed is asked for again."""
-        for _ in range(_TRIES):
-            (answer,) = self.exchange(message)
-            if not isinstance(answer.error, InterruptedError):
-                break
-        if answer.error:
-            raise answer.error
-        return answer.replies
+        return self.ask_all(message)[0]
+
+    def ask_all(self, *messages: Message) -> list[list[tuple[int, bytes]]]:
+        """The replies to each message. They are sent at once; a listing that the kernel would not begin while it was at another
+        one, or that was disturbed, is asked for again."""
+        answers = self.exchange(*messages)
+        for number, message in enumerate(messages):
+            for _ in range(_TRIES):
+                error = answers[number].error
+                if error is None or error.errno not in (errno.EBUSY, errno.EINTR):
+                    break
+                (answers[number],) = self.exchange(message)
+            if error := answers[number].error:
+                raise error
+        return [each.replies for each in answers]
 
     def _received(self) -> bytes:
         data, _, flags, _ = self._socket.recvmsg(_AT_ONCE)
@@ -215,7 +230,7 @@ def as_text(value: bytes | None) -> str:
 
 def as_u32(value: bytes | None) -> int:
     """The number of an attribute in the machine's order, 0 for one that is not there."""
-    return int.from_bytes((value or b"")[:4], "little" if struct.pack("=H", 1)[0] else "big")
+    return int.from_bytes((value or b"")[:4], byteorder)
 
 
 def _packed(number: int, message: Message) -> bytes:
@@ -237,7 +252,7 @@ def _messages(data: bytes) -> Iterable[tuple[int, int, int, bytes]]:
 
 def _error(flags: int, payload: bytes) -> OSError | None:
     """The refusal in an acknowledgement or at a listing's end, None for success. Source: linux/netlink.h, struct nlmsgerr."""
-    code = -int.from_bytes(payload[:4], "little" if struct.pack("=H", 1)[0] else "big", signed=True)
+    code = -int.from_bytes(payload[:4], byteorder, signed=True)
     if not code:
         return None
     said = ""

@@ -29,6 +29,8 @@ _LINKINFO: Final = 18
 _IFALIAS: Final = 20
 _AF_SPEC: Final = 26
 _NET_NS_FD: Final = 28
+_EXT_MASK: Final = 29
+_SKIP_STATS: Final = 1 << 3
 _INFO_KIND: Final = 1
 _INFO_DATA: Final = 2
 _VETH_PEER: Final = 1
@@ -134,6 +136,18 @@ def asked(name: str) -> Message:
 def listed() -> Message:
     """Ask for every link of the namespace."""
     return Message(_GETLINK, codec.DUMP, _header())
+
+
+def listed_shortly() -> Message:
+    """Ask for every link of the namespace, without counters."""
+    return Message(_GETLINK, codec.DUMP, _header() + u32(_EXT_MASK, _SKIP_STATS))
+
+
+def named(payload: bytes) -> tuple[int, str, bool]:
+    """Index and name of the link in a reply, and whether it is up."""
+    _, _, index, flags, _ = _HEADER.unpack_from(payload)
+    name = next((value for kind, value in codec.each_attribute(payload[_HEADER.size :]) if kind == _IFNAME), None)
+    return index, codec.as_text(name), bool(flags & _IFF_UP)
 
 
 def read(payload: bytes) -> FoundLink:

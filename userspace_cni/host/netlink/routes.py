@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final
 
 from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.addresses import FAMILIES
+from userspace_cni.host.netlink.addresses import FAMILIES, address, network
 from userspace_cni.host.netlink.codec import Message, as_u32, attribute, attributes, nested, u32
 
 STATIC: Final = 4
@@ -18,6 +18,7 @@ MAIN: Final = 254
 """The main routing table."""
 
 _NEWROUTE: Final = 24
+_DELROUTE: Final = 25
 _GETROUTE: Final = 26
 _HEADER: Final = struct.Struct("=BBBBBBBBI")
 """struct rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags."""
@@ -25,6 +26,7 @@ _DST: Final = 1
 _OIF: Final = 4
 _GATEWAY: Final = 5
 _PRIORITY: Final = 6
+_PREFSRC: Final = 7
 _METRICS: Final = 8
 _TABLE: Final = 15
 _MTU: Final = 2
@@ -33,7 +35,7 @@ _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
 _TABLE_MAX: Final = 255
 _LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
-_ANY: Final = {2: "0.0.0.0/0", 10: "::/0"}
+_ANY: Final = {2: bytes(4), 10: bytes(16)}
 IPV6_PRIORITY: Final = 1024
 """What the kernel takes for an IPv6 route without one."""
 
@@ -99,6 +101,69 @@ class FoundRoute:
 
 def put(index: int, route: Route, protocol: int = STATIC) -> Message:
     """Make a route over a link. It is refused with EEXIST while there is one to that destination of that priority and table."""
+    return _message(_NEWROUTE, codec.CREATE | codec.EXCL, index, route, protocol)
+
+
+def put_first(index: int, route: Route, protocol: int) -> Message:
+    """Make an IPv4 route over a link that stands before all others to that destination of that priority and table, and wins.
+
+    EEXIST: that very route is there. IPv6 has no such order: there `put` with a lower number for its priority.
+    """
+    return _message(_NEWROUTE, codec.CREATE, index, route, protocol)
+
+
+def replaced(index: int, route: Route, protocol: int) -> Message:
+    """Make it in the place of the first route to that destination of that priority and table, whosever that is: look before."""
+    return _message(_NEWROUTE, codec.REPLACE, index, route, protocol)
+
+
+def removed(index: int, route: Route, protocol: int) -> Message:
+    """Remove that very route of that protocol. ESRCH: there is none."""
+    return _message(_DELROUTE, 0, index, route, protocol)
+
+
+def listed(version: int, index: int) -> Message:
+    """Ask for every route of that version of IP over a link, of all tables."""
+    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0, 0, 0) + u32(_OIF, index))
+
+
+def listed_unicast(version: int) -> Message:
+    """Ask for the unicast routes of that version of IP in the main table."""
+    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, MAIN, 0, 0, _UNICAST, 0))
+
+
+def way_to(address: IPv4Address | IPv6Address) -> Message:
+    """Ask for the route by which the namespace reaches the address now. ENETUNREACH: it has none."""
+    length = address.max_prefixlen
+    header = _HEADER.pack(FAMILIES[address.version], length, 0, 0, 0, 0, 0, 0, 0)
+    return Message(_GETROUTE, 0, header + attribute(_DST, address.packed))
+
+
+def source(payload: bytes) -> IPv4Address | IPv6Address | None:
+    """The address from which is sent, in a reply to `way_to`."""
+    found = attributes(payload[_HEADER.size :]).get(_PREFSRC)
+    return address(found) if found else None
+
+
+def read(payload: bytes) -> FoundRoute:
+    """The route in a reply."""
+    family, length, _, _, table, protocol, scope, _, _ = _HEADER.unpack_from(payload)
+    found = attributes(payload[_HEADER.size :])
+    metrics = attributes(found.get(_METRICS, b""))
+    dst = network(found[_DST], length) if _DST in found else network(_ANY[family], 0)
+    route = Route(
+        dst=dst,
+        gw=address(found[_GATEWAY]) if _GATEWAY in found else None,
+        mtu=as_u32(metrics.get(_MTU)),
+        advmss=as_u32(metrics.get(_ADVMSS)),
+        priority=as_u32(found.get(_PRIORITY)),
+        table=as_u32(found.get(_TABLE)) or table,
+        scope=scope,
+    )
+    return FoundRoute(route, as_u32(found.get(_OIF)), protocol)
+
+
+def _message(kind: int, flags: int, index: int, route: Route, protocol: int) -> Message:
     scope = route.scope if route.scope is not None else 0 if route.gw else _SCOPE_LINK
     table = route.table if route.table <= _TABLE_MAX else 0
     header = _HEADER.pack(FAMILIES[route.dst.version], route.dst.prefixlen, 0, 0, table, protocol, scope, _UNICAST, 0)
@@ -109,29 +174,6 @@ def put(index: int, route: Route, protocol: int = STATIC) -> Message:
         given.append(attribute(_GATEWAY, route.gw.packed))
     if route.priority:
         given.append(u32(_PRIORITY, route.priority))
-    if metrics := [u32(kind, value) for kind, value in ((_MTU, route.mtu), (_ADVMSS, route.advmss)) if value]:
+    if metrics := [u32(metric, value) for metric, value in ((_MTU, route.mtu), (_ADVMSS, route.advmss)) if value]:
         given.append(nested(_METRICS, *metrics))
-    return Message(_NEWROUTE, codec.CREATE | codec.EXCL, header + b"".join(given))
-
-
-def listed(version: int, index: int) -> Message:
-    """Ask for every route of that version of IP over a link, of all tables."""
-    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0, 0, 0) + u32(_OIF, index))
-
-
-def read(payload: bytes) -> FoundRoute:
-    """The route in a reply."""
-    family, length, _, _, table, protocol, scope, _, _ = _HEADER.unpack_from(payload)
-    found = attributes(payload[_HEADER.size :])
-    metrics = attributes(found.get(_METRICS, b""))
-    dst = ip_network((found[_DST], length)) if _DST in found else ip_network(_ANY[family])
-    route = Route(
-        dst=dst,
-        gw=ip_address(found[_GATEWAY]) if _GATEWAY in found else None,
-        mtu=as_u32(metrics.get(_MTU)),
-        advmss=as_u32(metrics.get(_ADVMSS)),
-        priority=as_u32(found.get(_PRIORITY)),
-        table=as_u32(found.get(_TABLE)) or table,
-        scope=scope,
-    )
-    return FoundRoute(route, as_u32(found.get(_OIF)), protocol)
+    return Message(kind, flags, header + b"".join(given))

@@ -1,0 +1,264 @@
+"""Routes of ours in real namespaces: ours come and go, others stay as they are, and no namespace is taken for another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from tests.lab.network.dual_pod import DualPod, dual_pod
+from tests.lab.node.forked import server
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import wait_until
+from tests.lab.switch.veths import inside, veth
+from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken
+from userspace_cni.base.routing import Inside, Wanted
+from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
+
+OURS = 148
+
+
+@pytest.fixture
+def pod() -> Iterator[DualPod]:
+    """A pod with eth0, which has the default routes, and eth1."""
+    with dual_pod() as made:
+        yield made
+
+
+def want(text: str, metric: int = 0) -> Wanted:
+    """The route "dst dev" or "dst via dev"."""
+    dst, *via, dev = text.split()
+    network = ip_network({"default": "0.0.0.0/0", "default6": "::/0"}.get(dst, dst))
+    return Wanted(network, dev, ip_address(via[0]) if via else None, metric or (100 if network.version == 6 else 0))
+
+
+def converge(pod: DualPod, *wanted: str) -> Outcome:
+    """Make these the routes of ours in the pod."""
+    return PodRoutes(OURS).converge(Place("box", pod.path), lambda _: [want(each) for each in wanted])
+
+
+def table(pod: DualPod, version: int = 4) -> list[str]:
+    """Routes that are ours, as "dst via dev"."""
+    return [each.removesuffix(f" {OURS}") for each in pod.routes(version) if each.endswith(f" {OURS}")]
+
+
+def test_routes_come_and_go(pod: DualPod) -> None:
+    """Those that are wanted are made, those that no longer are go, and a pass with nothing to do changes nothing."""
+    done = converge(pod, "10.9.0.0/24 10.2.0.1 eth1", "10.8.0.7/32 eth1", "fd09::/64 fd02::1 eth1")
+    assert (len(done.added), done.removed, done.refused) == (3, (), ())
+    assert table(pod) == ["10.8.0.7 - eth1", "10.9.0.0/24 10.2.0.1 eth1"]
+    assert table(pod, 6) == ["fd09::/64 fd02::1 eth1"]
+    again = converge(pod, "10.9.0.0/24 10.2.0.1 eth1", "10.8.0.7/32 eth1", "fd09::/64 fd02::1 eth1")
+    assert (again.added, again.removed, again.refused) == ((), (), ())
+    done = converge(pod, "10.9.0.0/24 10.1.0.1 eth0")
+    assert ([str(each) for each in done.added], len(done.removed)) == (["10.9.0.0/24 via 10.1.0.1 dev eth0"], 3)
+    assert (table(pod), table(pod, 6)) == (["10.9.0.0/24 10.1.0.1 eth0"], [])
+    converge(pod)
+    assert table(pod) == []
+
+
+def test_the_default_route_changes_and_comes_back(pod: DualPod) -> None:
+    """Ours is in force, the other one stays untouched behind it, and is in force again when ours goes; IPv6 by its metric."""
+    before = pod.routes(), pod.routes(6)
+    converge(pod, "default 10.2.0.1 eth1", "default6 fd02::1 eth1")
+    assert [each for each in pod.routes() if each.startswith("default")] == [
+        f"default 10.2.0.1 eth1 {OURS}",
+        "default 10.1.0.1 eth0 3",
+    ]
+    assert (pod.way("192.0.2.1"), pod.way("2001:db8::1")) == ("eth1", "eth1")
+    converge(pod)
+    assert (pod.routes(), pod.routes(6)) == before
+    assert (pod.way("192.0.2.1"), pod.way("2001:db8::1")) == ("eth0", "eth0")
+
+
+def test_another_via(pod: DualPod) -> None:
+    """The new next hop takes the place of the former one, for IPv4 before that goes, for IPv6 in one message."""
+    converge(pod, "10.9.0.0/24 10.2.0.1 eth1", "fd09::/64 fd02::1 eth1")
+    done = converge(pod, "10.9.0.0/24 10.2.0.9 eth1", "fd09::/64 fd02::9 eth1")
+    assert done.refused == ()
+    assert (table(pod), table(pod, 6)) == (["10.9.0.0/24 10.2.0.9 eth1"], ["fd09::/64 fd02::9 eth1"])
+
+
+def test_routes_of_others_stay(pod: DualPod) -> None:
+    """A route of another program to the same destination, and one that it puts before ours, are neither changed nor removed."""
+    pod.ip("route", "add", "10.9.0.0/24", "via", "10.1.0.1")
+    converge(pod, "10.9.0.0/24 10.2.0.1 eth1")
+    pod.ip("route", "prepend", "10.9.0.0/24", "via", "10.1.0.9")
+    assert pod.way("10.9.0.1") == "eth0"
+    assert converge(pod, "10.9.0.0/24 10.2.0.1 eth1").refused == ()
+    assert [each for each in pod.routes() if each.startswith("10.9")] == [
+        f"10.9.0.0/24 10.2.0.1 eth1 {OURS}",
+        "10.9.0.0/24 10.1.0.9 eth0 3",
+        "10.9.0.0/24 10.1.0.1 eth0 3",
+    ]
+    converge(pod)
+    assert [each for each in pod.routes() if each.startswith("10.9")] == [
+        "10.9.0.0/24 10.1.0.9 eth0 3",
+        "10.9.0.0/24 10.1.0.1 eth0 3",
+    ]
+
+
+def test_an_ipv6_route_of_our_metric_by_another(pod: DualPod) -> None:
+    """It is refused by the kernel and told; the other's stays, and so do the rest of ours."""
+    pod.ip("-6", "route", "add", "fd09::/64", "via", "fd01::1", "metric", "100")
+    done = converge(pod, "fd09::/64 fd02::1 eth1", "fd08::/64 fd02::1 eth1")
+    assert [str(each.dst) for each in done.added] == ["fd08::/64"]
+    assert done.refused == ("fd09::/64 via fd02::1 dev eth1: File exists",)
+    assert "fd09::/64 fd01::1 eth0 3" in pod.routes(6)
+
+
+def test_what_the_kernel_refuses(pod: DualPod) -> None:
+    """A next hop that is not on the link is told by name; the others are made."""
+    done = converge(pod, "10.9.0.0/24 192.0.2.9 eth1", "10.8.0.0/24 10.2.0.1 eth1")
+    assert done.refused == ("10.9.0.0/24 via 192.0.2.9 dev eth1: Network is unreachable (Nexthop has invalid gateway)",)
+    assert table(pod) == ["10.8.0.0/24 10.2.0.1 eth1"]
+
+
+def test_a_link_that_goes_down_and_comes_back(pod: DualPod) -> None:
+    """Its routes went without a word; the next pass makes them again."""
+    converge(pod, "10.9.0.0/24 10.2.0.1 eth1")
+    pod.ip("link", "set", "eth1", "down")
+    assert table(pod) == []
+    assert len(converge(pod, "10.9.0.0/24 10.2.0.1 eth1").refused) == 1
+    pod.ip("link", "set", "eth1", "up")
+    converge(pod, "10.9.0.0/24 10.2.0.1 eth1")
+    assert table(pod) == ["10.9.0.0/24 10.2.0.1 eth1"]
+
+
+def test_more_routes_than_one_send_has(pod: DualPod) -> None:
+    """They are made and removed in several."""
+    many = [f"10.9.{each // 256}.{each % 256}/32 10.2.0.1 eth1" for each in range(300)]
+    assert len(converge(pod, *many).added) == 300
+    assert len(table(pod)) == 300
+    assert len(converge(pod).removed) == 300
+
+
+def test_what_is_seen(pod: DualPod) -> None:
+    """Links with their addresses, whether they are up, and routes of both versions with their owner."""
+    converge(pod, "10.8.0.7/32 eth1")
+    seen = PodRoutes(OURS).look(Place("box", pod.path))
+    assert set(seen.links) == {"lo", "eth0", "eth1"}
+    eth1 = seen.links["eth1"]
+    assert (eth1.up, eth1.has(4), eth1.has(6), seen.links["lo"].has(6)) == (True, True, True, True)
+    assert {str(each) for each in eth1.addresses} >= {"10.2.0.2/16", "fd02::2/64"}
+    found = {(str(each.dst), str(each.via), each.dev, each.metric, each.protocol) for each in seen.routes}
+    assert found >= {
+        ("0.0.0.0/0", "10.1.0.1", "eth0", 0, 3),
+        ("10.2.0.0/16", "None", "eth1", 0, 2),
+        ("10.8.0.7/32", "None", "eth1", 0, OURS),
+        ("::/0", "fd01::1", "eth0", 1024, 3),
+    }
+
+
+def test_the_way_now(pod: DualPod) -> None:
+    """The kernel's own answer, with the address from which it sends; none where there is none."""
+    routes, place = PodRoutes(OURS), Place("box", pod.path)
+    way = routes.way_to(place, ip_address("192.0.2.1"))
+    assert (way.dev, str(way.via), str(way.source), way.problem) == ("eth0", "10.1.0.1", "10.1.0.2", "")
+    assert routes.way_to(place, ip_address("10.2.0.9")).via is None
+    pod.ip("route", "delete", "default")
+    assert "unreachable" in routes.way_to(place, ip_address("192.0.2.1")).problem
+
+
+def test_namespaces_of_the_node(pod: DualPod) -> None:
+    """That of this process, and one that it was told of, are never entered, whatever claims that they are a pod's."""
+    for path, never in (("/proc/self/ns/net", ()), (pod.path, (pod.path,))):
+        with pytest.raises(HostNamespace):
+            PodRoutes(OURS, never).converge(Place("box", path), lambda _: pytest.fail("it was asked"))
+
+
+def test_a_namespace_that_is_another_one_by_now(pod: DualPod) -> None:
+    """A path that is used anew for another sandbox, one that two claim, one of another inode, one that is gone."""
+    routes = PodRoutes(OURS)
+    routes.look(Place("box", pod.path))
+    with pytest.raises(NameTaken, match="is said to be that of sandbox other, and of box"):
+        routes.look(Place("other", pod.path))
+    with netns() as other:
+        subprocess.run(["mount", "--bind", other, pod.path], check=True)
+        try:
+            with pytest.raises(ContainerGone, match="another namespace by now"):
+                routes.look(Place("box", pod.path))
+        finally:
+            subprocess.run(["umount", "--lazy", pod.path], check=True)
+        routes.keep(["box"])
+        routes.look(Place("box", pod.path))
+        routes.keep([])
+        routes.look(Place("other", pod.path))
+        with pytest.raises(ContainerGone):
+            routes.look(Place("third", other, os.stat(pod.path).st_ino))  # noqa: PTH116 - the namespace, not the link
+        gone = other
+    with pytest.raises((ContainerGone, BadEnvironment)):
+        routes.look(Place("third", gone))
+
+
+def test_no_namespace_is_kept_alive(pod: DualPod) -> None:
+    """After passes over a namespace that was deleted its links are gone: nothing of ours holds it."""
+    routes = PodRoutes(OURS)
+    with netns() as brief:
+        veth(pod.path, "beside", brief, "eth0", "10.3.0.2/24")
+        routes.converge(Place("brief", brief), lambda _: [want("10.9.0.0/24 10.3.0.1 eth0")])
+        inside(pod.path, "ip", "link", "show", "beside")
+    wait_until(lambda: "beside" not in pod.ip("link"), what="the link went with its other end")
+
+
+def test_killed_amid_passes(pod: DualPod) -> None:
+    """kill -9 at any time leaves routes of ours that are wanted before or after; the next pass completes it."""
+    for delay in range(12):
+        process = server().Process(target=flip, args=(pod.path,))
+        process.start()
+        threading.Event().wait(0.4 + delay * 0.003)
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(30)
+        found = set(table(pod))
+        assert found <= set(EVEN) | set(ODD)
+        converge(pod, *EVEN)
+        assert set(table(pod)) == set(EVEN)
+    assert [each for each in pod.routes() if not each.endswith(f" {OURS}")] == ["default 10.1.0.1 eth0 3"]
+
+
+EVEN = [f"10.9.{each}.0/24 10.2.0.1 eth1" for each in range(0, 40, 2)]
+ODD = [f"10.9.{each}.0/24 10.2.0.9 eth1" for each in range(1, 40, 2)]
+
+
+def flip(path: str) -> None:
+    """Make these and those the pod's routes in turns, until killed."""
+    routes = PodRoutes(OURS)
+
+    def wanted(texts: list[str]) -> list[Wanted]:
+        return [want(each) for each in texts]
+
+    while True:
+        for texts in (EVEN, ODD):
+            routes.converge(Place("box", path), lambda _, texts=texts: wanted(texts))  # type: ignore[misc]
+
+
+def test_namespaces_deleted_and_reused() -> None:
+    """While namespaces come and go, and their paths and inodes come back, no route is set in one for which it was not meant."""
+    routes, wrong, passes = PodRoutes(OURS), [], 0
+    for each in range(40):
+        with netns("cni-same") as path:
+            marker = f"10.{each + 1}.0.1/24"
+            inside(path, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "peer")
+            inside(path, "ip", "address", "add", marker, "dev", "eth0")
+            inside(path, "ip", "link", "set", "eth0", "up")
+            inside(path, "ip", "link", "set", "peer", "up")
+            place = Place(f"box{each}", path, os.stat(path).st_ino)  # noqa: PTH116 - the namespace, not the link
+
+            def decide(seen: Inside, marker: str = marker) -> list[Wanted]:
+                if marker not in map(str, seen.links["eth0"].addresses):
+                    wrong.append(marker)
+                return [want(f"{marker.replace('.0.1/24', '.9.0/24')} eth0")]
+
+            for _ in range(25):
+                routes.converge(place, decide)
+                passes += 1
+        stale = place
+        with netns("cni-same"), pytest.raises((ContainerGone, BadEnvironment)):
+            routes.converge(stale, decide)
+    assert (wrong, passes) == ([], 1000)

@@ -1,0 +1,180 @@
+"""What the runtime's records of its sandboxes tell, and that none of them is believed further than it can be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.host.places import eventually
+from userspace_cni.fastpath.sys import paths
+from userspace_cni.host.boot import boottime_ns
+from userspace_cni.host.cni_cache import CacheWatch, CniCache, Sandbox
+
+BOX = "a" * 64
+POD = Sandbox(BOX, "default", "web-0", "11-22", "/var/run/netns/cni-1")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A cache directory as libcni makes it."""
+    (tmp_path / "results").mkdir(mode=0o700)
+    return tmp_path
+
+
+def written(directory: Path, name: str, content: Any) -> Path:
+    """A file of the cache."""
+    path = directory / "results" / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def entry(pod: Sandbox = POD, ifname: str = "eth0", **more: Any) -> dict[str, Any]:
+    """The content of a file as containerd 1.6 has it: without the key netns, with arguments in any order."""
+    args = [
+        ["IgnoreUnknown", "1"],
+        ["K8S_POD_NAMESPACE", pod.namespace],
+        ["K8S_POD_NAME", pod.name],
+        ["K8S_POD_INFRA_CONTAINER_ID", pod.id],
+        ["K8S_POD_UID", pod.uid],
+    ]
+    random.shuffle(args)
+    interfaces = [{"name": "veth1", "mac": "02:00:00:00:00:01"}, {"name": ifname, "sandbox": pod.path}]
+    return {
+        "kind": "cniCacheV1",
+        "containerId": pod.id,
+        "ifName": ifname,
+        "networkName": "net-a",
+        "cniArgs": args,
+        "result": {"cniVersion": "1.0.0", "interfaces": interfaces},
+        **more,
+    }
+
+
+def test_sandboxes_of_pods(directory: Path) -> None:
+    """The files of one sandbox are one; newer libcni names the namespace itself; without a cluster there is no uid."""
+    written(directory, f"cni-loopback-{BOX}-lo", entry(ifname="lo"))
+    written(directory, f"net-a-{BOX}-eth0", entry())
+    other = Sandbox("b" * 64, "db", "db", "", "/run/netns/cni-2")
+    args = [["K8S_POD_NAMESPACE", "db"], ["K8S_POD_NAME", "db"]]
+    written(directory, "x", entry(other, cniArgs=args, netns=other.path, result={"ips": []}))
+    cache = CniCache(str(directory))
+    assert (sorted(cache.sandboxes(), key=lambda each: each.id), cache.unreadable) == ([POD, other], 0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "null", '"x"', "[" * 100_000),
+        *(entry(kind="cniCacheV2"), entry(result=None), entry(result={"interfaces": {}}), entry(containerId=7)),
+        *(entry(containerId=""), entry(netns="/run/netns/other"), entry(netns="host", result={})),
+    ],
+)
+def test_files_that_tell_nothing(directory: Path, content: Any) -> None:
+    """Empty, torn, of another kind, without a namespace or with two: left out and counted; the others are read."""
+    written(directory, "bad", content)
+    written(directory, f"net-a-{'c' * 64}-eth0", entry(Sandbox("c" * 64, "ns", "pod", "uid", "/run/netns/cni-3")))
+    cache = CniCache(str(directory))
+    assert ([each.uid for each in cache.sandboxes()], cache.unreadable) == (["uid"], 1)
+
+
+def test_files_that_differ(directory: Path) -> None:
+    """Two that tell otherwise of one sandbox tell nothing of it."""
+    written(directory, "one", entry())
+    written(directory, "two", entry(Sandbox(BOX, "default", "web-0", "other-uid", POD.path)))
+    cache = CniCache(str(directory))
+    assert (cache.sandboxes(), cache.unreadable) == ([], 1)
+
+
+def test_files_of_a_former_boot(directory: Path) -> None:
+    """They are left over: their namespaces went with that boot."""
+    path = written(directory, "one", entry())
+    before = time.time() - boottime_ns() / 1e9 - 60
+    os.utime(path, (before, before))
+    cache = CniCache(str(directory))
+    assert (cache.sandboxes(), cache.unreadable) == ([], 1)
+
+
+def test_what_is_no_file(directory: Path, tmp_path: Path) -> None:
+    """A directory, a FIFO and a link in the cache are not opened; no directory at all is no sandbox."""
+    (directory / "results" / "sub").mkdir()
+    os.mkfifo(directory / "results" / "fifo")
+    (directory / "results" / "link").symlink_to(written(tmp_path, "elsewhere", entry()))
+    cache = CniCache(str(directory))
+    assert [each.id for each in cache.sandboxes()] == [BOX]
+    assert cache.unreadable == 3
+    assert CniCache(str(tmp_path / "none")).sandboxes() == []
+
+
+def test_a_file_that_changed_is_read_again(directory: Path) -> None:
+    """One that did not is not; one that is gone tells nothing any more."""
+    path, cache = written(directory, "one", entry()), CniCache(str(directory))
+    [first] = cache.sandboxes()
+    assert cache.sandboxes()[0] is first
+    moved = Sandbox(BOX, "default", "web-0", "11-22", "/run/netns/cni-9")
+    written(directory, "new", entry(moved)).rename(path)
+    assert cache.sandboxes() == [moved]
+    path.unlink()
+    assert cache.sandboxes() == []
+
+
+@pytest.fixture
+def changes(directory: Path) -> Iterator[list[int]]:
+    """Grows with each change that is told of."""
+    told: list[int] = []
+    watch = CacheWatch(lambda: told.append(1), str(directory))
+    watch.start()
+    try:
+        yield told
+    finally:
+        watch.stop()
+    assert not watch.alive
+
+
+def test_changes_are_told(directory: Path, changes: list[int]) -> None:
+    """A file that is written, renamed or removed; and first of all that it listens now."""
+    eventually(lambda: bool(changes))
+    one, two = directory / "results" / "one", directory / "results" / "two"
+    before = len(changes)
+    written(directory, "one", entry())
+    eventually(lambda: len(changes) > before)
+    before = len(changes)
+    one.rename(two)
+    eventually(lambda: len(changes) > before)
+    before = len(changes)
+    two.unlink()
+    eventually(lambda: len(changes) > before)
+
+
+def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listened to once it is there, and the one that takes its place, too."""
+    monkeypatch.setattr("userspace_cni.host.listening.AGAIN_S", 0.02)
+    told: list[int] = []
+    watch = CacheWatch(lambda: told.append(1), str(tmp_path))
+    watch.start()
+    try:
+        (tmp_path / "results").mkdir()
+        eventually(lambda: bool(told))
+        (tmp_path / "results").rename(tmp_path / "former")
+        (tmp_path / "results").mkdir()
+        before = len(told)
+        eventually(lambda: len(told) > before)
+        before = len(told)
+        written(tmp_path, "one", entry())
+        eventually(lambda: len(told) > before)
+    finally:
+        watch.stop()
+
+
+def test_inotify_of_no_directory(tmp_path: Path) -> None:
+    """What is absent or a file is an error with the path."""
+    (tmp_path / "file").touch()
+    for name in ("absent", "file"):
+        with pytest.raises(OSError, match=name):
+            paths.inotify(str(tmp_path / name))

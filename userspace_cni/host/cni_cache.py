@@ -1,0 +1,166 @@
+"""The runtime's own records of its sandboxes: the files that libcni writes after each ADD and removes after DEL.
+
+They tell of pods of any CNI plugin where their namespaces are. Each file is of one interface; those of a sandbox are taken
+together. Files can be empty or torn after a crash, or of a former boot: such are left out and counted. Root writes them, so what
+they say is true of the moment in which they were written, and no more: a path is only a name.
+"""
+# Descriptors and single names rather than paths: pathlib cannot express them.
+# ruff: noqa: PTH208
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.base.errors import DirectoryRefused, of_kernel
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.fastpath.sys import paths
+from userspace_cni.host.boot import boottime_ns
+from userspace_cni.host.files import read_file
+from userspace_cni.host.listening import Listener
+
+CACHE_DIR: Final = "/var/lib/cni"
+_RESULTS: Final = "results"
+_KIND: Final = "cniCacheV1"
+_SIZE_MAX: Final = 1 << 20
+_UID, _NAMESPACE, _NAME = "K8S_POD_UID", "K8S_POD_NAMESPACE", "K8S_POD_NAME"
+_READ: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A sandbox as its runtime tells of it. `uid` "" for a container that is in no cluster; `path` of its network namespace."""
+
+    id: str
+    namespace: str
+    name: str
+    uid: str
+    path: str
+
+
+class CniCache:
+    """The files below `directory`. One that has not changed is not read again. For one thread at a time."""
+
+    def __init__(self, directory: str = CACHE_DIR, root: HostRoot = HERE) -> None:
+        self._directory = f"{directory}/{_RESULTS}"
+        self._root = root
+        self._known: dict[str, tuple[tuple[int, ...], Sandbox | None]] = {}
+        self.unreadable = 0
+        """How many files the last look could not use."""
+
+    def sandboxes(self) -> list[Sandbox]:
+        """Every sandbox with its namespace. Two files that tell otherwise of one sandbox tell nothing. Raises UserspaceError."""
+        found: dict[str, Sandbox] = {}
+        doubtful: set[str] = set()
+        self.unreadable = 0
+        for read in self._read():
+            if read is None:
+                self.unreadable += 1
+            elif found.setdefault(read.id, read) != read:
+                doubtful.add(read.id)
+        self.unreadable += len(doubtful)
+        return [each for name, each in found.items() if name not in doubtful]
+
+    def _read(self) -> Iterator[Sandbox | None]:
+        """What each file tells, None for one that cannot be used."""
+        known, self._known = self._known, {}
+        booted_s = time.time() - boottime_ns() / 1e9
+        try:
+            dirfd = os.open(self._root.path(self._directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, DirectoryRefused):
+            return
+        except OSError as error:
+            raise of_kernel(f"{self._directory}: reading it", error, "is the setting cni_cache_dir right?") from error
+        try:
+            for name in sorted(os.listdir(dirfd)):
+                with suppress(FileNotFoundError):
+                    facts = os.stat(name, dir_fd=dirfd, follow_symlinks=False)
+                    if facts.st_mtime < booted_s:
+                        yield None
+                        continue
+                    identity = facts.st_ino, facts.st_size, facts.st_mtime_ns
+                    before = known.get(name)
+                    read = before[1] if before and before[0] == identity else _sandbox(_content(dirfd, name))
+                    if read is not None:
+                        self._known[name] = identity, read
+                    yield read
+        finally:
+            os.close(dirfd)
+
+
+class CacheWatch(Listener):
+    """The thread that hears of files in the cache. `changed` may not wait, nor fail."""
+
+    def __init__(self, changed: Callable[[], object], directory: str = CACHE_DIR, root: HostRoot = HERE) -> None:
+        super().__init__("cni-cache", "watching the sandboxes of the runtime", "new pods are noticed by the passes alone")
+        self._changed = changed
+        self._directory = f"{directory}/{_RESULTS}"
+        self._root = root
+
+    def _listen(self) -> None:
+        """Listen until the end, or until the directory is another one."""
+        try:
+            listened_to = self._identity()
+            fd = paths.inotify(self._root.path(self._directory))
+        except OSError as error:
+            what = f"listening to changes of {self._directory}"
+            raise of_kernel(what, error, "it is there once a runtime has made a sandbox; setting cni_cache_dir") from error
+        try:
+            self._begun()
+            self._changed()
+            while self._waited(fd):
+                with suppress(BlockingIOError):
+                    while os.read(fd, _READ):
+                        pass
+                self._changed()
+                if self._identity() != listened_to:
+                    return
+        finally:
+            os.close(fd)
+
+    def _identity(self) -> tuple[int, int] | None:
+        """What tells the directory from another one at its path; None while there is none."""
+        try:
+            facts = os.stat(self._root.path(self._directory))  # noqa: PTH116 - as above
+        except (OSError, DirectoryRefused):
+            return None
+        return facts.st_dev, facts.st_ino
+
+
+def _content(dirfd: int, name: str) -> Any:
+    """The JSON value of a file, None for one that has none. It is read twice, for it may have been written meanwhile."""
+    for _ in range(2):
+        with suppress(ValueError, RecursionError, OSError):
+            return json.loads(read_file(dirfd, name, _SIZE_MAX) or b"")
+    return None
+
+
+def _sandbox(content: Any) -> Sandbox | None:
+    """What a file tells; None where it is no such file, or has no namespace."""
+    if not isinstance(content, Mapping) or content.get("kind") != _KIND:
+        return None
+    args = {
+        each[0]: each[1]
+        for each in content.get("cniArgs") or ()
+        if isinstance(each, list) and len(each) == 2 and all(isinstance(part, str) for part in each)
+    }
+    found = {path for path in _namespaces(content) if path.startswith("/")}
+    sandbox = content.get("containerId")
+    if len(found) != 1 or not isinstance(sandbox, str) or not sandbox:
+        return None
+    return Sandbox(sandbox, args.get(_NAMESPACE, ""), args.get(_NAME, ""), args.get(_UID, ""), found.pop())
+
+
+def _namespaces(content: Mapping[str, Any]) -> Iterator[str]:
+    """Every path of a namespace in a file: newer libcni has a key for it, and each result names it at the interfaces inside."""
+    yield str(content.get("netns") or "")
+    result = content.get("result")
+    interfaces = result.get("interfaces") if isinstance(result, Mapping) else None
+    for each in interfaces if isinstance(interfaces, list) else ():
+        if isinstance(each, Mapping):
+            yield str(each.get("sandbox") or "")

@@ -1,0 +1,76 @@
+"""Threads that wait until the kernel tells of a change, and pass that on: nothing is looked at while nothing happens."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from abc import ABC, abstractmethod
+from typing import Final
+
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+
+AGAIN_S: Final = 5.0
+"""After which it listens again, where that failed: what it listens to may come later."""
+
+
+class Listener(ABC):
+    """A daemon thread from `start` to `stop`. `purpose`: what it is for; `meanwhile`: what is true while it cannot listen.
+
+    A subclass says in `_listen` how it listens, once, until `_waited` says that it is to end. It may raise UserspaceError.
+    """
+
+    def __init__(self, name: str, purpose: str, meanwhile: str) -> None:
+        self._purpose = purpose
+        self._meanwhile = meanwhile
+        self._problem = ""
+        self._ending = threading.Event()
+        self._end, self._wake = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Raises Unavailable."""
+        start(self._thread, self._purpose)
+
+    def stop(self) -> None:
+        """End the thread, and wait for it. It may not have been started."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        os.write(self._wake, b"x")
+        if self._thread.is_alive():
+            self._thread.join()
+        for each in (self._end, self._wake):
+            os.close(each)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @abstractmethod
+    def _listen(self) -> None:
+        """Listen until the end, or until it has to begin anew. Calls `_begun` when it hears."""
+
+    def _begun(self) -> None:
+        self._problem = ""
+
+    def _waited(self, fd: int) -> bool:
+        """Wait until the descriptor can be read; False at the end."""
+        waiting = select.poll()
+        for each in (fd, self._end):
+            waiting.register(each, select.POLLIN)
+        waiting.poll()
+        return not self._ending.is_set()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._listen()
+            except UserspaceError as error:
+                if str(error) != self._problem:
+                    say("warning", self._meanwhile, error=error)
+                self._problem = str(error)
+                self._ending.wait(AGAIN_S)
