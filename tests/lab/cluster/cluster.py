@@ -270,9 +270,13 @@ class Cluster:
 
     @contextmanager
     def paused(self, pod: str, container: str) -> Iterator[None]:
-        """Freeze the container for the block: applications that poll on every core leave nothing to who looks at them."""
+        """Freeze the container for the block: applications that poll on every core leave nothing to who looks at them.
+
+        runc gives up ("unable to freeze") where the container's threads have not come to their halt within some milliseconds.
+        """
         task = self._container(pod, container)["containerID"].removeprefix("containerd://")
-        self.node_shell("ctr", "--namespace=k8s.io", "tasks", "pause", task)
+        pause = ("ctr", "--namespace=k8s.io", "tasks", "pause", task)
+        self.wait(lambda: self.node.machine.attempt(*pause).returncode == 0, f"container {container} of {pod} frozen")
         try:
             yield
         finally:
