@@ -54,6 +54,7 @@ from userspace_cni.node.local import Callbacks, LocalNode
 if TYPE_CHECKING:
     from userspace_cni.attachment.listing import Limited
     from userspace_cni.deviceplugin.plugin import DevicePlugin
+    from userspace_cni.routes.service import NodeRoutes
 
 AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
@@ -114,6 +115,7 @@ class Agent:
         looked = self.devices.look if self.devices else lambda: None
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
         self.network = NodeNetwork(self.node, environ, self.metrics.count_wish_failure)
+        self.routes = self._node_routes()
         self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns.found)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
@@ -129,6 +131,8 @@ class Agent:
             ("GET", "/api/v1/network"): Page("the node's network", self._network),
             ("POST", "/api/v1/network"): Page("keeping the node's network", self._kept),
             ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
+            ("GET", "/api/v1/routes"): Page("the routes of pods", self._routes),
+            ("POST", "/api/v1/routes"): Page("looking at the routes of pods", self._looked),
         }
         over_tcp = (
             ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
@@ -181,6 +185,8 @@ class Agent:
         self.flusher.start()
         self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
+        if self.routes:
+            self.routes.start()
         if self.devices:
             self.devices.start()  # after the server: a pod that is given a device is attached next
 
@@ -189,6 +195,8 @@ class Agent:
         self.server.stop_accepting()
         self.watchdog.stop()
         self.network.stop()
+        if self.routes:
+            self.routes.stop()
         if self.devices:
             self.devices.stop()
         if not self.workers.drain(FINISH_S):
@@ -208,6 +216,19 @@ class Agent:
         """Look at everything, and read again what may be read again. Never waits."""
         self.watchdog.ask()
         self.network.read_again()
+        if self.routes:
+            self.routes.ask()
+
+    def _node_routes(self) -> NodeRoutes | None:
+        """Routes in pods; None where the setting is off."""
+        if not self._settings.routes:
+            return None
+        from userspace_cni.routes.service import NodeRoutes
+
+        routes = NodeRoutes(self.node)
+        for name, look in routes.gauges().items():
+            self.metrics.add_gauge(name, look)
+        return routes
 
     def _device_plugin(self) -> DevicePlugin | None:
         """The device plugin; None without one. An agent without one does not pay for gRPC."""
@@ -278,7 +299,7 @@ class Agent:
             found.append("the watchdog's thread is dead")
         elif time.monotonic() - self.watchdog.beat > PASS_S:
             found.append(f"reconciliation has not come to its end for {PASS_S:.0f} s")
-        return found + self.network.problems()
+        return found + self.network.problems() + (self.routes.problems() if self.routes else [])
 
     def obstacles(self) -> list[str]:
         """The reasons why no pod can be attached now."""
@@ -330,6 +351,8 @@ class Agent:
         with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
             called = protocol.called(exchange.head)
             answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
+        if self.routes and exchange.verb == "ADD" and answer.code == 0:
+            self.routes.before_answer()
         seconds = time.perf_counter() - began  # before the answer: after it the caller and the server's thread run
         exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)
@@ -348,6 +371,16 @@ class Agent:
     def _kept(self) -> Content:
         self.network.pursue(Deadline.after(AGENT_S))
         return self._network()
+
+    def _routes(self) -> Content:
+        if self.routes is None:
+            raise Unavailable("routes in pods are off", "the setting routes, of the agent")
+        return Content(200, _json(self.routes.described()))
+
+    def _looked(self) -> Content:
+        if self.routes:
+            self.routes.look(Deadline.after(AGENT_S))
+        return self._routes()
 
     def _reconciled(self) -> Content:
         self.network.read_again()

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,13 +61,16 @@ _TABLES: Final[Mapping[str, tuple[str, Callable[[object, str], object]]]] = {
 """The arrays of tables of the file, each with the field that holds it, which no key of the same name sets, and its reader."""
 _OF_TABLES: Final = frozenset(name for name, _ in _TABLES.values())
 _DIRECTORIES: Final = ("dir", "_root")
-_FILES: Final = ("socket", "kubeconfig", "switch_netns", "mtu_file")
-_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig", "switch_netns", "mtu_file")
+_FILES: Final = ("socket", "kubeconfig", "switch_netns", "mtu_file", "routes_file", "cri_socket")
+_MAY_BE_EMPTY: Final = ("ovs_sockdir", *_FILES)
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
 _COUNTS: Final[Mapping[str, int]] = {"devices_per_bridge": 1000, "afxdp_max": 1000}
 """The most that may be set. The kubelet takes messages of 4 MiB, which hold many more devices; a node has fewer pods."""
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {"route_protocol": (5, 255), "route_metric6": (1, 1023)}
+_OTHERS_NUMBERS: Final = (149,)
+"""Protocol numbers from 5 on that have a meaning here: 149 is of the node's own routes."""
 MTU_MIN: Final = 68
 """IPv4's (RFC 791)."""
 MTU_MAX: Final = 65535
@@ -100,6 +104,22 @@ class Settings:
     """The bridge on which the node gets the port of which its annotations of kube-ovn speak; "" for none."""
     network_objects: bool = False
     """Whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) decide about this node's network."""
+    routes: bool = False
+    """Whether Route objects (k8s.ovn.org) and `routes_file` decide about routes in pods."""
+    route_protocol: int = 148
+    """The number that the kernel has with each route that is made so (rtm_protocol)."""
+    route_metric6: int = 100
+    """The metric of those of IPv6, lower than others have."""
+    route_exclude_namespaces: tuple[str, ...] = ("kube-system",)
+    """Namespaces whose pods a Route concerns only if it names them."""
+    route_cluster_ranges: tuple[str, ...] = ()
+    """Networks of the cluster's Services and pods, which stay with the CNI's default route where a Route takes that."""
+    routes_file: str = ""
+    """A file with routes, beside the objects of the API; "" for none."""
+    cni_cache_dir: str = "/var/lib/cni"
+    """Where libcni keeps what it knows of sandboxes."""
+    cri_socket: str = "/run/containerd/containerd.sock"
+    """The container runtime's socket, for pods of which nothing else tells; "" for none."""
     state_dir: str = STATE_DIR
     """Records. Must survive a reboot."""
     run_dir: str = RUN_DIR
@@ -287,8 +307,8 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be a directory of its own"
     elif key == "short_dir" and len(os.fsencode(str(value))) > _SUN_PATH_SPARE:
         reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
-    elif key in _NAMES and not re.fullmatch(_NAMES[key][0], str(value)):
-        reason = _NAMES[key][1]
+    elif key in _NAMES or key == "route_cluster_range":
+        reason = _misnamed(key, str(value))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         reason = _out_of_range(key, value)
     if reason:
@@ -296,13 +316,31 @@ def _checked(key: str, value: object, where: str) -> object:
     return normalized(str(value)) if value and key.endswith(_DIRECTORIES) else value
 
 
+def _misnamed(key: str, text: str) -> str:
+    """Why the text names nothing of its kind; "" if it can."""
+    if key in _NAMES:
+        return "" if re.fullmatch(_NAMES[key][0], text) else _NAMES[key][1]
+    return "" if _is_network(text) else "it must be a network, as 10.96.0.0/12"
+
+
 def _out_of_range(key: str, value: float) -> str:
     """Why the number cannot be the key's value; "" if it can."""
     if key in _COUNTS:
         return "" if 0 <= value <= _COUNTS[key] else f"it must be from 0 to {_COUNTS[key]}"
+    if key in _RANGES:
+        least, most = _RANGES[key]
+        return "" if least <= value <= most and value not in _OTHERS_NUMBERS else f"it must be from {least} to {most}, not 149"
     if key == "mtu":
         return "" if value == 0 or MTU_MIN <= value <= MTU_MAX else f"it must be 0 or from {MTU_MIN} to {MTU_MAX}"
     return "" if 0 < value < 1e6 else "it must be greater than 0 and less than a million"
+
+
+def _is_network(text: str) -> bool:
+    """Whether it is a network with the length of its prefix."""
+    try:
+        return "/" in text and ip_network(text) is not None
+    except ValueError:
+        return False
 
 
 def _is_address(text: str) -> bool:

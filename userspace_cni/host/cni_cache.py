@@ -12,24 +12,21 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.errors import DirectoryRefused, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.boot import boottime_ns
 from userspace_cni.host.files import read_file
-from userspace_cni.host.listening import Listener
 
 CACHE_DIR: Final = "/var/lib/cni"
 _RESULTS: Final = "results"
 _KIND: Final = "cniCacheV1"
 _SIZE_MAX: Final = 1 << 20
 _UID, _NAMESPACE, _NAME = "K8S_POD_UID", "K8S_POD_NAMESPACE", "K8S_POD_NAME"
-_READ: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -91,45 +88,6 @@ class CniCache:
                     yield read
         finally:
             os.close(dirfd)
-
-
-class CacheWatch(Listener):
-    """The thread that hears of files in the cache. `changed` may not wait, nor fail."""
-
-    def __init__(self, changed: Callable[[], object], directory: str = CACHE_DIR, root: HostRoot = HERE) -> None:
-        super().__init__("cni-cache", "watching the sandboxes of the runtime", "new pods are noticed by the passes alone")
-        self._changed = changed
-        self._directory = f"{directory}/{_RESULTS}"
-        self._root = root
-
-    def _listen(self) -> None:
-        """Listen until the end, or until the directory is another one."""
-        try:
-            listened_to = self._identity()
-            fd = paths.inotify(self._root.path(self._directory))
-        except OSError as error:
-            what = f"listening to changes of {self._directory}"
-            raise of_kernel(what, error, "it is there once a runtime has made a sandbox; setting cni_cache_dir") from error
-        try:
-            self._begun()
-            self._changed()
-            while self._waited(fd):
-                with suppress(BlockingIOError):
-                    while os.read(fd, _READ):
-                        pass
-                self._changed()
-                if self._identity() != listened_to:
-                    return
-        finally:
-            os.close(fd)
-
-    def _identity(self) -> tuple[int, int] | None:
-        """What tells the directory from another one at its path; None while there is none."""
-        try:
-            facts = os.stat(self._root.path(self._directory))  # noqa: PTH116 - as above
-        except (OSError, DirectoryRefused):
-            return None
-        return facts.st_dev, facts.st_ino
 
 
 def _content(dirfd: int, name: str) -> Any:

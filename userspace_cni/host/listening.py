@@ -1,19 +1,27 @@
 """Threads that wait until the kernel tells of a change, and pass that on: nothing is looked at while nothing happens."""
 
+# A path of the host may lead through another root: pathlib cannot express it.
+# ruff: noqa: PTH116
+
 from __future__ import annotations
 
 import os
 import select
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.threads import start
+from userspace_cni.fastpath.sys import paths
 
 AGAIN_S: Final = 5.0
 """After which it listens again, where that failed: what it listens to may come later."""
+_READ: Final = 1 << 16
 
 
 class Listener(ABC):
@@ -74,3 +82,44 @@ class Listener(ABC):
                     say("warning", self._meanwhile, error=error)
                 self._problem = str(error)
                 self._ending.wait(AGAIN_S)
+
+
+class DirectoryWatch(Listener):
+    """Hears of files that are written, renamed or removed in `directory`, as the host calls it; `what` it is, for messages.
+
+    `changed` may not wait, nor fail; it is called, too, when it has begun to listen. A directory that comes later is waited for.
+    """
+
+    def __init__(self, changed: Callable[[], object], directory: str, what: str, root: HostRoot = HERE) -> None:
+        super().__init__("directory-watch", f"watching {what}", f"changes of {what} are noticed by the passes alone")
+        self._changed = changed
+        self._directory = directory
+        self._root = root
+
+    def _listen(self) -> None:
+        """Listen until the end, or until the directory is another one."""
+        try:
+            listened_to = self._identity()
+            fd = paths.inotify(self._root.path(self._directory))
+        except (OSError, DirectoryRefused) as error:
+            raise Unavailable(f"listening to changes of {self._directory}: {error}", "it is tried again") from error
+        try:
+            self._begun()
+            self._changed()
+            while self._waited(fd):
+                with suppress(BlockingIOError):
+                    while os.read(fd, _READ):
+                        pass
+                self._changed()
+                if self._identity() != listened_to:
+                    return
+        finally:
+            os.close(fd)
+
+    def _identity(self) -> tuple[int, int] | None:
+        """What tells the directory from another one at its path; None while there is none."""
+        try:
+            facts = os.stat(self._root.path(self._directory))
+        except (OSError, DirectoryRefused):
+            return None
+        return facts.st_dev, facts.st_ino

@@ -15,7 +15,7 @@ from typing import Any, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.list_watch import Collection, ListWatch, Pace, text
-from userspace_cni.kube.resources import GROUP, Resource
+from userspace_cni.kube.resources import GROUP, ROUTES, Resource
 
 PACE: Final = Pace(page=100)
 
@@ -54,7 +54,7 @@ class ObjectWatch:
             needed=f"the verbs list and watch on {resource.title}",
             meanwhile="and what is known of them stays",
             fields=field_selector,
-            absent="kubectl get crd; they come with deploy/cluster" if resource.group == GROUP else "",
+            absent="kubectl get crd; they come with deploy/cluster" if resource.group in (GROUP, ROUTES.group) else "",
         )
         self._watch = ListWatch(session, collection, self._shelf, pace or PACE)
 

@@ -63,5 +63,13 @@ SUBNETS: Final = Resource(GROUP, VERSION, "subnets", "Subnet")
 IPS: Final = Resource(GROUP, VERSION, "ips", "IP")
 NODE_STATES: Final = Resource(GROUP, VERSION, "nodestates", "NodeState")
 NODES: Final = Resource("", "v1", "nodes", "Node")
+ROUTES: Final = Resource("k8s.ovn.org", "v1", "routes", "Route")
+PODS: Final = Resource("", "v1", "pods", "Pod")
+SERVICES: Final = Resource("", "v1", "services", "Service")
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
+REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
+JOBS: Final = Resource("batch", "v1", "jobs", "Job")
+APISERVER: Final = Resource("", "v1", "endpoints", "Endpoints", "default")
+"""Among these the one named kubernetes has the API server's addresses."""
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 """`LEASES.within(namespace)`: Leases are objects of a namespace."""

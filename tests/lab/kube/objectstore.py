@@ -50,6 +50,11 @@ class Kind:
 
 BUILT_IN: Final = (
     Kind("", "v1", "nodes", "Node", has_status=True),
+    Kind("", "v1", "services", "Service", namespaced=True, has_status=True),
+    Kind("", "v1", "endpoints", "Endpoints", namespaced=True),
+    Kind("", "v1", "namespaces", "Namespace", has_status=True),
+    Kind("apps", "v1", "replicasets", "ReplicaSet", namespaced=True, has_status=True),
+    Kind("batch", "v1", "jobs", "Job", namespaced=True, has_status=True),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True),
 )
 

@@ -25,6 +25,14 @@ DEFAULTS = {
     "kubeovn_annotations": False,
     "network_objects": False,
     "gateway_bridge": "",
+    "routes": False,
+    "route_protocol": 148,
+    "route_metric6": 100,
+    "route_exclude_namespaces": ("kube-system",),
+    "route_cluster_ranges": (),
+    "routes_file": "",
+    "cni_cache_dir": "/var/lib/cni",
+    "cri_socket": "/run/containerd/containerd.sock",
     "state_dir": "/var/lib/cni/userspace",
     "run_dir": "/run/userspace-cni",
     "socket": "",
@@ -91,6 +99,11 @@ OTHER_VALUES: dict[str, Value] = {
     "kubeovn_annotations": True,
     "network_objects": True,
     "node_name": "node-7",
+    "routes": True,
+    "route_protocol": 200,
+    "route_metric6": 7,
+    "route_exclude_namespaces": ("infra", "kube-system"),
+    "route_cluster_ranges": ("10.96.0.0/12", "10.244.0.0/16"),
 }
 
 

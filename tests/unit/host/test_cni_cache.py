@@ -15,7 +15,8 @@ import pytest
 from tests.host.places import eventually
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.boot import boottime_ns
-from userspace_cni.host.cni_cache import CacheWatch, CniCache, Sandbox
+from userspace_cni.host.cni_cache import CniCache, Sandbox
+from userspace_cni.host.listening import DirectoryWatch
 
 BOX = "a" * 64
 POD = Sandbox(BOX, "default", "web-0", "11-22", "/var/run/netns/cni-1")
@@ -128,7 +129,7 @@ def test_a_file_that_changed_is_read_again(directory: Path) -> None:
 def changes(directory: Path) -> Iterator[list[int]]:
     """Grows with each change that is told of."""
     told: list[int] = []
-    watch = CacheWatch(lambda: told.append(1), str(directory))
+    watch = DirectoryWatch(lambda: told.append(1), f"{directory}/results", "the sandboxes")
     watch.start()
     try:
         yield told
@@ -156,7 +157,7 @@ def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.Monkey
     """It is listened to once it is there, and the one that takes its place, too."""
     monkeypatch.setattr("userspace_cni.host.listening.AGAIN_S", 0.02)
     told: list[int] = []
-    watch = CacheWatch(lambda: told.append(1), str(tmp_path))
+    watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")
     watch.start()
     try:
         (tmp_path / "results").mkdir()

@@ -228,7 +228,11 @@ def test_the_definitions_are_the_resources() -> None:
     """Group, version, plural, kind and scope are those by which objects are asked for."""
     from userspace_cni.kube import resources
 
-    ours = [each for each in vars(resources).values() if isinstance(each, Resource) and each.group == resources.GROUP]
+    ours = [
+        each
+        for each in vars(resources).values()
+        if isinstance(each, Resource) and each.group in (resources.GROUP, resources.ROUTES.group)
+    ]
     said = [(each["spec"]["group"], each["spec"]["versions"][0]["name"], each["spec"]["names"]) for each in definitions()]
     found = {(group, version, names["plural"], names["kind"]) for group, version, names in said}
     assert found == {(each.group, each.version, each.plural, each.kind) for each in ours}

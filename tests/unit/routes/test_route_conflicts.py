@@ -1,0 +1,98 @@
+"""Two Routes that ask for one destination of a pod: who wins does not hang on order, and the loser is told the winner's name."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.unit.routes.building import thing
+from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.resource import Route, read_route
+from userspace_cni.routes.rules import Rulebook
+
+POD = Pod("shop", "web-7", "u1", {"app": "web"}, (("ReplicaSet", "web-5d9"), ("Deployment", "web")))
+SELECTORS: tuple[dict[str, Any], ...] = (
+    {},
+    {"namespaces": [{"name": "shop"}]},
+    {"workloads": [{"kind": "Deployment", "namespace": "shop", "name": "web"}]},
+    {"pods": [{"labels": {"app": "web"}}]},
+)
+"""From all pods to one, each more specific than the one before."""
+ALSO: dict[str, Any] = {"namespaces": [{"name": "shop"}], "pods": [{"name": "web-7"}]}
+
+
+def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "2026-01-01T00:00:00Z") -> Route:
+    """A Route to 10.0.0.0/8."""
+    spec = {"route": [{"dst": "10.0.0.0/8", "dev": "eth1"}], "priority": priority, **SELECTORS[specificity]}
+    return read_route(thing(name, created, **spec))
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser", "why"),
+    [
+        (rival("b", specificity=1), rival("a", specificity=0, priority=9), "more specific"),
+        (rival("b", specificity=2), rival("a", specificity=1, priority=9), "more specific"),
+        (rival("b", specificity=3), rival("a", specificity=2, priority=9), "more specific"),
+        (rival("b", priority=2), rival("a", priority=1), "its priority is 2, not 1"),
+        (rival("b", created="2026-01-01T00:00:00Z"), rival("a", created="2026-01-01T00:00:01Z"), "it is older"),
+        (rival("a"), rival("b"), "its name comes first"),
+    ],
+)
+def test_who_wins(winner: Route, loser: Route, why: str) -> None:
+    """The more specific selector, then priority, then age, then the name; the loser's text has the reason."""
+    for routes in ((winner, loser), (loser, winner)):
+        found = Rulebook(routes, ()).claims(POD)
+        assert [each.route for each in found.claims] == [winner.name]
+        [told] = found.told
+        assert (told.route, told.kind, str(told.dst)) == (loser.name, "conflict", "10.0.0.0/8")
+        assert f"Route '{winner.name}' has 10.0.0.0/8" in told.text
+        assert why in told.text
+
+
+def test_the_most_specific_selector_counts() -> None:
+    """A Route that selects a pod in two ways has it by the more specific one."""
+    both = read_route(thing("z", route=[{"dst": "10.0.0.0/8", "dev": "eth1"}], **ALSO))
+    assert [each.route for each in Rulebook([rival("a", specificity=2), both], ()).claims(POD).claims] == ["z"]
+
+
+def test_a_loser_keeps_its_other_destinations() -> None:
+    """Only the destination in conflict is lost."""
+    entries = [{"dst": "10.0.0.0/8", "dev": "eth0"}, {"dst": "11.0.0.0/8", "dev": "eth0"}]
+    found = Rulebook([read_route(thing("b", route=entries)), rival("a")], ()).claims(POD)
+    assert [(each.route, str(each.dst), each.dev) for each in found.claims] == [
+        ("a", "10.0.0.0/8", "eth1"),
+        ("b", "11.0.0.0/8", "eth0"),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
+    """Any Routes, in any order: one claim per destination, always the same; each lost entry is told once, by a better Route."""
+    rng = random.Random(seed)
+    destinations = [f"10.{number}.0.0/16" for number in range(6)]
+    routes, ranks = [], {}
+    for number in range(rng.randrange(2, 9)):
+        how, priority, second = rng.randrange(4), rng.choice([0, 0, 5]), rng.randrange(2)
+        name, created = f"r{rng.randrange(100)}-{number}", f"2026-01-01T00:00:0{second}Z"
+        entries = [{"dst": dst, "dev": f"eth{number}"} for dst in rng.sample(destinations, rng.randrange(1, 7))]
+        routes.append(read_route(thing(name, created, route=entries, priority=priority, **SELECTORS[how])))
+        ranks[name] = (-how, -priority, created, name)
+    found = Rulebook(routes, (), Cluster()).claims(POD)
+    wanted = {str(entry.dst) for each in routes for entry in each.networks}
+    winners = {str(each.dst): each.route for each in found.claims}
+    assert len(winners) == len(found.claims)
+    assert set(winners) == wanted
+    lost = {(each.route, str(each.dst)) for each in found.told}
+    assert len(lost) == len(found.told)
+    for each in routes:
+        for entry in each.networks:
+            winner = winners[str(entry.dst)]
+            assert (winner == each.name) != ((each.name, str(entry.dst)) in lost)
+            assert ranks[winner] <= ranks[each.name]
+    for told in found.told:
+        assert f"'{winners[str(told.dst)]}'" in told.text
+    rng.shuffle(routes)
+    again = Rulebook(routes, (), Cluster()).claims(POD)
+    assert again == found

@@ -1,0 +1,110 @@
+"""What becomes of a packet in words, and how a namespace differs from what it is to have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from tests.unit.routes.building import OURS, found, inside, route
+from userspace_cni.base.routing import Inside, PodRoute
+from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.rehearsal import Drift, Explanation, drift, explain
+from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.resource import Route
+from userspace_cni.routes.rules import Rulebook
+
+POD = Pod("shop", "web-7", "u1")
+BACK = "the network there must know the way back to it"
+
+
+def explained(dst: str, *routes: Route, within: Inside | None = None, pod: Pod = POD) -> Explanation:
+    """What becomes of packets to an address or a network."""
+    asked = Rulebook(routes, ()).claims(pod)
+    there = within or inside()
+    return explain(ip_network(dst) if "/" in dst else ip_address(dst), asked, resolve(asked, there, Cluster()), there)
+
+
+def applied(within: Inside, outcome: Resolved) -> Inside:
+    """The namespace with the routes in it."""
+    made = tuple(PodRoute(each.dst, each.via, each.dev, each.metric, OURS) for each in outcome.routes)
+    return replace(within, routes=(*made, *within.routes))
+
+
+def test_a_route_that_is_not_applied_yet() -> None:
+    """Which Route, which gateway and why; what the kernel does now, and will do; what a route does not see to."""
+    one = route("low-latency", "20.0.0.0/8 eth1 10.124.2.1")
+    assert list(explained("20.1.2.3", one).lines()) == [
+        "20.1.2.3: Route 'low-latency' asks for 20.0.0.0/8 via 10.124.2.1 dev eth1",
+        "  by the gateway that is named",
+        "now: default via 169.254.1.1 dev eth0, of others",
+        "when all is applied: 20.0.0.0/8 via 10.124.2.1 dev eth1, ours",
+        "note: answers must come in by eth1: where rp_filter is 1, those that come in by eth0 are dropped",
+        f"note: packets leave with 10.124.2.5, an address of eth1, not with 192.168.9.7: {BACK}",
+    ]
+
+
+def test_a_route_that_is_applied() -> None:
+    """Then there is nothing to come, and the notes stay."""
+    one = route("r", "20.0.0.0/8 eth1")
+    book = Rulebook([one], ())
+    asked = book.claims(POD)
+    outcome = resolve(asked, inside(), book.cluster)
+    there = applied(inside(), outcome)
+    found_out = explain(ip_address("20.1.2.3"), asked, resolve(asked, there, book.cluster), there)
+    assert found_out.now == found_out.then
+    assert found_out.now is not None
+    assert found_out.now.is_ours
+    assert len(found_out.notes) == 2
+
+
+def test_an_address_that_no_route_decides() -> None:
+    """The kernel's own way is shown, and no note of a device that does not change."""
+    assert list(explained("30.0.0.1", route("r", "20.0.0.0/8 eth1")).lines()) == [
+        "30.0.0.1: no Route decides",
+        "now: default via 169.254.1.1 dev eth0, of others",
+    ]
+    nowhere = replace(inside(), routes=())
+    assert list(explained("30.0.0.1", within=nowhere).lines())[-1] == "now: no route leads there"
+
+
+def test_the_kernels_choice() -> None:
+    """The longest prefix, of two the lower metric, of equal ones the first."""
+    routes = (found("20.0.0.0/8 eth0", metric=5), found("20.0.0.0/8 eth1"), found("20.0.0.0/8 eth0"), found("20.1.0.0/16 eth0"))
+    ways = [explained(dst, within=inside(*routes)).now for dst in ("20.1.0.1", "20.2.0.1", "20.0.0.0/8", "20.0.0.0/7")]
+    assert [str(each) for each in ways] == [
+        "20.1.0.0/16 dev eth0",
+        "20.0.0.0/8 dev eth1",
+        "20.0.0.0/8 dev eth1",
+        "default via 169.254.1.1 dev eth0",
+    ]
+
+
+def test_why_there_is_no_route() -> None:
+    """What was refused, skipped or lost of this destination is noted with its Route; of others nothing is."""
+    one = route("a", "20.0.0.0/8 eth7", "30.0.0.0/8 eth1 10.99.0.1", "40.0.0.0/8 eth1", "40.0.0.0/8 eth0")
+    assert "Route 'a'" in explained("20.0.0.1", one).notes[0]
+    assert "no device eth7" in explained("20.0.0.1", one).notes[0]
+    assert "not reached by eth1" in explained("30.0.0.1", one).notes[0]
+    assert "spec.route[3]: spec.route[2] has 40.0.0.0/8 already" in explained("40.0.0.1", one).notes[0]
+    assert "Route 'a' has 40.0.0.0/8: its name comes first" in explained("40.0.0.1", one, route("b", "40.0.0.0/8 eth0")).notes[1]
+    assert explained("50.0.0.1", one).notes == ()
+    ended = explained("20.0.0.1", one, pod=replace(POD, phase="Failed"))
+    assert ended.notes == ("no Route concerns this pod: it has ended (Failed)",)
+
+
+def test_drift() -> None:
+    """What is missing, what of ours is too much, and what of others stands behind; a route by another gateway is both."""
+    one = route("r", "20.0.0.0/8 eth1", "30.0.0.0/8 eth1 10.124.2.1", "40.0.0.0/8 eth1")
+    book = Rulebook([one], ())
+    before = inside(
+        found("20.0.0.0/8 eth0"), found("40.0.0.0/8 eth1", OURS), found("30.0.0.0/8 eth1", OURS), found("50.0.0.0/8 eth1", OURS)
+    )
+    outcome = resolve(book.claims(POD), before, book.cluster)
+    differs = drift(outcome, before)
+    assert [str(each) for each in differs.missing] == ["20.0.0.0/8 dev eth1", "30.0.0.0/8 via 10.124.2.1 dev eth1"]
+    assert [str(each.dst) for each in differs.extra] == ["30.0.0.0/8", "50.0.0.0/8"]
+    assert [(str(each.dst), each.dev) for each in differs.behind] == [("20.0.0.0/8", "eth0")]
+    assert not differs.is_none
+    there = applied(inside(), outcome)
+    assert drift(outcome, there) == Drift((), (), ())
+    assert len(drift(outcome, there, protocol=7).missing) == 3

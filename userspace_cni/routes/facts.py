@@ -1,0 +1,118 @@
+"""What is known of pods, Services and the cluster, as far as it decides about routes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from userspace_cni.base.routing import Address, Network
+from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
+from userspace_cni.routes.resource import Gates
+
+_ENDED: Final = ("Succeeded", "Failed")
+_APISERVER: Final = (("default", "kubernetes"),)
+_DNS: Final = (("kube-system", "kube-dns"), ("kube-system", "coredns"), ("openshift-dns", "dns-default"))
+"""Services by which pods reach API server and DNS in any cluster, whatever else is known of their addresses."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod, as the API has it.
+
+    `owners`: the chain of its owners as (kind, name), a ReplicaSet and its Deployment, say; None while it is not known.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    owners: tuple[tuple[str, str], ...] | None = ()
+    phase: str = ""
+    terminating: bool = False
+    host_network: bool = False
+
+
+@dataclass(frozen=True)
+class Service:
+    """A Service. `addresses`: its clusterIPs, () for none yet. `kind`: its `type`."""
+
+    namespace: str
+    name: str
+    addresses: tuple[Address, ...] = ()
+    headless: bool = False
+    kind: str = "ClusterIP"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is known of the cluster; empty where it is not.
+
+    `apiservers`: the API server's addresses, endpoints too; `dns`: those of the Service; `nodes`: those of this node.
+    `namespaces`: labels by namespace.
+    """
+
+    service_ranges: tuple[Network, ...] = ()
+    pod_ranges: tuple[Network, ...] = ()
+    nodes: tuple[Address, ...] = ()
+    apiservers: tuple[Address, ...] = ()
+    dns: tuple[Address, ...] = ()
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """What stays with a former default route, wide networks first."""
+        wide = [Need(prefix(each), each, "Services", "keep_cluster_routes", True) for each in self.service_ranges]
+        wide += [Need(prefix(each), each, "pods", "keep_cluster_routes", True) for each in self.pod_ranges]
+        wide.sort(key=lambda each: each.prefix.length)
+        hosts = [Need(host(each), alone(each), "this node", "keep_cluster_routes", True) for each in self.nodes]
+        hosts += [Need(host(each), alone(each), "the API server", "allow_apiserver", False) for each in self.apiservers]
+        hosts += [Need(host(each), alone(each), "the cluster's DNS", "allow_dns", False) for each in self.dns]
+        return (*wide, *hosts)
+
+
+class Need(NamedTuple):
+    """What a pod must reach in the cluster. `gate`: the gate that decides about it; `kept_by`: its value with which it stays."""
+
+    prefix: Prefix
+    dst: Network
+    what: str
+    gate: str
+    kept_by: bool
+
+    def stays(self, gates: Gates) -> bool:
+        """Whether it stays with the former default route by these gates."""
+        return bool(getattr(gates, self.gate) == self.kept_by)
+
+
+NOTHING_KNOWN: Final = Cluster()
+
+
+def why_none(service: Service) -> str:
+    """Why there can be no route to the Service; "" where there can."""
+    if service.kind == "ExternalName":
+        return "it is an ExternalName, which has no address"
+    if service.headless:
+        return "it is headless, and has no address of its own"
+    return "" if service.addresses else "it has no ClusterIP yet"
+
+
+def completed(cluster: Cluster, services: Iterable[Service]) -> Cluster:
+    """The cluster with the addresses that the Services of API server and DNS have themselves."""
+    apiservers, dns = dict.fromkeys(cluster.apiservers), dict.fromkeys(cluster.dns)
+    for each in services:
+        if (each.namespace, each.name) in _APISERVER:
+            apiservers |= dict.fromkeys(each.addresses)
+        if (each.namespace, each.name) in _DNS:
+            dns |= dict.fromkeys(each.addresses)
+    return replace(cluster, apiservers=tuple(apiservers), dns=tuple(dns))
+
+
+def left_alone(pod: Pod) -> str:
+    """Why no Route concerns the pod; "" where some may."""
+    if pod.host_network:
+        return "it is in the node's own network"
+    if pod.phase in _ENDED:
+        return f"it has ended ({pod.phase})"
+    return "it is terminating" if pod.terminating else ""

@@ -1,0 +1,232 @@
+"""Files with routes: the original form (`cr-config.yaml`, `cr-config.json`) and Route objects. Pure: a caller reads the text.
+
+The original form is a list of `{svc: NAMESPACE/NAME, dev, via}` and `{route: CIDR, dev, via}`, `via` optional; or one of these
+alone; or an object whose one key holds the list. It becomes one Route named after the file. An administrator wrote the file and
+looks at what becomes of it, so an entry of this form that cannot be refuses the file, by number. Route objects are judged as in
+the API: by `Route.problems`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import yaml
+
+from userspace_cni.base.errors import InvalidConfig, quoted, shortened
+from userspace_cni.base.object_fields import known_fields
+from userspace_cni.pod.strict_json import Reader, once
+from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, Route, read_route
+from userspace_cni.routes.values import read_network_entry, read_service_entry
+
+BYTES_MAX: Final = 1 << 20
+_DEEPEST: Final = 50
+_VALUES_MAX: Final = 100_000
+"""Values of a file at most, with each alias counted as everything to which it refers."""
+_MERGE: Final = "<<"
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_REMEDY: Final = "it must be JSON or YAML: entries {svc: NAMESPACE/NAME, dev} and {route: CIDR, dev}, or Route objects"
+
+
+def parsed(text: str, name: str) -> Any:
+    """The content of the file `name`; of several YAML documents the list of them. Raises InvalidConfig naming the file."""
+    if len(text.encode("utf-8", "replace")) > BYTES_MAX:
+        raise InvalidConfig(f"{name}: it has more than {BYTES_MAX >> 20} MiB", "a file of routes is shorter")
+    try:
+        return Reader(once, deepest=_DEEPEST).read(text)
+    except ValueError as error:
+        if text.lstrip()[:1] in ("{", "[") and name.endswith(".json"):
+            raise InvalidConfig(f"{name}: it is not JSON: {error}", _REMEDY) from None
+    try:
+        _require_sound(text)
+        documents = [each for each in yaml.load_all(text, Loader=_Loader) if each is not None]
+    except _Unsound as error:
+        raise InvalidConfig(f"{name}: {error}", _REMEDY) from None
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
+        why = shortened(" ".join(str(error).split()))
+        raise InvalidConfig(f"{name}: it is not YAML: {why}", _REMEDY) from None
+    return documents[0] if len(documents) == 1 else documents
+
+
+def objects_in(data: Any, name: str) -> tuple[Mapping[str, Any], ...]:
+    """The Route objects in the content of a file, those of the original form made into one. Raises InvalidConfig."""
+    things = _things(data)
+    if things and all(_is_object(each) for each in things):
+        return tuple(_require_route(each, f"{name}: object number {number}") for number, each in enumerate(things, 1))
+    if any(_is_object(each) for each in things):
+        raise InvalidConfig(f"{name}: it has objects and entries of the other form in one list", "put them into two files")
+    return (_simple(data, name),)
+
+
+def routes_in(data: Any, name: str) -> tuple[Route, ...]:
+    """The Routes in the content of a file. Raises InvalidConfig for what is neither of the forms, and for two of one name."""
+    routes = tuple(read_route(each) for each in objects_in(data, name))
+    names = [each.name for each in routes]
+    for each in names:
+        if names.count(each) > 1:
+            raise InvalidConfig(f"{name}: Route {quoted(each)} is in it twice", "give each a name of its own")
+    return routes
+
+
+def route_name(path: str) -> str:
+    """The name of the Route that a file of the original form becomes: the file's, in the letters that names have."""
+    name = path.rstrip("/").rpartition("/")[2].lower()
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return re.sub(r"[^a-z0-9]+", "-", name)[:63].strip("-") or "file"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the one of C, where it was built
+    """The safe loader; a time stays the text that it is, as in JSON."""
+
+    yaml_implicit_resolvers: ClassVar[Mapping[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+# -- Route objects ------------------------------------------------------------------------------------------------------------
+
+
+def _things(data: Any) -> list[Any]:
+    """The objects or entries in it, lists of lists (as documents with a List each) made flat."""
+    things = []
+    for each in data if isinstance(data, list) else [data]:
+        if _is_object(each) and str(each.get("kind")).endswith("List") and isinstance(each.get("items"), list):
+            things += each["items"]
+        else:
+            things.append(each)
+    return things
+
+
+def _is_object(thing: Any) -> bool:
+    return isinstance(thing, dict) and ("kind" in thing or "apiVersion" in thing)
+
+
+def _require_route(thing: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    if thing.get("apiVersion") != API_VERSION or thing.get("kind") != KIND:
+        raise InvalidConfig(
+            f"{where} is {quoted(thing.get('kind'))} of {quoted(thing.get('apiVersion'))}", f"it must be {KIND} of {API_VERSION}"
+        )
+    return thing
+
+
+# -- the original form --------------------------------------------------------------------------------------------------------
+
+
+def _simple(data: Any, name: str) -> Mapping[str, Any]:
+    """The Route object of a file of the original form. Raises InvalidConfig naming file and entry."""
+    entries = _entries_of(data)
+    if entries is None:
+        raise InvalidConfig(f"{name}: it holds {quoted(data)}", _REMEDY)
+    if len(entries) > ENTRIES_MAX:
+        raise InvalidConfig(f"{name}: it has {len(entries)} entries", f"there can be {ENTRIES_MAX}")
+    spec: dict[str, list[Mapping[str, Any]]] = {"route": [], "svc": []}
+    for number, each in enumerate(entries, 1):
+        key, entry = _entry(each, f"{name}: entry {number}")
+        spec[key].append(entry)
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": route_name(name)}, "spec": spec}
+
+
+def _entries_of(data: Any) -> Sequence[Any] | None:
+    """The list of entries; None where there is none."""
+    if isinstance(data, list):
+        return data
+    if not isinstance(data, dict):
+        return None
+    values = list(data.values())
+    if len(values) == 1 and isinstance(values[0], list):
+        return values[0]
+    return [data] if "svc" in data or "route" in data else None
+
+
+def _entry(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    """In which list of a Route's spec the entry belongs, and its form there. Raises InvalidConfig."""
+    fields = known_fields(value, ("svc", "route", "dev", "via"), {}, where)
+    if ("svc" in fields) == ("route" in fields):
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must have one of 'svc' and 'route'")
+    others = {key: fields[key] for key in ("dev", "via") if fields.get(key) is not None}
+    if "route" in fields:
+        said = fields["route"]
+        entry = {"dst": said.strip() if isinstance(said, str) else said, **others}
+        read_network_entry(entry, where)
+        return "route", entry
+    service = fields["svc"].strip() if isinstance(fields["svc"], str) else ""
+    namespace, _, name = service.partition("/")
+    if not namespace or not name:
+        raise InvalidConfig(f"{where}: 'svc' is {quoted(fields['svc'])}", "it must be NAMESPACE/NAME")
+    entry = {"namespace": namespace, "name": name, **others}
+    read_service_entry(entry, where)
+    return "svc", entry
+
+
+# -- YAML ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Unsound(Exception):
+    """Why a text is not constructed, though it may be YAML."""
+
+
+def _require_sound(text: str) -> None:
+    """Raise _Unsound for YAML that is nested too deeply, grows by aliases, or has a key twice. Reading events does not nest."""
+    shape = _Shape()
+    for event in yaml.parse(text, Loader=_Loader):
+        shape.take(event)
+
+
+class _Shape:
+    """What has been read of a text: how many values, aliases counted as what they refer to, and in which collections it is."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._within: list[_Collection] = []
+        self._sizes: dict[str, int] = {}
+        """How many values each anchor that is complete stands for."""
+
+    def take(self, event: yaml.Event) -> None:
+        """Take the next event. Raises _Unsound."""
+        if isinstance(event, yaml.CollectionEndEvent):
+            ended = self._within.pop()
+            if ended.anchor:
+                self._sizes[ended.anchor] = self._total - ended.before
+        elif isinstance(event, yaml.NodeEvent):
+            if self._within:
+                self._within[-1].begins(event.value if isinstance(event, yaml.ScalarEvent) else None)
+            self._begin(event)
+        if len(self._within) > _DEEPEST:
+            raise _Unsound(f"it is nested deeper than {_DEEPEST}")
+        if self._total > _VALUES_MAX:
+            raise _Unsound(f"it has more than {_VALUES_MAX} values, aliases counted")
+
+    def _begin(self, event: yaml.NodeEvent) -> None:
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._sizes:
+                raise _Unsound(f"alias {quoted(event.anchor)} refers to nothing, or to what it is in")
+            self._total += self._sizes[event.anchor]
+            return
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._within.append(_Collection(isinstance(event, yaml.MappingStartEvent), event.anchor, self._total))
+        elif event.anchor:
+            self._sizes[event.anchor] = 1
+        self._total += 1
+
+
+class _Collection:
+    """A list or object that is being read. `before`: how many values were before it."""
+
+    def __init__(self, is_mapping: bool, anchor: str | None, before: int) -> None:
+        self.anchor = anchor
+        self.before = before
+        self._keys: set[str] | None = set() if is_mapping else None
+        self._is_key = True
+
+    def begins(self, scalar: str | None = None) -> None:
+        """Take the next value or key. Raises _Unsound for a key that it has already."""
+        if self._keys is None:
+            return
+        if self._is_key and scalar is not None and scalar != _MERGE:
+            if scalar in self._keys:
+                raise _Unsound(f"key {quoted(scalar)} is given twice in one object")
+            self._keys.add(scalar)
+        self._is_key = not self._is_key

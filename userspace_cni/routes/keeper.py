@@ -1,0 +1,79 @@
+"""The thread of the agent that keeps routes in pods as Routes ask for them.
+
+It works when something has changed (an object, the runtime's cache, an ADD of ours) and when a pod is due again; in between it
+sleeps. What it knows is kept in a file, from which the next agent goes on while the API server is away. No error may end it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.log import say
+from userspace_cni.base.loops import Loop
+from userspace_cni.routes.known import Known
+from userspace_cni.routes.passes import Passes
+from userspace_cni.routes.places import Places
+
+APART_S: Final = 0.05
+"""Seconds between two rounds that only changes ask for: a Deployment that is rolled out changes many objects."""
+_AGAIN_S: Final = 5.0
+
+
+class RouteKeeper(Loop):
+    """The thread. `learn` gives what is known now, and may raise UserspaceError; `told` is called after each round."""
+
+    def __init__(self, passes: Passes, places: Places, learn: Callable[[], Known], told: Callable[[], None]) -> None:
+        super().__init__("routes", "keeping the routes of pods")
+        self._passes = passes
+        self._places = places
+        self._learn = learn
+        self._told = told
+        self._everything = False
+        self._begun = self._ended = 0
+        self.seconds = 0.0
+        """How long the last round took."""
+        self.busy = False
+        """Whether a round is going on."""
+        self.looks = 0
+        """How many looks at pods there were."""
+
+    def look(self, deadline: Deadline) -> None:
+        """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
+        with self._wake:
+            self._everything = True
+        self.after(deadline.require("looking at the routes of pods"))
+
+    def after(self, seconds: float) -> bool:
+        """Ask for a round, and wait so long for the end of one that begins from now on; whether there was one."""
+        with self._wake:
+            wanted = self._begun + 1
+            self.ask()
+            return self._wake.wait_for(lambda: self._ended >= wanted or self._stopping, seconds) and not self._stopping
+
+    def _run(self) -> None:
+        while self._await_asked(max(0.0, self._passes.next_due - time.monotonic())):
+            with self._wake:
+                self._begun += 1
+                everything, self._everything = self._everything, False
+                number = self._begun
+            began = self.beat = time.monotonic()
+            self.busy = True
+            try:
+                self._passes.learn(self._learn())
+                self.looks += self._passes.visit(self._places.located(self._passes.wanted()), everything=everything)
+                self._told()
+            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
+                if self.problem != repr(error):
+                    say("error", "a round of keeping routes failed", error=repr(error))
+                self.problem = repr(error)
+                self._rest(_AGAIN_S)
+            else:
+                self.problem = ""
+            self.seconds, self.busy = time.monotonic() - began, False
+            with self._wake:
+                self._ended = number
+                self._wake.notify_all()
+            self._rest(APART_S)

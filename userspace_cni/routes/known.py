@@ -1,0 +1,198 @@
+"""What is known of Routes, pods, Services and the cluster at one moment; and its JSON form, in which the agent keeps it. Pure.
+
+The agent that starts while the API server is away goes on from what its predecessor knew: what is not known is never taken for
+gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address, ip_network
+from typing import Any, Final
+
+from userspace_cni.base.routing import Address, Network
+from userspace_cni.routes.facts import Cluster, Pod, Service
+
+SCHEMA: Final = 1
+_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a static pod's object: the UID that the pod has on its node."""
+_METADATA: Final = ("name", "uid", "creationTimestamp", "generation")
+_CHAINED: Final = {"ReplicaSet": "Deployment", "Job": "CronJob"}
+
+Parents = Mapping[str, tuple[str, str]]
+"""The owner (kind, name) of each ReplicaSet or Job, by "namespace/name"; ("", "") for none."""
+
+
+@dataclass(frozen=True)
+class KeptPod:
+    """A pod as its watch keeps it. `owner`: the kind and name of what controls it, ("", "") for nothing."""
+
+    pod: Pod
+    node_uid: str
+    owner: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True)
+class Known:
+    """All of it. `objects`: Route objects of the API; `from_file`: those of `routes_file`. `pods`: by the UID that each has here.
+
+    `has_api`: a pod is then believed only if it is among `pods`; without an API server every sandbox is a pod.
+    """
+
+    objects: tuple[Mapping[str, Any], ...] = ()
+    from_file: tuple[Mapping[str, Any], ...] = ()
+    services: tuple[Service, ...] = ()
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+    has_api: bool = False
+
+
+# -- from the objects of the API -------------------------------------------------------------------------------------------------
+
+
+def kept_route(thing: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is kept of a Route: no status, and of its metadata what decides."""
+    metadata = {key: thing["metadata"][key] for key in _METADATA if key in thing["metadata"]}
+    return {"metadata": metadata, "spec": thing.get("spec")}
+
+
+def kept_service(thing: Mapping[str, Any]) -> Service:
+    """A Service. Raises ValueError, KeyError for what is none."""
+    metadata, spec = thing["metadata"], thing.get("spec") or {}
+    given = spec.get("clusterIPs") or [spec.get("clusterIP")]
+    found = tuple(ip_address(each) for each in given if each and each != "None")
+    return Service(metadata["namespace"], metadata["name"], found, "None" in given, spec.get("type") or "ClusterIP")
+
+
+def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
+    """A pod. Raises KeyError for what is none."""
+    metadata, spec = thing["metadata"], thing.get("spec") or {}
+    controller = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), None)
+    pod = Pod(
+        metadata["namespace"],
+        metadata["name"],
+        metadata["uid"],
+        metadata.get("labels") or {},
+        phase=(thing.get("status") or {}).get("phase") or "",
+        terminating="deletionTimestamp" in metadata,
+        host_network=bool(spec.get("hostNetwork")),
+    )
+    node_uid = (metadata.get("annotations") or {}).get(_MIRROR) or metadata["uid"]
+    return KeptPod(pod, node_uid, (controller["kind"], controller["name"]) if controller else ("", ""))
+
+
+def kept_parent(thing: Mapping[str, Any]) -> tuple[str, str]:
+    """What controls a ReplicaSet or Job: kind and name, ("", "") for nothing."""
+    found = (each for each in thing["metadata"].get("ownerReferences") or () if each.get("controller"))
+    return next(((each["kind"], each["name"]) for each in found), ("", ""))
+
+
+def kept_labels(thing: Mapping[str, Any]) -> Mapping[str, str]:
+    """The labels of a namespace."""
+    return thing["metadata"].get("labels") or {}
+
+
+def kept_endpoints(thing: Mapping[str, Any]) -> tuple[Address, ...]:
+    """The addresses behind a Service."""
+    parts = (each for subset in thing.get("subsets") or () for each in subset.get("addresses") or ())
+    return tuple(ip_address(each["ip"]) for each in parts)
+
+
+def kept_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Network, ...]]:
+    """The addresses of a Node, and the ranges of its pods."""
+    found = (thing.get("status") or {}).get("addresses") or ()
+    spec = thing.get("spec") or {}
+    ranges = spec.get("podCIDRs") or [spec.get("podCIDR")]
+    return (
+        tuple(ip_address(each["address"]) for each in found if each.get("type") in ("InternalIP", "ExternalIP")),
+        tuple(ip_network(each) for each in ranges if each),
+    )
+
+
+def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> Pod:
+    """The pod with the chain of its owners. `parents`: of "ReplicaSet" and "Job", None while they are not known."""
+    kind, name = kept.owner
+    if not kind:
+        return kept.pod
+    if kind not in _CHAINED:
+        return replace(kept.pod, owners=(kept.owner,))
+    known = parents.get(kind)
+    if known is None:
+        return replace(kept.pod, owners=None)
+    above = known.get(f"{kept.pod.namespace}/{name}", ("", ""))
+    return replace(kept.pod, owners=(kept.owner, above) if above[0] else (kept.owner,))
+
+
+# -- as a file -------------------------------------------------------------------------------------------------------------------
+
+
+def as_json(known: Known) -> str:
+    """Its JSON form."""
+    cluster = known.cluster
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "objects": list(known.objects),
+            "from_file": list(known.from_file),
+            "services": [
+                [each.namespace, each.name, _texts(each.addresses), each.headless, each.kind] for each in known.services
+            ],
+            "pods": {uid: _of_pod(each) for uid, each in known.pods.items()},
+            "cluster": {
+                "service_ranges": _texts(cluster.service_ranges),
+                "pod_ranges": _texts(cluster.pod_ranges),
+                "nodes": _texts(cluster.nodes),
+                "apiservers": _texts(cluster.apiservers),
+                "dns": _texts(cluster.dns),
+                "namespaces": {name: dict(labels) for name, labels in cluster.namespaces.items()},
+            },
+            "has_api": known.has_api,
+        }
+    )
+
+
+def from_json(text: str) -> Known:
+    """What was kept. Raises ValueError for what is no such text, or of another release's form."""
+    try:
+        said = json.loads(text)
+        if said["schema"] != SCHEMA:
+            raise ValueError(f"schema {said['schema']!r}")
+        cluster = said["cluster"]
+        return Known(
+            tuple(said["objects"]),
+            tuple(said["from_file"]),
+            tuple(
+                Service(namespace, name, tuple(map(ip_address, addresses)), headless, kind)
+                for namespace, name, addresses, headless, kind in said["services"]
+            ),
+            {
+                uid: Pod(namespace, name, own, labels, _owners(owners), phase, terminating, host_network)
+                for uid, (namespace, name, own, labels, owners, phase, terminating, host_network) in said["pods"].items()
+            },
+            Cluster(
+                tuple(map(ip_network, cluster["service_ranges"])),
+                tuple(map(ip_network, cluster["pod_ranges"])),
+                tuple(map(ip_address, cluster["nodes"])),
+                tuple(map(ip_address, cluster["apiservers"])),
+                tuple(map(ip_address, cluster["dns"])),
+                cluster["namespaces"],
+            ),
+            bool(said["has_api"]),
+        )
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise ValueError(f"it is not what an agent keeps: {error!r}") from error
+
+
+def _of_pod(pod: Pod) -> list[Any]:
+    owners = None if pod.owners is None else [list(each) for each in pod.owners]
+    return [pod.namespace, pod.name, pod.uid, dict(pod.labels), owners, pod.phase, pod.terminating, pod.host_network]
+
+
+def _owners(said: Sequence[Sequence[str]] | None) -> tuple[tuple[str, str], ...] | None:
+    return None if said is None else tuple((kind, name) for kind, name in said)
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    return [str(each) for each in values]

@@ -1,0 +1,177 @@
+"""Passes over this node's pods: for each, which routes of ours it is to have, and its namespace made so.
+
+The namespace is the record: what was done is not remembered beyond it, and a pass that was cut off is done again. A pod is looked
+at when something it depends on has changed, when its devices may still come, after a failure, and from time to time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from userspace_cni.base.errors import HostNamespace, UserspaceError
+from userspace_cni.base.routing import Inside, Wanted
+from userspace_cni.host.pod_routes import Outcome, Place
+from userspace_cni.routes.facts import Pod
+from userspace_cni.routes.known import Known
+from userspace_cni.routes.places import Located
+from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.resource import Route, read_route, without_services
+from userspace_cni.routes.rules import Asked, Rulebook
+
+LATER_S: Final = (0.2, 1.0, 5.0, 30.0)
+"""After how many seconds a new pod that lacks a device is looked at again: others attach it when its sandbox is there."""
+_AGAIN_S: Final = 1.0
+_AGAIN_MAX_S: Final = 300.0
+RESYNC_S: Final = 600.0
+
+
+class Kernel(Protocol):
+    """What passes need of `host.pod_routes.PodRoutes`."""
+
+    protocol: int
+
+    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+        """As PodRoutes.converge."""
+        ...
+
+    def keep(self, sandboxes: Collection[str]) -> None:
+        """As PodRoutes.keep."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How routes are made: `metric6` of those of IPv6; `exclude`: namespaces that a Route concerns only if it names them."""
+
+    metric6: int = 100
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass
+class Visited:
+    """A sandbox, and what the last look at it showed and did. `problem`: why there was none; `host`: it has the node's network.
+
+    `since` and `due`: CLOCK_MONOTONIC of the first look, and of the next one; `tries`: how many failed in a row.
+    """
+
+    located: Located
+    pod: Pod
+    asked: Asked
+    resolved: Resolved = field(default_factory=Resolved)
+    outcome: Outcome | None = None
+    problem: str = ""
+    host: bool = False
+    since: float = 0.0
+    due: float = 0.0
+    tries: int = 0
+
+    @property
+    def state(self) -> str:
+        """In one word: "none" (nothing is asked), "applied", "skipped" (it has nothing of what is asked), "failed"."""
+        if self.host or not self.asked.claims:
+            return "none" if not self.problem else "failed"
+        if self.problem or (self.outcome and self.outcome.refused) or self.resolved.refusals:
+            return "failed"
+        return "applied" if self.resolved.wanted else "skipped"
+
+
+class Passes:
+    """The pods of this node. For one thread at a time. `clock`: as time.monotonic."""
+
+    def __init__(self, kernel: Kernel, rules: Rules, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kernel = kernel
+        self._rules = rules
+        self._clock = clock
+        self._known: Known | None = None
+        self._resync = 0.0
+        self.routes: tuple[Route, ...] = ()
+        """All Routes, also those that cannot be used."""
+        self.book = Rulebook((), ())
+        self._visited: dict[str, Visited] = {}
+
+    def learn(self, known: Known) -> None:
+        """Go by this from now on."""
+        if known == self._known:
+            return
+        self._known = known
+        self.routes = routes_of(known)
+        self.book = Rulebook(self.routes, known.services, known.cluster, self._rules.exclude)
+
+    def wanted(self) -> Collection[str] | None:
+        """The UIDs of the pods for which routes are asked; None where every sandbox counts."""
+        if self._known is None or not self._known.has_api:
+            return None
+        return [uid for uid, pod in self._known.pods.items() if self.book.claims(pod).claims]
+
+    def visit(self, located: Iterable[Located], *, everything: bool = False) -> int:
+        """Look at the pods that are due, or at `everything`, and make their routes so; how many were looked at."""
+        now = self._clock()
+        everything = everything or now >= self._resync
+        if everything:
+            self._resync = now + RESYNC_S
+        pods = {each.place.sandbox: (each, pod) for each in located if (pod := self._pod(each))}
+        for gone in self._visited.keys() - pods.keys():
+            del self._visited[gone]
+        self._kernel.keep(pods.keys())
+        looked = 0
+        for sandbox, (each, pod) in pods.items():
+            asked = self.book.claims(pod)
+            before = self._visited.get(sandbox)
+            same = before is not None and before.asked is asked and before.located == each
+            if before and same and not everything and now < before.due:
+                before.pod = pod
+                continue
+            visited = Visited(each, pod, asked, since=before.since if before else now, tries=before.tries if before else 0)
+            self._look(visited)
+            self._visited[sandbox] = visited
+            looked += 1
+        return looked
+
+    @property
+    def next_due(self) -> float:
+        """CLOCK_MONOTONIC of the next look that is due."""
+        return min((each.due for each in self._visited.values()), default=self._resync)
+
+    @property
+    def visited(self) -> Mapping[str, Visited]:
+        """What the last look at each sandbox showed, by its id."""
+        return dict(self._visited)
+
+    def _pod(self, located: Located) -> Pod | None:
+        """The pod of a sandbox; None for one that is not proven: the API has no pod of that name and UID on this node."""
+        known = self._known or Known()
+        if not known.has_api:
+            return Pod(located.namespace, located.name, located.uid)
+        pod = known.pods.get(located.uid)
+        return pod if pod and (pod.namespace, pod.name) == (located.namespace, located.name) else None
+
+    def _look(self, visited: Visited) -> None:
+        def decide(inside: Inside) -> Iterator[Wanted]:
+            visited.resolved = resolve(visited.asked, inside, self.book.cluster, self._rules.metric6, self._kernel.protocol)
+            return iter(visited.resolved.routes)
+
+        now = self._clock()
+        try:
+            visited.outcome = self._kernel.converge(visited.located.place, decide)
+        except HostNamespace:
+            visited.host = True
+        except UserspaceError as error:
+            visited.problem = str(error)
+        if visited.problem or (visited.outcome and visited.outcome.refused):
+            visited.due = now + min(_AGAIN_S * 2**visited.tries, _AGAIN_MAX_S)
+            visited.tries += 1
+            return
+        visited.tries = 0
+        later = [at for each in LATER_S if (at := visited.since + each) > now] if visited.resolved.skipped else []
+        visited.due = min(later, default=now + RESYNC_S)
+
+
+def routes_of(known: Known) -> tuple[Route, ...]:
+    """The Routes of the API and of the file. The file's Services are known only where there is a cluster."""
+    from_file = (read_route(each) for each in known.from_file)
+    own = tuple(each if known.has_api else without_services(each) for each in from_file)
+    taken = {each.name for each in own}
+    return (*own, *(each for each in map(read_route, known.objects) if each.name not in taken))

@@ -1,0 +1,131 @@
+"""What becomes of a packet from a pod, in words: which Route, which gateway and why; and how a namespace differs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
+from userspace_cni.routes.prefixes import Table, alone, prefix
+from userspace_cni.routes.resolving import PROTOCOL, Reasoned, Resolved, effective_metric
+from userspace_cni.routes.rules import Asked
+from userspace_cni.routes.values import is_link_local6
+
+
+class Way(NamedTuple):
+    """How the kernel sends a packet. `is_ours`: by a route of ours."""
+
+    dst: Network
+    dev: str
+    via: Address | None
+    is_ours: bool
+
+    def __str__(self) -> str:
+        return str(Wanted(self.dst, self.dev, self.via))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where packets to a destination go. `now`, `then`: None where no route leads there.
+
+    `reasoned`: the route of ours that decides, None where none does; `then` is what holds when all is applied.
+    """
+
+    dst: Network
+    reasoned: Reasoned | None
+    now: Way | None
+    then: Way | None
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """In words, a line each."""
+        shown = self.dst.network_address if self.dst.prefixlen == self.dst.max_prefixlen else self.dst
+        if self.reasoned:
+            yield f"{shown}: Route '{self.reasoned.asked_by}' asks for {self.then}"
+            yield f"  {self.reasoned.why}"
+        else:
+            yield f"{shown}: no Route decides"
+        yield f"now: {_said(self.now)}"
+        if self.now != self.then:
+            yield f"when all is applied: {_said(self.then)}"
+        yield from (f"note: {each}" for each in self.notes)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How a namespace differs from what it is to have. `behind`: routes of others before which ours stand; that is no fault."""
+
+    missing: tuple[Wanted, ...]
+    extra: tuple[PodRoute, ...]
+    behind: tuple[PodRoute, ...]
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing has to be changed."""
+        return not self.missing and not self.extra
+
+
+def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Explanation:
+    """Where the pod's packets to `dst` go, now and when all is applied. `protocol`: as in `resolve`."""
+    target = alone(dst) if isinstance(dst, Address) else dst
+    others = [(each, False) for each in inside.others(protocol)]
+    now = _way(target, [(each, each.protocol == protocol) for each in inside.routes])
+    ours = [(PodRoute(each.dst, each.via, each.dev, each.metric, protocol), True) for each in resolved.routes]
+    then = _way(target, [*ours, *others])
+    reasoned = next((each for each in resolved.wanted if then and then.is_ours and each.wanted.dst == then.dst), None)
+    told = [*asked.told, *resolved.skipped, *resolved.refusals]
+    known = [each for each in told if each.dst is not None and prefix(each.dst).covers(prefix(target))]
+    notes = [f"Route '{each.route}': {each.text}" for each in known]
+    if asked.skipped:
+        notes.insert(0, f"no Route concerns this pod: {asked.skipped}")
+    if then is not None and then.is_ours:
+        notes += _effects(target, then, _way(target, others), inside)
+    return Explanation(target, reasoned, now, then, tuple(dict.fromkeys(notes)))
+
+
+def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Drift:
+    """What the namespace lacks, has too much of ours, and has of others behind ours."""
+    wanted = {(each.dst, each.dev, each.via, each.metric): each for each in resolved.routes}
+    ours = [each for each in inside.routes if each.protocol == protocol]
+    there = {(each.dst, each.dev, each.via, each.metric) for each in ours}
+    destinations = {each.dst for each in resolved.routes}
+    return Drift(
+        tuple(each for key, each in wanted.items() if key not in there),
+        tuple(each for each in ours if (each.dst, each.dev, each.via, each.metric) not in wanted),
+        tuple(each for each in inside.others(protocol) if each.dst in destinations),
+    )
+
+
+def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> Way | None:
+    """What the kernel takes: the longest prefix, of these the lowest metric, of these the first."""
+    by_metric = sorted(routes, key=lambda each: effective_metric(each[0]))
+    best = Table((prefix(each[0].dst), each) for each in by_metric).best(prefix(target))
+    if best is None:
+        return None
+    found, is_ours = best[1]
+    return Way(found.dst, found.dev, found.via, is_ours)
+
+
+def _effects(target: Network, then: Way, former: Way | None, inside: Inside) -> Iterator[str]:
+    """What a route of ours does not see to where it takes packets to another device than the routes of others would."""
+    if former is None or former.dev == then.dev:
+        return
+    yield f"answers must come in by {then.dev}: where rp_filter is 1, those that come in by {former.dev} are dropped"
+    source, other = _source(inside, then.dev, target.version), _source(inside, former.dev, target.version)
+    if source is not None and source != other:
+        instead = "" if other is None else f", not with {other}"
+        yield f"packets leave with {source}, an address of {then.dev}{instead}: the network there must know the way back to it"
+
+
+def _source(inside: Inside, dev: str, version: int) -> Address | None:
+    """The address that the kernel gives to packets by a device: its first one."""
+    link = inside.links.get(dev)
+    found = (each.ip for each in (link.addresses if link else ()) if each.version == version and not is_link_local6(each.ip))
+    return next(found, None)
+
+
+def _said(way: Way | None) -> str:
+    if way is None:
+        return "no route leads there"
+    return f"{way}, {'ours' if way.is_ours else 'of others'}"

@@ -1,0 +1,252 @@
+"""Which entries of which Routes ask for which destinations of a pod, and who wins where two ask for one. Pure.
+
+Pods for which the same Routes ask share one answer: a node has a hundred pods and few kinds of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+from userspace_cni.base.routing import Address, Network
+from userspace_cni.routes.facts import NOTHING_KNOWN, Cluster, Pod, Service, completed, left_alone, why_none
+from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
+from userspace_cni.routes.resource import Gates, Route
+from userspace_cni.routes.selecting import specificity
+from userspace_cni.routes.values import ALL, AUTO, ServiceEntry
+
+ROUTES_MAX: Final = 1024
+"""Routes of ours in a pod at most."""
+Kind = Literal["conflict", "duplicate", "refused", "skipped", "service"]
+"""Of what is told: another Route won; an earlier entry has it; never possible; not in this pod; no such Service or address."""
+
+
+class Told(NamedTuple):
+    """What is to be said of an entry of a Route. `dst`: None where it is of no single destination."""
+
+    route: str
+    kind: Kind
+    dst: Network | None
+    text: str
+
+
+class Claim(NamedTuple):
+    """An entry's wish for one destination. `via`: None without a gateway of its own; then `derive` says where to look for one.
+
+    `prefix`: the destination once more, as it is looked up. `origin`: the entry, for messages.
+    """
+
+    prefix: Prefix
+    dst: Network
+    dev: str
+    via: Address | None
+    derive: bool
+    route: str
+    origin: str
+    gates: Gates
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all Routes together ask of a pod. `claims`: one per destination, long prefixes first.
+
+    `routes`: the names of those that select the pod. `skipped`: why none may.
+    """
+
+    claims: tuple[Claim, ...] = ()
+    told: tuple[Told, ...] = ()
+    routes: tuple[str, ...] = ()
+    skipped: str = ""
+
+    @cached_property
+    def lengths(self) -> Mapping[int, tuple[int, ...]]:
+        """Which lengths of prefixes are asked for, by version."""
+        return {
+            version: tuple({each.prefix.length for each in self.claims if each.prefix.version == version}) for version in (4, 6)
+        }
+
+    @cached_property
+    def gateways(self) -> Mapping[tuple[Address, str], None]:
+        """The gateways that entries name, each with the device."""
+        return dict.fromkeys((each.via, each.dev) for each in self.claims if each.via is not None)
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A Route with its Services as they are now: what it asks of each of its pods, and what is wrong whatever the pod."""
+
+    route: Route
+    claims: tuple[Claim, ...]
+    told: tuple[Told, ...]
+
+
+class Rulebook:
+    """All Routes and Services of one moment. `exclude`: namespaces that a Route concerns only if it names them."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        services: Iterable[Service],
+        cluster: Cluster = NOTHING_KNOWN,
+        exclude: Collection[str] = (),
+    ) -> None:
+        self._services = {(each.namespace, each.name): each for each in services}
+        self.cluster = completed(cluster, self._services.values())
+        self._exclude = frozenset(exclude)
+        usable = [each for each in routes if not each.is_unusable]
+        usable.sort(key=lambda each: (-each.priority, each.created, each.name))
+        self._expanded = tuple(self._expand(each) for each in usable)
+        self._asked: dict[tuple[tuple[int, int], ...], Asked] = {}
+
+    @property
+    def expanded(self) -> tuple[Expanded, ...]:
+        """Each Route that can be used, the one that wins among equally specific ones first."""
+        return self._expanded
+
+    def claims(self, pod: Pod) -> Asked:
+        """What is asked of the pod."""
+        if why := left_alone(pod):
+            return Asked(skipped=why)
+        matches = []
+        for number, each in enumerate(self._expanded):
+            how = self._specificity(each.route, pod)
+            if how is not None:
+                matches.append((-how, number))
+        key = tuple(sorted(matches))
+        found = self._asked.get(key)
+        if found is None:
+            found = self._asked[key] = self._merged(key)
+        return found
+
+    def selects(self, route: Route, pod: Pod) -> bool:
+        """Whether the Route is for the pod, if it can have routes at all."""
+        return not left_alone(pod) and not route.is_unusable and self._specificity(route, pod) is not None
+
+    def _specificity(self, route: Route, pod: Pod) -> int | None:
+        """How specific the selector is by which the Route has the pod; None where it has not."""
+        return specificity(route, pod, self.cluster.namespaces.get(pod.namespace), pod.namespace in self._exclude)
+
+    # -- from entries to claims
+
+    def _expand(self, route: Route) -> Expanded:
+        told: list[Told] = []
+        found: dict[Prefix, Claim] = {}
+        for claim in (*self._of_networks(route), *self._of_services(route, told)):
+            first = found.get(claim.prefix)
+            if first:
+                told.append(Told(route.name, "duplicate", claim.dst, f"{claim.origin}: {first.origin} has {claim.dst} already"))
+            elif why := self._closed(claim):
+                told.append(Told(route.name, "refused", claim.dst, f"{claim.origin}: {why}"))
+            else:
+                found[claim.prefix] = claim
+        return Expanded(route, tuple(found.values()), tuple(told))
+
+    def _of_networks(self, route: Route) -> Iterator[Claim]:
+        for each in route.networks:
+            via = None if isinstance(each.via, str) else each.via
+            derive = each.via == AUTO or (each.via == "" and route.derive)
+            yield Claim(prefix(each.dst), each.dst, each.dev, via, derive, route.name, each.place, route.gates)
+
+    def _of_services(self, route: Route, told: list[Told]) -> Iterator[Claim]:
+        for entry in route.services:
+            via = None if isinstance(entry.via, str) else entry.via
+            derive = entry.via == AUTO or (entry.via == "" and route.derive)
+            addresses = 0
+            for service in self._named(entry, route, told):
+                origin = f"{entry.place}: Service {service.namespace}/{service.name}"
+                for address in service.addresses:
+                    addresses += 1
+                    if via is not None and via.version != address.version:
+                        why = f"{origin}: {address} is not of the family of its gateway {via}: give it an entry of its own"
+                        told.append(Told(route.name, "refused", alone(address), why))
+                        continue
+                    yield Claim(host(address), alone(address), entry.dev, via, derive, route.name, origin, route.gates)
+            if entry.name == ALL and not addresses:
+                why = f"{entry.place}: no Service of namespace {entry.namespace} has an address of its own that it may have"
+                told.append(Told(route.name, "service", None, why))
+
+    def _named(self, entry: ServiceEntry, route: Route, told: list[Told]) -> Iterator[Service]:
+        """The Services of an entry that have addresses; of all of a namespace those which the Route may have."""
+        if entry.name == ALL:
+            for service in self._in_namespace.get(entry.namespace, ()):
+                if not why_none(service) and not any(self._closed_to(each, route.gates) for each in service.addresses):
+                    yield service
+            return
+        found = self._services.get((entry.namespace, entry.name))
+        why = why_none(found) if found else "there is no such Service"
+        if why:
+            told.append(Told(route.name, "service", None, f"{entry.place}: Service {entry.namespace}/{entry.name}: {why}"))
+        elif found:
+            yield found
+
+    @cached_property
+    def _in_namespace(self) -> Mapping[str, list[Service]]:
+        found: dict[str, list[Service]] = {}
+        for _, service in sorted(self._services.items()):
+            found.setdefault(service.namespace, []).append(service)
+        return found
+
+    # -- API server and DNS
+
+    def _closed(self, claim: Claim) -> str:
+        """Why the Route's gates do not allow the destination; "" where they do. The default route keeps what it must itself."""
+        if claim.prefix.is_default:
+            return ""
+        for closed, gate, what in self._guarded:
+            if not getattr(claim.gates, gate) and any(claim.prefix.covers(each) for each in closed):
+                return f"{claim.dst} has an address of {what}; the gate {gate.replace('_', '-')} allows it"
+        return ""
+
+    def _closed_to(self, address: Address, gates: Gates) -> bool:
+        return any(not getattr(gates, gate) and host(address) in closed for closed, gate, _ in self._guarded)
+
+    @cached_property
+    def _guarded(self) -> tuple[tuple[frozenset[Prefix], str, str], ...]:
+        """Addresses, the gate that allows routes to them, and what they are of."""
+        return (
+            (frozenset(map(host, self.cluster.apiservers)), "allow_apiserver", "the API server"),
+            (frozenset(map(host, self.cluster.dns)), "allow_dns", "the cluster's DNS"),
+        )
+
+    # -- conflicts
+
+    def _merged(self, matches: tuple[tuple[int, int], ...]) -> Asked:
+        """The claims of these Routes, the winning Route first."""
+        taken: dict[Prefix, tuple[Claim, int, Route]] = {}
+        told: list[Told] = []
+        for negative, number in matches:
+            expanded = self._expanded[number]
+            told += expanded.told
+            left_out = 0
+            for claim in expanded.claims:
+                winner = taken.get(claim.prefix)
+                if winner:
+                    why = _why_winning(winner[1], winner[2], -negative, expanded.route)
+                    text = f"{claim.origin}: Route '{winner[0].route}' has {claim.dst}: {why}"
+                    told.append(Told(claim.route, "conflict", claim.dst, text))
+                elif len(taken) >= ROUTES_MAX:
+                    left_out += 1
+                else:
+                    taken[claim.prefix] = claim, -negative, expanded.route
+            if left_out:
+                why = f"{left_out} of its routes are left out: a pod has {ROUTES_MAX} at most"
+                told.append(Told(expanded.route.name, "refused", None, why))
+        claims = sorted((claim for claim, _, _ in taken.values()), key=lambda claim: order(claim.prefix))
+        names = tuple(self._expanded[number].route.name for _, number in matches)
+        return Asked(tuple(claims), tuple(told), names)
+
+
+def order(dst: Prefix) -> tuple[int, int, int]:
+    """The order in which routes are made: long prefixes first, so that the default route comes when all others are there."""
+    return -dst.length, dst.version, dst.network
+
+
+def _why_winning(winner: int, route: Route, loser: int, other: Route) -> str:
+    """By what the first Route wins over the other."""
+    if winner != loser:
+        return "its selector is more specific"
+    if route.priority != other.priority:
+        return f"its priority is {route.priority}, not {other.priority}"
+    return "it is older" if route.created != other.created else "its name comes first"

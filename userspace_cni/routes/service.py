@@ -1,0 +1,303 @@
+"""Routes in this node's pods, in the agent: what is known, the thread that keeps them, and what is told of it.
+
+Nothing here waits for the API server. While it is away, what is known stays, and so does every route; the agent that starts then
+reads what its predecessor knew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import InvalidConfig, UserspaceError, of_kernel
+from userspace_cni.base.log import say
+from userspace_cni.base.routing import Network
+from userspace_cni.host.files import read_file, replace_file
+from userspace_cni.host.listening import DirectoryWatch
+from userspace_cni.host.pod_routes import PodRoutes
+from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
+from userspace_cni.routes.keeper import RouteKeeper
+from userspace_cni.routes.known import Known, as_json, from_json
+from userspace_cni.routes.passes import Passes, Rules, Visited
+from userspace_cni.routes.places import Places
+from userspace_cni.routes.rules import Told
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
+    from userspace_cni.base.routing import Wanted
+    from userspace_cni.base.settings import Settings
+    from userspace_cni.node.local import LocalNode
+    from userspace_cni.routes.watching import Watching
+
+ROUND_S: Final = 300.0
+"""A round that takes longer than this is stuck."""
+ADD_S: Final = 0.2
+"""How long the answer to an ADD waits for the routes of its pod at most."""
+FILE: Final = "routes.json"
+_MODE: Final = 0o600
+_KEPT_MAX: Final = 64 << 20
+
+
+class NodeRoutes:
+    """What the agent does for routes in pods. After `start` its methods may be called from any thread."""
+
+    def __init__(self, node: LocalNode) -> None:
+        settings = node.settings
+        self._node = node
+        self._passes, self._places = composed(node)
+        self._kept = self._last = self._read_kept()
+        self._keeper = RouteKeeper(self._passes, self._places, self._learn, lambda: None)
+        self._watching: Watching | None = None
+        self._file_problem = ""
+        results = f"{settings.cni_cache_dir}/results"
+        self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.root)]
+        if settings.routes_file:
+            directory = os.path.dirname(settings.routes_file)  # noqa: PTH120 - the host's path, which root.path translates
+            self._watches.append(DirectoryWatch(self._keeper.ask, directory, "the file of routes", node.root))
+
+    def start(self) -> None:
+        """Make the pods' routes so, and keep them. Raises Unavailable."""
+        if self._node.has_account():
+            from userspace_cni.routes.watching import Watching
+
+            self._watching = Watching(self._node.clients.of("").session, self._node.name, self._keeper.ask)
+            self._watching.start()
+        elif not self._node.settings.routes_file:
+            say("warning", "neither Route objects nor a file can be read: no routes are kept", look="kubeconfig, routes_file")
+        self._keeper.ask()
+        self._keeper.start()
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        """Change nothing any more; the routes stay."""
+        self._keeper.stop()
+        for watch in self._watches:
+            watch.stop()
+        if self._watching:
+            self._watching.stop()
+
+    def ask(self) -> None:
+        """Read again what may be read again. Never waits."""
+        self._keeper.ask()
+
+    def look(self, deadline: Deadline) -> None:
+        """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
+        self._keeper.look(deadline)
+
+    def before_answer(self) -> None:
+        """Wait a moment for the routes of a pod that was just attached, so that its application starts with them. Never fails."""
+        if self._passes.routes or self._watching:
+            self._keeper.after(ADD_S)
+
+    def gauges(self) -> dict[str, Callable[[], float]]:
+        """Numbers for metrics, by name."""
+
+        def pods(state: str) -> Callable[[], float]:
+            return lambda: sum(each.state == state for each in self._passes.visited.values())
+
+        return {
+            "route_pods_applied": pods("applied"),
+            "route_pods_skipped": pods("skipped"),
+            "route_pods_failed": pods("failed"),
+            "routes_in_pods": lambda: sum(len(each.resolved.wanted) for each in self._passes.visited.values()),
+            "route_conflicts": lambda: sum(
+                told.kind == "conflict" for each in self._passes.visited.values() for told in each.asked.told
+            ),
+            "route_looks": lambda: self._keeper.looks,
+            "route_round_seconds": lambda: self._keeper.seconds,
+            "route_cache_unreadable": lambda: self._places.unreadable,
+        }
+
+    def problems(self) -> list[str]:
+        """The reasons why this part of the process no longer works."""
+        found = []
+        if not self._keeper.alive:
+            found.append("the thread that keeps the routes of pods is dead")
+        elif self._keeper.busy and time.monotonic() - self._keeper.beat > ROUND_S:
+            found.append(f"a round of keeping routes has not come to an end for {ROUND_S:.0f} s")
+        if self._watching and not self._watching.alive:
+            found.append("a thread that follows objects for routes is dead")
+        if not all(watch.alive for watch in self._watches):
+            found.append("a thread that notices new sandboxes or another file of routes is dead")
+        return found
+
+    def described(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {
+            **described(self._passes),
+            "problems": {
+                **({"api": self._watching.problem} if self._watching and self._watching.problem else {}),
+                **({"file": self._file_problem} if self._file_problem else {}),
+                **self._places.problems,
+                **({"rounds": self._keeper.problem} if self._keeper.problem else {}),
+            },
+            "unreadable": self._places.unreadable,
+        }
+
+    def _learn(self) -> Known:
+        """What is known now, which is kept when it has changed."""
+        before = self._last
+        known = self._watching.known(before) if self._watching else replace(before, has_api=False, objects=())
+        try:
+            known = replace(known, from_file=read_routes_file(self._node))
+            self._file_problem = ""
+        except UserspaceError as error:
+            if str(error) != self._file_problem:
+                say("warning", "the file of routes cannot be read; what was in it stays", error=error)
+            self._file_problem = str(error)
+        known = with_ranges(known, self._node.settings)
+        self._last = known
+        if self._watching:
+            self._passes.learn(known)
+            self._watching.follow(self._passes.routes)
+        if known != self._kept:
+            self._keep(known)
+        return known
+
+    def _read_kept(self) -> Known:
+        try:
+            return read_kept(self._node)
+        except UserspaceError as error:
+            say("warning", "what the former agent knew of routes cannot be read", error=error)
+            return Known()
+
+    def _keep(self, known: Known) -> None:
+        """Keep what is known for the next agent. It is whole or the former one, and needs no flush: it is read again anyway."""
+        state = self._node.root.path(self._node.settings.state_dir)
+        try:
+            dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                replace_file(dirfd, FILE, as_json(known), _MODE)
+            finally:
+                os.close(dirfd)
+        except (OSError, UserspaceError) as error:
+            say("warning", "what is known of routes cannot be kept for the next agent", error=repr(error))
+        else:
+            self._kept = known
+
+
+def composed(node: LocalNode) -> tuple[Passes, Places]:
+    """The passes over the pods of `node`, and where those are found."""
+    settings = node.settings
+    kernel = PodRoutes(settings.route_protocol, (settings.switch_netns,), node.root)
+    rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
+    return Passes(kernel, rules), Places(node, None)
+
+
+def read_kept(node: LocalNode) -> Known:
+    """What the agent of this state directory knew last; nothing where there was none. Raises UserspaceError."""
+    state = node.root.path(node.settings.state_dir)
+    what = f"reading {node.settings.state_dir}/{FILE}"
+    try:
+        dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Known()
+    except OSError as error:
+        raise of_kernel(what, error, "it takes root") from error
+    try:
+        content = read_file(dirfd, FILE, _KEPT_MAX)
+        return Known() if content is None else from_json(content.decode())
+    except OSError as error:
+        raise of_kernel(what, error, "it takes root") from error
+    except ValueError as error:
+        raise InvalidConfig(what, str(error)) from error
+    finally:
+        os.close(dirfd)
+
+
+def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
+    """The Route objects of `routes_file`; none where the setting is empty or the file is absent. Raises UserspaceError."""
+    path = node.settings.routes_file
+    if not path:
+        return ()
+    try:
+        with open(node.root.path(path), encoding="utf-8") as file:  # noqa: PTH123 - the host's path
+            text = file.read(BYTES_MAX + 1)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise of_kernel(f"reading {path}", error, "the setting routes_file") from error
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"{path} is not UTF-8", "the setting routes_file") from error
+    return objects_in(parsed(text, path), path)
+
+
+def with_ranges(known: Known, settings: Settings) -> Known:
+    """What is known, with the networks of the cluster that the settings name."""
+    from ipaddress import ip_network
+
+    named: tuple[IPv4Network | IPv6Network, ...] = tuple(map(ip_network, settings.route_cluster_ranges))
+    return replace(known, cluster=replace(known.cluster, service_ranges=named))
+
+
+# -- in words --------------------------------------------------------------------------------------------------------------------
+
+
+def described(passes: Passes) -> dict[str, Any]:
+    """Routes and pods, as JSON values."""
+    visited = sorted(passes.visited.values(), key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
+    told = {each.route.name: each.told for each in passes.book.expanded}
+    counts: dict[str, dict[str, int]] = {}
+    for each in visited:
+        for name in each.asked.routes:
+            count = counts.setdefault(name, {"matched": 0, "applied": 0, "skipped": 0, "failed": 0})
+            count["matched"] += 1
+            if each.state in count:
+                count[each.state] += 1
+    nothing = {"matched": 0, "applied": 0, "skipped": 0, "failed": 0}
+    return {
+        "routes": [
+            {
+                "name": each.name,
+                "generation": each.generation,
+                "usable": not each.is_unusable,
+                "problems": list(each.problems),
+                "remarks": list(each.remarks),
+                "told": _texts(told.get(each.name, ())),
+                "pods": counts.get(each.name, nothing),
+            }
+            for each in passes.routes
+        ],
+        "pods": [described_pod(each) for each in visited],
+    }
+
+
+def described_pod(visited: Visited) -> dict[str, Any]:
+    """What the last look at a pod showed, as JSON values."""
+    outcome = visited.outcome
+    return {
+        "namespace": visited.pod.namespace,
+        "name": visited.pod.name,
+        "uid": visited.pod.uid,
+        "sandbox": visited.located.place.sandbox,
+        "netns": visited.located.place.path,
+        "source": visited.located.source,
+        "state": visited.state,
+        "host_network": visited.host,
+        "routes": list(visited.asked.routes),
+        "wanted": [{**_wanted(each.wanted), "route": each.asked_by, "why": each.why} for each in visited.resolved.wanted],
+        "skipped": _texts(visited.resolved.skipped),
+        "refused": [*_texts(visited.resolved.refusals), *(outcome.refused if outcome else ())],
+        "conflicts": _texts(each for each in visited.asked.told if each.kind == "conflict"),
+        "overridden": [_shown(each) for each in visited.resolved.overridden],
+        "problem": visited.problem,
+    }
+
+
+def _wanted(wanted: Wanted) -> dict[str, Any]:
+    return {"dst": _shown(wanted.dst), "dev": wanted.dev, "via": str(wanted.via or ""), "metric": wanted.metric}
+
+
+def _shown(dst: Network) -> str:
+    return str(dst) if dst.prefixlen else f"default ({'IPv4' if dst.version == 4 else 'IPv6'})"
+
+
+def _texts(told: Any) -> list[str]:
+    found: list[Told] = list(told)
+    return [f"{each.route}: {each.text}" for each in found]
