@@ -21,7 +21,8 @@ CONFIGURATION_DATA = "userspace/configuration-data"
 class Pod:
     """One pod; `volume` is the source of its volume `shared-dir` in the spec, {} for no such volume.
 
-    `host_ports`: which port of the node's leads to which of the pod's, by TCP.
+    `host_ports`: which port of the node's leads to which of the pod's, by TCP. `host_network`: it has the node's network; only a
+    runtime is told.
     """
 
     name: str = "app"
@@ -30,6 +31,7 @@ class Pod:
     volume: Mapping[str, Any] = field(default_factory=dict)
     mount_path: str = MAPPED_DIR
     host_ports: Mapping[int, int] = field(default_factory=dict)
+    host_network: bool = False
 
     @property
     def args(self) -> str:

@@ -123,12 +123,13 @@ class Cri:
         return str(answer.stdout.decode())
 
     def _config(self, pod: Pod, annotations: Mapping[str, str] | None = None, attempt: int = 0) -> dict[str, Any]:
+        network = self._messages.NODE if pod.host_network else self._messages.POD
         return {
             "metadata": {"name": pod.name, "uid": pod.uid, "namespace": pod.namespace, "attempt": attempt},
-            "hostname": pod.name,
+            "hostname": "" if pod.host_network else pod.name,
             "port_mappings": [{"host_port": host, "container_port": inside} for host, inside in pod.host_ports.items()],
             "annotations": dict(annotations or {}),
-            "linux": {"cgroup_parent": self._cgroup},
+            "linux": {"cgroup_parent": self._cgroup, "security_context": {"namespace_options": {"network": network}}},
         }
 
     def _call(self, name: str, timeout: float = CALL_S, wait_for_ready: bool = False, **request: Any) -> Any:

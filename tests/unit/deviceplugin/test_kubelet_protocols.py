@@ -1,4 +1,4 @@
-"""The messages are the kubelet's on the wire, and the generated modules are made of the files beside them."""
+"""The messages are the kubelet's on the wire; these and the runtime's generated modules are made of the files beside them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
 from userspace_cni.host.podresources import v1_pb2 as v1
 
 ROOT = Path(__file__).resolve().parents[3]
-DIRECTORIES = ("userspace_cni/deviceplugin/protocol", "userspace_cni/host/podresources")
+DIRECTORIES = ("userspace_cni/deviceplugin/protocol", "userspace_cni/host/cri", "userspace_cni/host/podresources")
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
-def test_generated_modules_of_the_kubelets_protocols(directory: str, tmp_path: Path) -> None:
+def test_generated_modules(directory: str, tmp_path: Path) -> None:
     """The command in the package's docstring makes exactly the modules that are there."""
     assert (
         f"grpc_tools.protoc -I. --python_out=. --pyi_out=. {directory}/*.proto" in (ROOT / directory / "__init__.py").read_text()

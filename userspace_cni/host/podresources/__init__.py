@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.host.unix_rpc import Connection
 
 ASK_S: Final = 2.0
 """The kubelet answers from its memory, in milliseconds."""
@@ -32,27 +31,15 @@ def devices_of(namespace: str, pod: str, kubelet_dir: str, deadline: Deadline) -
     `kubelet_dir`: the kubelet's root directory as this process sees it. A pod that the kubelet does not know has none. Raises
     Unavailable when it does not answer.
     """
-    import grpc
-
     from userspace_cni.host.podresources import v1_pb2
 
     path = f"{kubelet_dir}/{_SOCKET}"
     what = f"asking the kubelet for the devices of pod {namespace}/{pod}"
     seconds = min(ASK_S, deadline.require(what))
-    options = (("grpc.max_receive_message_length", _ANSWER_MAX), ("grpc.enable_http_proxy", 0))
-    with grpc.insecure_channel(f"unix:{quote(path)}", options=options) as channel:
-        ask = channel.unary_unary(
-            "/v1.PodResourcesLister/List",
-            request_serializer=v1_pb2.ListPodResourcesRequest.SerializeToString,
-            response_deserializer=v1_pb2.ListPodResourcesResponse.FromString,
-        )
-        try:
-            answer = ask(v1_pb2.ListPodResourcesRequest(), timeout=seconds)
-        except grpc.RpcError as error:
-            raise Unavailable(
-                f"{what}: {error.code().name}: {error.details()}",
-                f"its pod-resources API is at {path}: does the kubelet run? is the setting kubelet_dir right?",
-            ) from None
+    details = f"its pod-resources API is at {path}: does the kubelet run? is the setting kubelet_dir right?"
+    with Connection(path, _ANSWER_MAX, details) as kubelet:
+        request = v1_pb2.ListPodResourcesRequest()
+        answer = kubelet.ask(what, "/v1.PodResourcesLister/List", request, v1_pb2.ListPodResourcesResponse, seconds)
     found: dict[str, tuple[str, ...]] = {}
     for known in answer.pod_resources:
         if (known.namespace, known.name) == (namespace, pod):
