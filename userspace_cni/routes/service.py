@@ -187,7 +187,12 @@ def composed(node: LocalNode) -> tuple[Passes, Places]:
     settings = node.settings
     kernel = PodRoutes(settings.route_protocol, (settings.switch_netns,), node.root)
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
-    return Passes(kernel, rules), Places(node, None)
+    cri = None
+    if settings.cri_socket:
+        from userspace_cni.host.cri import Cri
+
+        cri = Cri(settings.cri_socket, node.root)
+    return Passes(kernel, rules), Places(node, cri)
 
 
 def read_kept(node: LocalNode) -> Known:
