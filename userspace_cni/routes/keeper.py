@@ -63,7 +63,9 @@ class RouteKeeper(Loop):
             self.busy = True
             try:
                 self._passes.learn(self._learn())
-                self.looks += self._passes.visit(self._places.located(self._passes.wanted()), everything=everything)
+                everything = everything or self._passes.overdue
+                located = self._places.located(None if everything else self._passes.wanted())
+                self.looks += self._passes.visit(located, everything=everything)
                 self._told()
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 if self.problem != repr(error):

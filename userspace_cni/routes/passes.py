@@ -106,10 +106,14 @@ class Passes:
             return None
         return [uid for uid, pod in self._known.pods.items() if self.book.claims(pod).claims]
 
+    @property
+    def overdue(self) -> bool:
+        """Whether it is time to look at everything: at first, and every ten minutes."""
+        return self._clock() >= self._resync
+
     def visit(self, located: Iterable[Located], *, everything: bool = False) -> int:
         """Look at the pods that are due, or at `everything`, and make their routes so; how many were looked at."""
         now = self._clock()
-        everything = everything or now >= self._resync
         if everything:
             self._resync = now + RESYNC_S
         pods = {each.place.sandbox: (each, pod) for each in located if (pod := self._pod(each))}

@@ -6,6 +6,7 @@ asked for the pods of which the others do not tell, for each of these is a reque
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -46,6 +47,7 @@ class Places:
         self._node = node
         self._cache = CniCache(node.settings.cni_cache_dir, node.root)
         self._runtime = runtime
+        self._socket = node.root.path(node.settings.cri_socket) if node.settings.cri_socket else ""
         self.problems: Mapping[Source, str] = {}
         """Which sources cannot be read now, and why."""
 
@@ -71,7 +73,7 @@ class Places:
                 found.setdefault(each.id, _located(each, "cache"))
         except UserspaceError as error:
             problems["cache"] = str(error)
-        if self._runtime:
+        if self._runtime and os.path.exists(self._socket):  # noqa: PTH110 - as the host calls it, through another root
             missing = None if wanted is None else set(wanted) - {each.uid for each in found.values()}
             try:
                 for each in self._runtime.sandboxes(missing) if missing is None or missing else ():

@@ -1,0 +1,256 @@
+"""Routes in pods as an agent keeps them: from a file, and from objects of the API, in real namespaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.cluster_objects import node
+from tests.lab.kube.definitions import define_all
+from tests.lab.network.dual_pod import DualPod, dual_pod
+from tests.lab.node import agent
+from tests.lab.switch.switch import wait_until
+
+OURS = 148
+
+
+@dataclass
+class Routed:
+    """An agent with routes, and a pod web-0 of another CNI plugin, of which the runtime's cache tells."""
+
+    live: LiveNode
+    pod: DualPod
+    cache: Path
+    file: Path
+    api: ApiServer | None = None
+
+    def cached(self, name: str = "web-0", uid: str = "u-web-0", sandbox: str = "a" * 64, path: str = "") -> Path:
+        """The file of a sandbox, as libcni writes it."""
+        args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", uid]]
+        interfaces = [{"name": "eth0", "sandbox": path or self.pod.path}]
+        content = {"kind": "cniCacheV1", "containerId": sandbox, "cniArgs": args, "result": {"interfaces": interfaces}}
+        made = self.cache / "results" / f"net-{sandbox}-eth0"
+        made.write_text(json.dumps(content))
+        return made
+
+    def page(self) -> dict[str, Any]:
+        """What the agent says."""
+        status, body = self.live.page("/api/v1/routes")
+        assert status == 200, body
+        return dict(body)
+
+    def routes(self, version: int = 4) -> list[str]:
+        """Routes of ours in the pod."""
+        return [each.removesuffix(f" {OURS}") for each in self.pod.routes(version) if each.endswith(f" {OURS}")]
+
+    def wait(self, *routes: str, version: int = 4) -> None:
+        """Until these are the routes of ours in the pod."""
+        wait_until(lambda: self.routes(version) == list(routes), 20, f"routes {routes}; it has {self.routes(version)}")
+
+    def told(self, pod: str, what: str) -> list[str]:
+        """What is said of the pod: "skipped", "refused" or "conflicts"."""
+        [found] = [each for each in self.page()["pods"] if each["name"] == pod]
+        return list(found[what])
+
+
+@pytest.fixture
+def routed(live: LiveNode, tmp_path: Path) -> Iterator[Routed]:
+    """No cluster: the file alone."""
+    (tmp_path / "cni" / "results").mkdir(parents=True)
+    (tmp_path / "routes").mkdir()
+    with dual_pod() as pod:
+        made = Routed(live, pod, tmp_path / "cni", tmp_path / "routes" / "cr-config.json")
+        live.settings |= {
+            "USERSPACE_CNI_ROUTES": "true",
+            "USERSPACE_CNI_ROUTES_FILE": str(made.file),
+            "USERSPACE_CNI_CNI_CACHE_DIR": str(made.cache),
+            "USERSPACE_CNI_CRI_SOCKET": str(tmp_path / "none.sock"),
+        }
+        yield made
+        live.close()
+
+
+@pytest.fixture
+def clustered(routed: Routed) -> Iterator[Routed]:
+    """A node n1 of a cluster that has the pod."""
+    with ApiServer() as api:
+        define_all(api)
+        api.add(node("n1", "192.0.2.11"))
+        api.add_pod(pod_object())
+        routed.api = api
+        routed.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(routed.live.directory)
+        routed.live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        routed.cached()
+        yield routed
+        routed.live.close()
+
+
+def pod_object(name: str = "web-0", **metadata: Any) -> dict[str, Any]:
+    """A pod of the node, as the API has it."""
+    about = {"name": name, "namespace": "default", "uid": f"u-{name}", "labels": {"app": "web"}, **metadata}
+    return {"metadata": about, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}}
+
+
+def route(name: str, **spec: Any) -> dict[str, Any]:
+    """A Route object."""
+    return {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": name}, "spec": {"route": [], "svc": [], **spec}}
+
+
+def service(name: str, *addresses: str) -> dict[str, Any]:
+    """A Service with these ClusterIPs."""
+    spec = {"type": "ClusterIP", "clusterIP": addresses[0], "clusterIPs": list(addresses)}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def test_a_file_without_a_cluster(routed: Routed) -> None:
+    """Its routes come, change and go with it, in a container that comes later, too; a wrong file changes nothing."""
+    routed.file.write_text(json.dumps([{"route": "172.16.0.0/16 ", "dev": "eth1"}, {"svc": "a/b", "dev": "eth1"}]))
+    routed.live.start()
+    before = routed.pod.routes()
+    routed.cached()
+    routed.wait("172.16.0.0/16 - eth1")
+    assert "there is no cluster" in routed.page()["routes"][0]["problems"][0]
+    routed.file.write_text("[{]")
+    wait_until(lambda: "file" in routed.page()["problems"], 20, "the fault to be told")
+    routed.wait("172.16.0.0/16 - eth1")
+    routed.file.write_text(json.dumps([{"route": "default", "dev": "eth1", "via": "10.2.0.1"}]))
+    routed.wait("default 10.2.0.1 eth1")
+    assert routed.pod.way("198.51.100.1") == "eth1"
+    routed.file.unlink()
+    routed.wait()
+    assert routed.pod.routes() == before
+
+
+def test_routes_outlive_the_agent(routed: Routed) -> None:
+    """They stay while no agent is there, whether it ended or was killed; the next one takes out what is no longer asked for."""
+    routed.cached()
+    routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"}]))
+    routed.live.start()
+    routed.wait("172.16.0.0/16 - eth1", "172.17.0.0/16 - eth1")
+    routed.live.kill()
+    routed.file.write_text(json.dumps([{"route": "172.17.0.0/16", "dev": "eth1"}]))
+    assert len(routed.routes()) == 2
+    routed.live.start()
+    routed.wait("172.17.0.0/16 - eth1")
+    assert routed.live.end() == 0
+    assert routed.routes() == ["172.17.0.0/16 - eth1"]
+
+
+def test_objects_and_services(clustered: Routed) -> None:
+    """Routes, Services, labels and devices: each change is followed while the pod runs."""
+    api = clustered.api
+    assert api
+    entry = {"dst": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"}
+    api.add(route("one", route=[entry], svc=[svc()], pods=[{"labels": {"app": "web"}}]))
+    clustered.live.start()
+    clustered.wait("172.16.0.0/16 10.2.0.1 eth1")
+    assert "there is no such Service" in clustered.page()["routes"][0]["told"][0]
+    api.add(service("nginx", "10.96.0.7", "fd96::7"), "default")
+    clustered.wait("10.96.0.7 - eth1", "172.16.0.0/16 10.2.0.1 eth1")
+    clustered.wait("fd96::7 - eth1", version=6)
+    api.objects("services").remove("default", "nginx")
+    api.add(service("nginx", "10.96.0.8"), "default")
+    clustered.wait("10.96.0.8 - eth1", "172.16.0.0/16 10.2.0.1 eth1")
+    api.change("default", "web-0", {"metadata": {"labels": {"app": "other"}}})
+    clustered.wait()
+    api.change("default", "web-0", {"metadata": {"labels": {"app": "web"}}})
+    clustered.wait("10.96.0.8 - eth1", "172.16.0.0/16 10.2.0.1 eth1")
+    api.objects("routes.k8s.ovn.org").remove("", "one")
+    clustered.wait()
+
+
+def svc() -> dict[str, str]:
+    """An entry of a Service."""
+    return {"namespace": "default", "name": "nginx", "dev": "eth1"}
+
+
+def test_who_wins(clustered: Routed) -> None:
+    """Of two Routes for one destination the more specific one; the other one is told, and takes its place when that goes."""
+    api = clustered.api
+    assert api
+    api.add(route("all", route=[{"dst": "172.16.0.0/16", "dev": "eth0"}]))
+    api.add(route("pod", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}], pods=[{"namespace": "default", "name": "web-0"}]))
+    clustered.live.start()
+    clustered.wait("172.16.0.0/16 - eth1")
+    assert "Route 'pod' has 172.16.0.0/16: its selector is more specific" in clustered.told("web-0", "conflicts")[0]
+    api.objects("routes.k8s.ovn.org").remove("", "pod")
+    clustered.wait("172.16.0.0/16 - eth0")
+
+
+def test_a_sandbox_that_is_not_proven(clustered: Routed) -> None:
+    """Of a pod that the API does not have on this node with that UID, and one of the node's own network, nothing is touched."""
+    api = clustered.api
+    assert api
+    api.add(route("all", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
+    with dual_pod() as stranger, dual_pod() as second:
+        clustered.cached("web-0", "u-former", "b" * 64, stranger.path)
+        api.add_pod(pod_object("late"))
+        clustered.cached("late", "u-late", "c" * 64, "/proc/self/ns/net")
+        clustered.live.start()
+        clustered.wait("172.16.0.0/16 - eth1")
+        assert stranger.routes() == ["default 10.1.0.1 eth0 3"]
+        assert [each["host_network"] for each in clustered.page()["pods"] if each["name"] == "late"] == [True]
+        api.add_pod(pod_object("second"))
+        clustered.cached("second", "u-second", "d" * 64, second.path)
+        wait_until(lambda: "172.16.0.0/16 - eth1 148" in second.routes(), 20, "the routes of a pod that came later")
+
+
+def test_a_device_that_comes_later(clustered: Routed) -> None:
+    """A pod without the device is left alone, and has the route once it is attached."""
+    api = clustered.api
+    assert api
+    clustered.pod.ip("link", "set", "eth1", "name", "later")
+    api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
+    clustered.live.start()
+    wait_until(lambda: clustered.told("web-0", "skipped") if clustered.page()["pods"] else [], 20, "the pod to be skipped")
+    for each in (("down",), ("name", "eth1"), ("up",)):
+        clustered.pod.ip("link", "set", "later" if each != ("up",) else "eth1", *each)
+    agent.get(clustered.live.socket, "/api/v1/routes", "POST")
+    clustered.wait("172.16.0.0/16 - eth1")
+
+
+def test_without_the_api_server(clustered: Routed) -> None:
+    """While it is away everything stays, also through a new agent; what changed meanwhile is followed when it is back."""
+    api = clustered.api
+    assert api
+    api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}], pods=[{"labels": {"app": "web"}}]))
+    clustered.live.start()
+    clustered.wait("172.16.0.0/16 - eth1")
+    clustered.live.kill()
+    api.faults.append(Fault(status=503))
+    clustered.pod.ip("route", "flush", "proto", str(OURS))
+    clustered.live.start()
+    clustered.wait("172.16.0.0/16 - eth1")
+    api.faults.clear()
+    api.objects("routes.k8s.ovn.org").remove("", "one")
+    clustered.wait()
+
+
+def test_what_is_refused(clustered: Routed) -> None:
+    """Entries that cannot be are told by name, the others are made; the API server's address takes a gate."""
+    api = clustered.api
+    assert api
+    api.add(service("kubernetes", "10.96.0.1"), "default")
+    entries = [
+        {"dst": "169.254.169.254/32", "dev": "eth1"},
+        {"dst": "10.96.0.0/16", "dev": "eth1"},
+        {"dst": "172.16.0.0/16", "dev": "lo"},
+        {"dst": "172.17.0.0/16", "dev": "eth1", "via": "192.0.2.9"},
+        {"dst": "172.18.0.0/16", "dev": "eth1"},
+    ]
+    api.add(route("one", route=entries))
+    clustered.live.start()
+    clustered.wait("172.18.0.0/16 - eth1")
+    page = clustered.page()
+    [told] = page["routes"]
+    assert ["link-local" in told["problems"][0], "'lo'" in told["problems"][1]] == [True, True]
+    assert "the gate allow-apiserver allows it" in told["told"][0]
+    assert "192.0.2.9" in clustered.told("web-0", "refused")[0]
+    assert clustered.live.metric("route_pods_failed") == 1
