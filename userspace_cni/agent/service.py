@@ -225,7 +225,7 @@ class Agent:
             return None
         from userspace_cni.routes.service import NodeRoutes
 
-        routes = NodeRoutes(self.node)
+        routes = NodeRoutes(self.node, self.network.told_routes)
         for name, look in routes.gauges().items():
             self.metrics.add_gauge(name, look)
         return routes

@@ -20,15 +20,20 @@ class Kept:
     created: str
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
+    generation: int = 0
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What a node reports: its NodeState. `wishes` and `subnets` are as in its status."""
+    """What a node reports: its NodeState. `wishes`, `subnets` and `routes` are as in its status.
+
+    `routes`: None where the node has no part in Routes.
+    """
 
     uid: str
     wishes: Sequence[Mapping[str, Any]]
     subnets: Sequence[Mapping[str, Any]]
+    routes: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Cluster:
     provider_networks: Mapping[str, Kept] = field(default_factory=dict)
     vlans: Mapping[str, Kept] = field(default_factory=dict)
     subnets: Mapping[str, Kept] = field(default_factory=dict)
+    routes: Mapping[str, Kept] = field(default_factory=dict)
     states: Mapping[str, Reported] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     addresses: Mapping[str, Address] = field(default_factory=dict)
@@ -67,16 +73,18 @@ class Cluster:
 
 
 def kept(thing: Mapping[str, Any]) -> Kept:
-    """What is kept of a ProviderNetwork, Vlan or Subnet. Raises KeyError for what is no object."""
+    """What is kept of a ProviderNetwork, Vlan, Subnet or Route. Raises KeyError for what is no object."""
     metadata = thing["metadata"]
     version, created = text(metadata, "resourceVersion"), text(metadata, "creationTimestamp")
-    return Kept(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"))
+    generation = number(metadata, "generation")
+    return Kept(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"), generation)
 
 
 def reported(thing: Mapping[str, Any]) -> Reported:
     """What is kept of a NodeState. Raises KeyError for what is no object."""
     status = table(thing, "status")
-    return Reported(thing["metadata"]["uid"], tables(status, "wishes"), tables(status, "subnets"))
+    routes = tables(status, "routes") if "routes" in status else None
+    return Reported(thing["metadata"]["uid"], tables(status, "wishes"), tables(status, "subnets"), routes)
 
 
 def node(thing: Mapping[str, Any]) -> Node:

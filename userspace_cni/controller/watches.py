@@ -10,12 +10,13 @@ from userspace_cni.controller.cluster import Cluster
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.list_watch import Pace
 from userspace_cni.kube.object_watch import ObjectWatch
-from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
 
 _KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...]] = (
     ("provider_networks", PROVIDER_NETWORKS, cluster.kept),
     ("vlans", VLANS, cluster.kept),
     ("subnets", SUBNETS, cluster.kept),
+    ("routes", ROUTES, cluster.kept),
     ("states", NODE_STATES, cluster.reported),
     ("nodes", NODES, cluster.node),
     ("addresses", IPS, cluster.address),
@@ -52,8 +53,9 @@ class Watches:
         return [each.problem for each in self._watches.values() if each.problem]
 
     def cluster(self) -> Cluster | None:
-        """What is known; None until there was a complete list of each kind."""
+        """What is known; None until there was a complete list of each kind. Routes may be another program's matter: none then."""
         known: dict[str, Any] = {name: each.objects() for name, each in self._watches.items()}
+        known["routes"] = known["routes"] or {}
         return None if None in known.values() else Cluster(**known, nodes_watched=not self._watches["nodes"].problem)
 
     def counts(self) -> Mapping[str, Callable[[], float]]:

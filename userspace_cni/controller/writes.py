@@ -6,13 +6,15 @@ object whose last write is not seen yet is left alone until it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from userspace_cni.controller.cluster import Cluster, Kept, tables, text
+from userspace_cni.controller.route_statuses import route_status
 from userspace_cni.controller.statuses import NODE_RANGES, Sums, is_written
-from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
 
 Version = tuple[Resource, str, str, str]
 """An object as it was: its resource, name, UID and resourceVersion."""
@@ -47,7 +49,12 @@ class Garbage:
 def summaries(cluster: Cluster, held: Collection[str], now: str) -> Iterator[Summary]:
     """The statuses that are not as they should be. `held`, `now`: as `Sums` has them."""
     sums = Sums(cluster, held, now)
-    status_of = {SUBNETS: sums.subnet, PROVIDER_NETWORKS: sums.provider_network, VLANS: sums.vlan}
+    status_of: Mapping[Resource, Callable[[str], dict[str, Any]]] = {
+        SUBNETS: sums.subnet,
+        PROVIDER_NETWORKS: sums.provider_network,
+        VLANS: sums.vlan,
+        ROUTES: partial(route_status, cluster=cluster, now=now),
+    }
     for resource, name, kept in _summed_up(cluster):
         status = status_of[resource](name)
         if not is_written(status, kept.status):
@@ -62,7 +69,13 @@ def versions(cluster: Cluster) -> frozenset[Version]:
 
 def _summed_up(cluster: Cluster) -> Iterator[tuple[Resource, str, Kept]]:
     """The objects with a status of ours. Ranges of nodes come first: pods wait for them."""
-    for resource, objects in ((SUBNETS, cluster.subnets), (PROVIDER_NETWORKS, cluster.provider_networks), (VLANS, cluster.vlans)):
+    kinds = (
+        (SUBNETS, cluster.subnets),
+        (PROVIDER_NETWORKS, cluster.provider_networks),
+        (VLANS, cluster.vlans),
+        (ROUTES, cluster.routes if any(state.routes is not None for state in cluster.states.values()) else {}),
+    )
+    for resource, objects in kinds:
         yield from ((resource, name, kept) for name, kept in sorted(objects.items()))
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
     from userspace_cni.node.reporting import Report
+    from userspace_cni.node.state import RouteUse
 
 PURSUIT_S: Final = 300.0
 """A pursuit that takes longer than this is stuck: a wish has 20 s, and goes back in as many."""
@@ -61,9 +62,11 @@ class NodeNetwork:
         self._watch.start()
         self.concerns.start()
         settings = self._node.settings
-        if not (settings.network_objects or self._reads_annotations):
+        if not (settings.network_objects or self._reads_annotations or settings.routes):
             return
         if not self._node.has_account():
+            if settings.routes and not settings.network_objects:
+                return  # a host without a cluster
             say("warning", "objects of the API cannot be followed", problem="no credentials; see the setting kubeconfig")
             return
         from userspace_cni.dataplane.chassis import chassis
@@ -72,10 +75,11 @@ class NodeNetwork:
         from userspace_cni.node.reporting import Report
 
         session = self._node.clients.of("").session
-        wishes = WISHES if settings.network_objects else ()
-        self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
-        self._objects.start()
-        if settings.network_objects:
+        if settings.network_objects or self._reads_annotations:
+            wishes = WISHES if settings.network_objects else ()
+            self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
+            self._objects.start()
+        if settings.network_objects or settings.routes:
             self._report = Report(
                 Objects(session),
                 self._node.name,
@@ -83,7 +87,8 @@ class NodeNetwork:
                 kubeovn=settings.kubeovn_annotations,
             )
             self._report.start()
-            self._node.subnets.start(session, self._objects)
+            if settings.network_objects and self._objects:
+                self._node.subnets.start(session, self._objects)
             self.ask()  # a pursuit tells what there is; before that nothing is reported
 
     def stop(self) -> None:
@@ -107,6 +112,11 @@ class NodeNetwork:
         """Read the wishes of the settings again, pursue all, and wait for it. Raises Unavailable at the deadline."""
         self._sources.settings.read_again()
         return self._keeper.pursue(deadline)
+
+    def told_routes(self, routes: Sequence[RouteUse]) -> None:
+        """Report what this node has of Routes, too. Never waits."""
+        if self._report:
+            self._report.told_routes(routes)
 
     @property
     def standings(self) -> Sequence[Standing]:

@@ -19,7 +19,7 @@ from userspace_cni.base.errors import UserspaceError, combined
 from userspace_cni.base.loops import Loop, longer
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODE_STATES, NODES
-from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, SubnetUse, labels, notes, status
+from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, RouteUse, SubnetUse, labels, notes, status
 
 MANAGER: Final = "userspace-cni-agent"
 """Our name as the owner of fields."""
@@ -58,6 +58,7 @@ class Report(Loop):
         self._pace = pace or Pace()
         self._standings: Sequence[Standing] | None = None
         self._subnets: Sequence[SubnetUse] | None = None
+        self._routes: Sequence[RouteUse] | None = None
         self.writes = 0
         """How many writes the server took."""
         self._applied: tuple[Mapping[str, str], Mapping[str, str]] | None = None
@@ -76,6 +77,13 @@ class Report(Loop):
         with self._wake:
             if now is not None and now != self._subnets:
                 self._subnets = now
+                self.ask()
+
+    def told_routes(self, routes: Sequence[RouteUse]) -> None:
+        """Note what this node has of Routes. Never waits."""
+        with self._wake:
+            if routes != self._routes:
+                self._routes = routes
                 self.ask()
 
     def _run(self) -> None:
@@ -100,7 +108,7 @@ class Report(Loop):
     def report(self) -> None:
         """Write what the server does not have. Raises UserspaceError when some of it cannot be written."""
         with self._wake:
-            standings, subnets, self._asked = self._standings, self._subnets, False
+            standings, subnets, routes, self._asked = self._standings, self._subnets, self._routes, False
         if standings is None:
             return
         node = self._objects.get(NODES, self._node)
@@ -109,7 +117,7 @@ class Report(Loop):
         state = self._objects.get(NODE_STATES, self._node) or {}
         known = state.get("status") or {}
         chassis = self._named(known)
-        wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis)
+        wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis, routes)
         errors: list[UserspaceError] = []
         writes: tuple[Callable[[], None], ...] = (
             lambda: self._write_state(node, state, wanted),

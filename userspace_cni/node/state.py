@@ -34,15 +34,49 @@ class SubnetUse:
     range: str
 
 
-def status(standings: Iterable[Standing], subnets: Iterable[SubnetUse], addresses: Sequence[str], chassis: str) -> dict[str, Any]:
-    """The status of the NodeState. `addresses`: the node's InternalIPs; `chassis` "" where it is not known."""
+@dataclass(frozen=True)
+class RouteUse:
+    """What this node has of a Route of `generation`: how many pods it selects; how many of these have a route of it, lack what it
+    needs, or cannot have one; how many destinations another Route has. `failures`: pod and reason, of some. `message`: what of it
+    cannot be anywhere."""
+
+    name: str
+    generation: int
+    matched: int
+    applied: int
+    skipped: int
+    failed: int
+    conflicts: int = 0
+    failures: tuple[tuple[str, str], ...] = ()
+    message: str = ""
+
+
+def status(
+    standings: Iterable[Standing],
+    subnets: Iterable[SubnetUse],
+    addresses: Sequence[str],
+    chassis: str,
+    routes: Iterable[RouteUse] | None = None,
+) -> dict[str, Any]:
+    """The status of the NodeState. `addresses`: the node's InternalIPs; `chassis` "" where it is not known.
+
+    `routes`: None where the node has no part in them.
+    """
     by_name = sorted(subnets, key=lambda each: each.name)
     return {
         **({"chassis": chassis} if chassis else {}),
         "addresses": list(addresses),
         "wishes": [_wish(each) for each in sorted(standings, key=lambda each: (each.kind, each.name, each.source))],
         "subnets": [{"name": each.name, "range": each.range} for each in by_name if each.range],
+        **({} if routes is None else {"routes": [_route(each) for each in routes]}),
     }
+
+
+def _route(use: RouteUse) -> dict[str, Any]:
+    failures = [{"pod": pod, "message": text} for pod, text in use.failures]
+    counts = {name: getattr(use, name) for name in ("generation", "matched", "applied", "skipped", "failed", "conflicts")}
+    said = {"message": use.message[:MESSAGE_MAX]} if use.message else {}
+    return {"name": use.name, **counts, **said, **({"failures": failures} if failures else {})}
 
 
 def _wish(standing: Standing) -> dict[str, Any]:

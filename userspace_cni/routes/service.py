@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, UserspaceError, of_kernel
 from userspace_cni.base.log import say
-from userspace_cni.base.routing import Network
 from userspace_cni.host.files import read_file, replace_file
 from userspace_cni.host.listening import DirectoryWatch
 from userspace_cni.host.pod_routes import PodRoutes
 from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.known import Known, as_json, from_json
-from userspace_cni.routes.passes import Passes, Rules, Visited
+from userspace_cni.routes.passes import Passes, Rules
 from userspace_cni.routes.places import Places
-from userspace_cni.routes.rules import Told
+from userspace_cni.routes.reports import described, uses
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-    from userspace_cni.base.routing import Wanted
     from userspace_cni.base.settings import Settings
     from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.state import RouteUse
     from userspace_cni.routes.watching import Watching
 
 ROUND_S: Final = 300.0
@@ -44,14 +43,17 @@ _KEPT_MAX: Final = 64 << 20
 
 
 class NodeRoutes:
-    """What the agent does for routes in pods. After `start` its methods may be called from any thread."""
+    """What the agent does for routes in pods. `told` gets what this node has of each Route, after each round; it must not wait.
 
-    def __init__(self, node: LocalNode) -> None:
+    After `start` its methods may be called from any thread.
+    """
+
+    def __init__(self, node: LocalNode, told: Callable[[Sequence[RouteUse]], None]) -> None:
         settings = node.settings
         self._node = node
         self._passes, self._places = composed(node)
         self._kept = self._last = self._read_kept()
-        self._keeper = RouteKeeper(self._passes, self._places, self._learn, lambda: None)
+        self._keeper = RouteKeeper(self._passes, self._places, self._learn, lambda: told(uses(self._passes)))
         self._watching: Watching | None = None
         self._file_problem = ""
         results = f"{settings.cni_cache_dir}/results"
@@ -239,70 +241,3 @@ def with_ranges(known: Known, settings: Settings) -> Known:
 
     named: tuple[IPv4Network | IPv6Network, ...] = tuple(map(ip_network, settings.route_cluster_ranges))
     return replace(known, cluster=replace(known.cluster, service_ranges=named))
-
-
-# -- in words --------------------------------------------------------------------------------------------------------------------
-
-
-def described(passes: Passes) -> dict[str, Any]:
-    """Routes and pods, as JSON values."""
-    visited = sorted(passes.visited.values(), key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
-    told = {each.route.name: each.told for each in passes.book.expanded}
-    counts: dict[str, dict[str, int]] = {}
-    for each in visited:
-        for name in each.asked.routes:
-            count = counts.setdefault(name, {"matched": 0, "applied": 0, "skipped": 0, "failed": 0})
-            count["matched"] += 1
-            if each.state in count:
-                count[each.state] += 1
-    nothing = {"matched": 0, "applied": 0, "skipped": 0, "failed": 0}
-    return {
-        "routes": [
-            {
-                "name": each.name,
-                "generation": each.generation,
-                "usable": not each.is_unusable,
-                "problems": list(each.problems),
-                "remarks": list(each.remarks),
-                "told": _texts(told.get(each.name, ())),
-                "pods": counts.get(each.name, nothing),
-            }
-            for each in passes.routes
-        ],
-        "pods": [described_pod(each) for each in visited],
-    }
-
-
-def described_pod(visited: Visited) -> dict[str, Any]:
-    """What the last look at a pod showed, as JSON values."""
-    outcome = visited.outcome
-    return {
-        "namespace": visited.pod.namespace,
-        "name": visited.pod.name,
-        "uid": visited.pod.uid,
-        "sandbox": visited.located.place.sandbox,
-        "netns": visited.located.place.path,
-        "source": visited.located.source,
-        "state": visited.state,
-        "host_network": visited.host,
-        "routes": list(visited.asked.routes),
-        "wanted": [{**_wanted(each.wanted), "route": each.asked_by, "why": each.why} for each in visited.resolved.wanted],
-        "skipped": _texts(visited.resolved.skipped),
-        "refused": [*_texts(visited.resolved.refusals), *(outcome.refused if outcome else ())],
-        "conflicts": _texts(each for each in visited.asked.told if each.kind == "conflict"),
-        "overridden": [_shown(each) for each in visited.resolved.overridden],
-        "problem": visited.problem,
-    }
-
-
-def _wanted(wanted: Wanted) -> dict[str, Any]:
-    return {"dst": _shown(wanted.dst), "dev": wanted.dev, "via": str(wanted.via or ""), "metric": wanted.metric}
-
-
-def _shown(dst: Network) -> str:
-    return str(dst) if dst.prefixlen else f"default ({'IPv4' if dst.version == 4 else 'IPv6'})"
-
-
-def _texts(told: Any) -> list[str]:
-    found: list[Told] = list(told)
-    return [f"{each.route}: {each.text}" for each in found]

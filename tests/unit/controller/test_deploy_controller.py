@@ -139,6 +139,9 @@ def test_the_controllers_rights_are_what_it_uses(
         api.add(node(name))
         api.add(state(name, [wish()]))
     api.add(ip("web", "pods", "b", "10.0.1.5"))
+    api.add({"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "one"}, "spec": {}})
+    routed = state("a", [wish()])
+    api.add({**routed, "status": {**routed["status"], "routes": []}})
     controller = Controller(session(), NAMESPACE, Pace(rounds_s=0.1))
     controller.start()
     networks = api.objects("provider-networks.userspace-cni.io")
@@ -146,6 +149,7 @@ def test_the_controllers_rights_are_what_it_uses(
     api.objects("nodes").remove("", "b")
     wait_until(lambda: api.objects("ips.userspace-cni.io").names() == [])
     wait_until(lambda: networks.get("", "net1")["status"]["readyNodes"] == ["a"])
+    wait_until(lambda: api.objects("routes.k8s.ovn.org").get("", "one").get("status"))
     controller.stop()
     rules = [documents[f"{kind} userspace-cni-controller"]["rules"] for kind in ("ClusterRole", "Role")]
     allowed = granted([each for some in rules for each in some])

@@ -90,10 +90,20 @@ def populate(api: ApiServer, count: int) -> None:
         api.add(state(f"n{number:04}", [wish()]))
 
 
+def populated(count: int) -> Callable[[Cluster], bool]:
+    """Whether all of `populate` is known: each kind of object is told by a watch of its own."""
+
+    def is_known(cluster: Cluster) -> bool:
+        wishes = cluster.provider_networks and cluster.vlans and cluster.subnets
+        return bool(wishes) and len(cluster.states) == len(cluster.nodes) == count
+
+    return is_known
+
+
 def test_a_thousand_nodes_are_one_write_per_object_and_none_at_rest(api: ApiServer, leader: Leader) -> None:
     """All reports together are one write of each status; then a node's change is one write of one object; then nothing."""
     populate(api, NODES)
-    leader.known(lambda cluster: len(cluster.states) == NODES and len(cluster.nodes) == NODES)
+    leader.known(populated(NODES))
     assert leader.settle() == 3
     assert len(status(api, "provider-networks", "net1")["readyNodes"]) == NODES
     ranges = status(api, "subnets", "pods")["nodeRanges"]
@@ -129,7 +139,7 @@ def test_a_large_status_is_left_alone_for_a_while_unless_nodes_wait_for_it(
 ) -> None:
     """Reports that change in a large cluster wait, a node's first range does not; what waited is written by itself."""
     populate(api, 2)
-    leader.known(lambda cluster: len(cluster.states) == 2 and len(cluster.nodes) == 2)
+    leader.known(populated(2))
     lagging = leader.on(leader.watches.cluster, session, replace(QUICK, lag_s=0.4))
     assert lagging.round() == 3
     leader.known(lambda cluster: cluster.subnets["pods"].status and cluster.provider_networks["net1"].status)
@@ -189,7 +199,7 @@ def test_a_former_leader_cannot_write_over_what_the_next_one_wrote(
     former = leader.on(lambda: stale, session)
     api.add(node("a"))
     api.add(state("a"))
-    leader.known(lambda cluster: len(cluster.states) == 2 and len(cluster.nodes) == 2)
+    leader.known(populated(2))
     leader.settle()
     ranges = status(api, "subnets", "pods")["nodeRanges"]
     leader.counted.clear()
@@ -220,7 +230,7 @@ def test_what_a_gone_node_left_is_collected(api: ApiServer, leader: Leader) -> N
 def test_an_absence_that_was_not_watched_does_not_count(api: ApiServer, leader: Leader) -> None:
     """Who leads again, or has nodes watched again, counts anew: the node may have been there meanwhile."""
     populate(api, 2)
-    leader.known(lambda cluster: len(cluster.states) == 2 and len(cluster.nodes) == 2)
+    leader.known(populated(2))
     leader.settle()
     api.objects("nodes").remove("", "n0001")
     leader.known(lambda cluster: len(cluster.nodes) == 1)
@@ -258,7 +268,7 @@ def test_a_write_that_fails_is_told_and_done_later(api: ApiServer, leader: Leade
 def test_the_servers_order_of_conditions_is_no_difference(api: ApiServer, leader: Leader) -> None:
     """A node with an earlier name that comes later stands last in the server's list, which is no reason to write again."""
     populate(api, 2)
-    leader.known(lambda cluster: len(cluster.states) == 2 and len(cluster.nodes) == 2)
+    leader.known(populated(2))
     leader.settle()
     api.add(node("a"))
     api.add(state("a", [wish()]))
@@ -271,7 +281,7 @@ def test_the_servers_order_of_conditions_is_no_difference(api: ApiServer, leader
 def test_an_outage_of_the_server_takes_nothing_away(api: ApiServer, leader: Leader) -> None:
     """While lists fail, what was known stays known: no node counts as gone."""
     populate(api, 2)
-    leader.known(lambda cluster: len(cluster.states) == 2 and len(cluster.nodes) == 2)
+    leader.known(populated(2))
     leader.settle()
     leader.absence._gone_s = 0.0
     api.faults += [Fault("LIST", status=500), Fault("WATCH", status=410)]

@@ -1,0 +1,103 @@
+"""The status of a Route, from what nodes report of their pods. Pure.
+
+A thousand nodes report in their own objects; here it becomes one word, counts, a few reasons and three conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from userspace_cni.controller.cluster import Cluster, Kept, number, tables, text
+from userspace_cni.routes.resource import Route, read_route
+
+FAILURES_MAX: Final = 10
+MESSAGE_MAX: Final = 1024
+_PODS: Final = ("matched", "applied", "skipped", "failed")
+
+Status = dict[str, Any]
+
+
+def route_status(name: str, cluster: Cluster, now: str) -> Status:
+    """The status of the Route of that name. `now`: the time, as conditions have it."""
+    kept = cluster.routes[name]
+    route = read_route({"metadata": {"name": name, "generation": kept.generation}, "spec": kept.spec})
+    reports = {
+        node: next((each for each in state.routes if text(each, "name") == name), None)
+        for node, state in sorted(cluster.states.items())
+        if state.routes is not None and node in cluster.nodes
+    }
+    current = {node: each for node, each in reports.items() if each and number(each, "generation") == kept.generation}
+    if route.is_unusable:
+        reports, current = {}, {}
+    pods = {key: sum(number(each, key) for each in current.values()) for key in _PODS}
+    failing = {node: each for node, each in current.items() if number(each, "failed")}
+    conflicts = sum(number(each, "conflicts") for each in current.values())
+    said = next((text(each, "message") for each in current.values() if text(each, "message")), "")
+    return {
+        "status": _word(route, waiting=len(current) < len(reports), degraded=bool(failing)),
+        "observedGeneration": kept.generation,
+        "nodes": {"total": len(reports), "applied": len(current) - len(failing), "failed": len(failing)},
+        "pods": pods,
+        "failures": _failures(failing),
+        "conditions": _conditions(
+            {
+                "Valid": ("; ".join([*route.problems, *([said] if said else [])]), "Valid", "Invalid"),
+                "Applied": (_why_not_applied(route, reports, current, failing), "Applied", "NotEverywhere"),
+                "NoConflict": (_conflicting(conflicts), "NoConflict", "Conflict"),
+            },
+            kept,
+            now,
+        ),
+    }
+
+
+def _conflicting(destinations: int) -> str:
+    return f"{destinations} destinations in pods are another Route's" if destinations else ""
+
+
+def _word(route: Route, *, waiting: bool, degraded: bool) -> str:
+    if route.is_unusable:
+        return "Invalid"
+    if waiting:
+        return "Progressing"
+    return "Degraded" if degraded or route.problems else "Applied"
+
+
+def _failures(failing: Mapping[str, Mapping[str, Any]]) -> list[Status]:
+    found = [
+        {"node": node, "pod": text(each, "pod"), "text": text(each, "message")}
+        for node, said in failing.items()
+        for each in tables(said, "failures")
+    ]
+    return found[:FAILURES_MAX]
+
+
+def _why_not_applied(
+    route: Route, reports: Mapping[str, Any], current: Mapping[str, Any], failing: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Why it is not as it says on all nodes; "" where it is."""
+    if route.is_unusable:
+        return "nothing of it is applied"
+    if behind := [node for node in reports if node not in current]:
+        return f"{len(behind)} of {len(reports)} nodes have not told of this version yet, as {behind[0]}"
+    if failing:
+        node, said = next(iter(failing.items()))
+        first: Sequence[Mapping[str, Any]] = tables(said, "failures")
+        why = f": {text(first[0], 'pod')}: {text(first[0], 'message')}" if first else ""
+        return f"some of it cannot be on {len(failing)} of {len(reports)} nodes, as {node}{why}"
+    return ""
+
+
+def _conditions(found: Mapping[str, tuple[str, str, str]], kept: Kept, now: str) -> list[Status]:
+    """Conditions by type: a message where it is false, and a reason for each case. Each keeps the time since when it is so."""
+    former = {text(each, "type"): each for each in tables(kept.status, "conditions")}
+    made = []
+    for kind, (message, good, bad) in found.items():
+        status, before = "False" if message else "True", former.get(kind, {})
+        since = text(before, "lastTransitionTime") if text(before, "status") == status else ""
+        words = {"message": message[:MESSAGE_MAX]} if message else {}
+        made.append(
+            {"type": kind, "status": status, "reason": bad if message else good, **words, "lastTransitionTime": since or now}
+        )
+    return made
