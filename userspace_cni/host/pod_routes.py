@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from userspace_cni.base.errors import ContainerGone, DirectoryRefused, HostNamespace, NameTaken, of_kernel
@@ -25,6 +25,11 @@ from userspace_cni.host.netlink.routes import Route
 from userspace_cni.host.netns import Netns, opened_pod
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
+_ANSWERS: Final = 1 << 14
+"""Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again."""
+_link: Final = lru_cache(_ANSWERS)(links.named)
+_address: Final = lru_cache(_ANSWERS)(addresses.read)
+_route_of: Final = lru_cache(_ANSWERS)(routes.read)
 _OWN: Final = "/proc/self/ns/net"
 _FIRST: Final = "/proc/1/ns/net"
 
@@ -95,6 +100,9 @@ class PodRoutes:
         self.protocol = protocol
         self._claims = Claims()
         self._seen: dict[str, tuple[_Raw, Inside]] = {}
+        self._settled: dict[str, tuple[Inside, tuple[Wanted, ...]]] = {}
+        """What was seen where, and wanted there, when nothing had to be changed."""
+        self._own = os.stat(_OWN)  # noqa: PTH116 - of the namespace
         self._never = (*filter(None, never), _FIRST)
         self._root = root
 
@@ -102,6 +110,7 @@ class PodRoutes:
         """Forget which namespaces all sandboxes but these have."""
         self._claims.keep(sandboxes)
         self._seen = {each: seen for each, seen in self._seen.items() if each in sandboxes}
+        self._settled = {each: settled for each, settled in self._settled.items() if each in sandboxes}
 
     def look(self, place: Place) -> Inside:
         """What the namespace has; the same object as long as nothing changes there. Raises as `converge`."""
@@ -117,12 +126,17 @@ class PodRoutes:
         """
         with self._connected(place, "setting its routes") as kernel:
             inside = self._inside(place, kernel)
-            changes = _changes(inside, list(decide(inside)), self.protocol)
+            wanted = tuple(decide(inside))
+            if self._settled.get(place.sandbox) == (inside, wanted):
+                return Outcome(inside)
+            changes = _changes(inside, wanted, self.protocol)
             answers = [
                 answer
                 for start in range(0, len(changes), EXCHANGE_MAX)
                 for answer in kernel.exchange(*(each.message for each in changes[start : start + EXCHANGE_MAX]))
             ]
+        if not changes:
+            self._settled[place.sandbox] = inside, wanted
         return _outcome(inside, changes, answers)
 
     def way_to(self, place: Place, address: Address) -> Way:
@@ -158,11 +172,12 @@ class PodRoutes:
                 raise of_kernel(what, error, RIGHTS) from error
 
     def _require_of_a_pod(self, netns: Netns, place: Place) -> None:
-        found = os.fstat(netns.fileno())
-        for path in (_OWN, *self._never):
+        found, own = os.fstat(netns.fileno()), [self._own]
+        for path in self._never:
             with suppress(OSError, DirectoryRefused):  # without it no namespace is that one
-                if os.path.samestat(found, os.stat(path if path == _OWN else self._root.path(path))):  # noqa: PTH116 - no pathlib here
-                    raise HostNamespace(f"{place.path} is a network namespace of the node's own", "its routes are not touched")
+                own.append(os.stat(self._root.path(path)))  # noqa: PTH116 - of the namespace
+        if any(os.path.samestat(found, each) for each in own):
+            raise HostNamespace(f"{place.path} is a network namespace of the node's own", "its routes are not touched")
 
 
 # -- what is there ---------------------------------------------------------------------------------------------------------------
@@ -176,20 +191,21 @@ def _links(kernel: Connection) -> list[tuple[int, str, bool]]:
 
 
 def _asked(kernel: Connection) -> _Raw:
-    return kernel.ask_all(links.listed_shortly(), addresses.listed(0), routes.listed_unicast(4), routes.listed_unicast(6))
+    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast(4), routes.listed_unicast(6)
+    return [kernel.ask(each) for each in asked]
 
 
 def _read(raw: _Raw) -> Inside:
     found_links, found_addresses, *found_routes = raw
     has: dict[int, list[Interface]] = {}
     for _, payload in found_addresses:
-        index, address = addresses.read(payload)
+        index, address = _address(payload)
         has.setdefault(index, []).append(address)
     known = {
         index: PodLink(name, index, up, tuple(has.get(index, ())))
-        for index, name, up in (links.named(payload) for _, payload in found_links)
+        for index, name, up in (_link(payload) for _, payload in found_links)
     }
-    read = [routes.read(payload) for replies in found_routes for _, payload in replies]
+    read = [_route_of(payload) for replies in found_routes for _, payload in replies]
     return Inside(
         {each.name: each for each in known.values()},
         tuple(

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-    ip_address,
-    ip_interface,
-    ip_network,
-)
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Final
 
 from userspace_cni.host.netlink import codec
@@ -31,21 +20,8 @@ _FLAGS: Final = 8
 _NODAD: Final = 0x02
 _BROADCAST_MAX: Final = 30
 """Longer prefixes have no address of broadcast (RFC 3021)."""
-_KEPT: Final = 1 << 13
 FAMILIES: Final = {4: 2, 6: 10}
 """AF_INET and AF_INET6, by version."""
-
-
-@lru_cache(_KEPT)
-def address(packed: bytes) -> IPv4Address | IPv6Address:
-    """The address of these bytes: pods of a node have many in common, and each pass meets them again."""
-    return ip_address(packed)
-
-
-@lru_cache(_KEPT)
-def network(packed: bytes, length: int) -> IPv4Network | IPv6Network:
-    """The network of these bytes."""
-    return ip_network((packed, length))
 
 
 def put(index: int, interface: IPv4Interface | IPv6Interface) -> Message:

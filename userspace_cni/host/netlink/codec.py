@@ -153,21 +153,13 @@ class Connection:
 
     def ask(self, message: Message) -> list[tuple[int, bytes]]:
         """The replies to one message, each with its type and payload; a listing that was disturbed is asked for again."""
-        return self.ask_all(message)[0]
-
-    def ask_all(self, *messages: Message) -> list[list[tuple[int, bytes]]]:
-        """The replies to each message. They are sent at once; a listing that the kernel would not begin while it was at another
-        one, or that was disturbed, is asked for again."""
-        answers = self.exchange(*messages)
-        for number, message in enumerate(messages):
-            for _ in range(_TRIES):
-                error = answers[number].error
-                if error is None or error.errno not in (errno.EBUSY, errno.EINTR):
-                    break
-                (answers[number],) = self.exchange(message)
-            if error := answers[number].error:
-                raise error
-        return [each.replies for each in answers]
+        for _ in range(_TRIES):
+            (answer,) = self.exchange(message)
+            if not isinstance(answer.error, InterruptedError):
+                break
+        if answer.error:
+            raise answer.error
+        return answer.replies
 
     def _received(self) -> bytes:
         data, _, flags, _ = self._socket.recvmsg(_AT_ONCE)

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final
 
 from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.addresses import FAMILIES, address, network
+from userspace_cni.host.netlink.addresses import FAMILIES
 from userspace_cni.host.netlink.codec import Message, as_u32, attribute, attributes, nested, u32
 
 STATIC: Final = 4
@@ -35,7 +35,7 @@ _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
 _TABLE_MAX: Final = 255
 _LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
-_ANY: Final = {2: bytes(4), 10: bytes(16)}
+_ANY: Final = {2: "0.0.0.0/0", 10: "::/0"}
 IPV6_PRIORITY: Final = 1024
 """What the kernel takes for an IPv6 route without one."""
 
@@ -142,7 +142,7 @@ def way_to(address: IPv4Address | IPv6Address) -> Message:
 def source(payload: bytes) -> IPv4Address | IPv6Address | None:
     """The address from which is sent, in a reply to `way_to`."""
     found = attributes(payload[_HEADER.size :]).get(_PREFSRC)
-    return address(found) if found else None
+    return ip_address(found) if found else None
 
 
 def read(payload: bytes) -> FoundRoute:
@@ -150,10 +150,10 @@ def read(payload: bytes) -> FoundRoute:
     family, length, _, _, table, protocol, scope, _, _ = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     metrics = attributes(found.get(_METRICS, b""))
-    dst = network(found[_DST], length) if _DST in found else network(_ANY[family], 0)
+    dst = ip_network((found[_DST], length)) if _DST in found else ip_network(_ANY[family])
     route = Route(
         dst=dst,
-        gw=address(found[_GATEWAY]) if _GATEWAY in found else None,
+        gw=ip_address(found[_GATEWAY]) if _GATEWAY in found else None,
         mtu=as_u32(metrics.get(_MTU)),
         advmss=as_u32(metrics.get(_ADVMSS)),
         priority=as_u32(found.get(_PRIORITY)),
