@@ -14,6 +14,7 @@ from tests.agent.living import LiveNode
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import define_all
+from tests.lab.kube.pods import Pod
 from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.node import agent
 from tests.lab.switch.switch import wait_until
@@ -254,3 +255,49 @@ def test_what_is_refused(clustered: Routed) -> None:
     assert "the gate allow-apiserver allows it" in told["told"][0]
     assert "192.0.2.9" in clustered.told("web-0", "refused")[0]
     assert clustered.live.metric("route_pods_failed") == 1
+
+
+def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
+    """The routes of a pod that is attached here are found by its record, with no file of the runtime; ADD answers with them."""
+    api = clustered.api
+    assert api
+    api.add(route("own", route=[{"dst": "172.16.0.0/16", "dev": "net1"}]))
+    own = Pod("own", uid="u-own")
+    api.add_pod(pod_object("own"))
+    clustered.live.start()
+    wait_until(lambda: clustered.page()["routes"], 20, "the Route to be known")
+    host = {"iftype": "veth", "bridge": {"bridgeName": "br-test"}}
+    network = clustered.live.network("1.0.0", host=host, ipam=clustered.live.host_local())
+    assert clustered.live.run("ADD", network, sandbox, CNI_ARGS=own.args).status == 0
+    shown = DualPod(sandbox, "")
+    wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), 5, "the route of the pod that was attached")
+    [found] = [each for each in clustered.page()["pods"] if each["name"] == "own"]
+    assert (found["source"], found["state"]) == ("records", "applied")
+    assert clustered.live.run("DEL", network, sandbox, CNI_ARGS=own.args).status == 0
+    wait_until(lambda: not [each for each in clustered.page()["pods"] if each["name"] == "own"], 20, "the pod to be forgotten")
+
+
+def test_what_the_node_reports(clustered: Routed) -> None:
+    """Its NodeState says what became of each Route, and nothing more is written while nothing changes."""
+    api = clustered.api
+    assert api
+    unreachable = {"dst": "172.17.0.0/16", "dev": "eth1", "via": "192.0.2.9"}
+    api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}, unreachable]))
+    clustered.live.start()
+    states = api.objects("nodestates.userspace-cni.io")
+
+    def said() -> dict[str, Any]:
+        found = states.get("", "n1").get("status", {}).get("routes") if ("", "n1") in states.names() else None
+        return dict(found[0]) if found else {}
+
+    wait_until(lambda: said().get("matched"), 20, "the report")
+    assert {key: said()[key] for key in ("name", "generation", "matched", "applied", "failed")} == {
+        "name": "one",
+        "generation": 1,
+        "matched": 1,
+        "applied": 0,
+        "failed": 1,
+    }
+    [failure] = said()["failures"]
+    assert failure["pod"] == "default/web-0"
+    assert "192.0.2.9" in failure["message"]
