@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from userspace_cni.base.errors import HostNamespace, UserspaceError
 from userspace_cni.base.routing import Inside, Wanted
 from userspace_cni.host.pod_routes import Outcome, Place
-from userspace_cni.routes.facts import Pod
+from userspace_cni.routes.facts import Cluster, Pod
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.places import Located
 from userspace_cni.routes.resolving import Resolved, resolve
@@ -60,6 +60,7 @@ class Visited:
     located: Located
     pod: Pod
     asked: Asked
+    cluster: Cluster
     resolved: Resolved = field(default_factory=Resolved)
     outcome: Outcome | None = None
     problem: str = ""
@@ -94,9 +95,9 @@ class Passes:
 
     def learn(self, known: Known) -> None:
         """Go by this from now on."""
-        if known == self._known:
+        before, self._known = self._known, known
+        if before and replace(before, pods=known.pods) == known:
             return
-        self._known = known
         self.routes = routes_of(known)
         self.book = Rulebook(self.routes, known.services, known.cluster, self._rules.exclude)
 
@@ -124,11 +125,12 @@ class Passes:
         for sandbox, (each, pod) in pods.items():
             asked = self.book.claims(pod)
             before = self._visited.get(sandbox)
-            same = before is not None and before.asked is asked and before.located == each
+            same = before and (before.asked, before.located, before.cluster) == (asked, each, self.book.cluster)
             if before and same and not everything and now < before.due:
-                before.pod = pod
+                before.pod, before.asked = pod, asked
                 continue
-            visited = Visited(each, pod, asked, since=before.since if before else now, tries=before.tries if before else 0)
+            visited = Visited(each, pod, asked, self.book.cluster, since=before.since if before else now)
+            visited.tries = before.tries if before else 0
             self._look(visited)
             self._visited[sandbox] = visited
             looked += 1
@@ -154,7 +156,7 @@ class Passes:
 
     def _look(self, visited: Visited) -> None:
         def decide(inside: Inside) -> Iterator[Wanted]:
-            visited.resolved = resolve(visited.asked, inside, self.book.cluster, self._rules.metric6, self._kernel.protocol)
+            visited.resolved = resolve(visited.asked, inside, visited.cluster, self._rules.metric6, self._kernel.protocol)
             return iter(visited.resolved.routes)
 
         now = self._clock()

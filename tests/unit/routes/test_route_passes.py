@@ -1,0 +1,212 @@
+"""Which pods are looked at when: what changed, what is due, and nothing else; and what is known through a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any
+
+import pytest
+
+from userspace_cni.base.errors import ContainerGone, HostNamespace
+from userspace_cni.base.routing import Inside, PodLink, Wanted
+from userspace_cni.host.pod_routes import Outcome, Place
+from userspace_cni.routes.facts import Cluster, Pod, Service
+from userspace_cni.routes.known import Known, as_json, from_json, kept_pod, kept_service, owned
+from userspace_cni.routes.passes import LATER_S, RESYNC_S, Passes, Rules
+from userspace_cni.routes.places import Located
+from userspace_cni.routes.reports import uses
+
+ETH1 = PodLink("eth1", 3, up=True, addresses=(ip_interface("10.2.0.2/16"),))
+
+
+class Namespaces:
+    """Pods' namespaces as the kernel has them: `inside` by path; `looks` are the paths that were looked at."""
+
+    protocol = 148
+
+    def __init__(self) -> None:
+        self.inside: dict[str, Inside | Exception] = {}
+        self.made: dict[str, list[str]] = {}
+        self.looks: list[str] = []
+
+    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+        """Note what is wanted."""
+        self.looks.append(place.path)
+        found = self.inside.get(place.path, Inside({"eth1": ETH1}))
+        if isinstance(found, Exception):
+            raise found
+        self.made[place.path] = [str(each) for each in decide(found)]
+        return Outcome(found)
+
+    def keep(self, sandboxes: Collection[str]) -> None:
+        """Nothing is remembered."""
+
+
+class Node:
+    """Passes over pods, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.kernel = Namespaces()
+        self.passes = Passes(self.kernel, Rules(exclude=("kube-system",)), lambda: self.now)
+        self.located = [located("a"), located("b")]
+
+    def visit(self, known: Known) -> list[str]:
+        """What was looked at."""
+        self.passes.learn(known)
+        del self.kernel.looks[:]
+        self.passes.visit(self.located, everything=self.passes.overdue)
+        return sorted(self.kernel.looks)
+
+
+def located(name: str, uid: str = "") -> Located:
+    """A sandbox of the pod."""
+    return Located(Place(f"box-{name}", f"/ns/{name}"), "default", name, uid or f"u-{name}", "cache")
+
+
+def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
+    """A Route to these by eth1."""
+    return {
+        "metadata": {"name": name, "generation": 1},
+        "spec": {"route": [{"dst": each, "dev": "eth1"} for each in dsts], **spec},
+    }
+
+
+def known(*objects: dict[str, Any], pods: Iterable[Pod] = (Pod("default", "a", "u-a"), Pod("default", "b", "u-b"))) -> Known:
+    """This, in a cluster."""
+    return Known(objects, pods={each.uid: each for each in pods}, has_api=True)
+
+
+def test_only_what_changed_is_looked_at() -> None:
+    """Every pod at first; then those for which something else is asked; all again after ten minutes."""
+    node, one = Node(), route("one", "172.16.0.0/16", pods=[{"name": "a"}])
+    assert node.visit(known(one)) == ["/ns/a", "/ns/b"]
+    assert node.visit(known(one)) == []
+    assert node.visit(known(one, route("two", "172.17.0.0/16", pods=[{"name": "b"}]))) == ["/ns/b"]
+    node.located.append(located("c"))
+    pods = [Pod("default", each, f"u-{each}") for each in "abc"]
+    assert node.visit(known(one, pods=pods)) == ["/ns/b", "/ns/c"]
+    assert (node.kernel.made["/ns/a"], node.kernel.made["/ns/b"]) == (["172.16.0.0/16 dev eth1"], [])
+    node.now += RESYNC_S
+    assert node.visit(known(one, pods=pods)) == ["/ns/a", "/ns/b", "/ns/c"]
+
+
+def test_what_is_not_proven_is_left_alone() -> None:
+    """A sandbox of another UID than the API's pod, or of a pod that the API does not have."""
+    node = Node()
+    node.located = [located("a", "u-former"), located("stranger")]
+    assert node.visit(known(route("one", "172.16.0.0/16"))) == []
+    assert node.passes.visited == {}
+
+
+def test_a_device_that_may_still_come() -> None:
+    """A new pod without the device is looked at again after a moment, some times, and then with all others."""
+    node = Node()
+    node.located = [located("a")]
+    node.kernel.inside["/ns/a"] = Inside({})
+    one = known(route("one", "172.16.0.0/16"))
+    assert node.visit(one) == ["/ns/a"]
+    for each in LATER_S:
+        assert node.visit(one) == []
+        node.now = 1000.0 + each
+        assert node.visit(one) == ["/ns/a"]
+    node.now += RESYNC_S / 2
+    assert node.visit(one) == []
+    assert [each.state for each in node.passes.visited.values()] == ["skipped"]
+
+
+def test_a_failure_is_tried_again_with_growing_pauses() -> None:
+    """The other pods do not wait for it."""
+    node = Node()
+    node.kernel.inside["/ns/a"] = ContainerGone("it is another namespace by now")
+    one = known(route("one", "172.16.0.0/16"))
+    node.visit(one)
+    tried = []
+    for second in range(1, 40):
+        node.now = 1000.0 + second
+        tried += [second] * (node.visit(one) == ["/ns/a"])
+    assert tried == [1, 3, 7, 15, 31]
+    [use] = uses(node.passes)
+    assert (use.matched, use.applied, use.failed) == (2, 1, 1)
+    assert use.failures == (("default/a", "it is another namespace by now"),)
+
+
+def test_a_pod_in_the_nodes_network() -> None:
+    """The namespace decides, whatever the pod says; it is no failure."""
+    node = Node()
+    node.kernel.inside["/ns/a"] = HostNamespace("it is the node's own")
+    node.visit(known(route("one", "172.16.0.0/16")))
+    assert [(each.host, each.state) for each in node.passes.visited.values()] == [(True, "none"), (False, "applied")]
+    assert uses(node.passes)[0].matched == 1
+
+
+def test_without_a_cluster_each_sandbox_is_a_pod() -> None:
+    """Routes of the file concern it; entries with Services do not count."""
+    node = Node()
+    thing = route("file", "172.16.0.0/16", svc=[{"namespace": "a", "name": "b", "dev": "eth1"}])
+    assert node.visit(Known(from_file=(thing,))) == ["/ns/a", "/ns/b"]
+    assert node.kernel.made["/ns/b"] == ["172.16.0.0/16 dev eth1"]
+    assert "there is no cluster" in node.passes.routes[0].problems[0]
+
+
+def test_a_file_wins_over_an_object_of_its_name() -> None:
+    """Two of one name would be two owners of one route."""
+    node = Node()
+    both = Known((route("one", "172.16.0.0/16"),), (route("one", "172.17.0.0/16"),), pods=known().pods, has_api=True)
+    node.visit(both)
+    assert node.kernel.made["/ns/a"] == ["172.17.0.0/16 dev eth1"]
+
+
+def test_what_is_known_through_a_restart() -> None:
+    """The file has all of it; what is no such file is an error of values."""
+    pods = (
+        Pod("default", "a", "u-a", {"app": "web"}, (("ReplicaSet", "web-1"), ("Deployment", "web"))),
+        Pod("x", "y", "z", {}, None),
+    )
+    cluster = Cluster(
+        (ip_network("10.96.0.0/12"),),
+        (ip_network("fd00::/64"),),
+        (ip_address("192.0.2.1"),),
+        (ip_address("10.96.0.1"),),
+        (),
+        {"default": {"tier": "gold"}},
+    )
+    services = (Service("default", "web", (ip_address("10.96.0.7"),)), Service("default", "db", (), headless=True))
+    whole = Known(
+        (route("one", "172.16.0.0/16"),), (route("two"),), services, {each.uid: each for each in pods}, cluster, has_api=True
+    )
+    assert from_json(as_json(whole)) == whole
+    for text in ("", "[]", "{}", '{"schema": 2}', as_json(whole).replace('"10.96.0.7"', '"x"'), "[" * 100_000):
+        with pytest.raises(ValueError, match=r"it is not|schema|Expecting|does not appear|recursion"):
+            from_json(text)
+
+
+def test_owners() -> None:
+    """A ReplicaSet's and a Job's owner is the pod's, too, once they are known; before that it is not known."""
+    reference = {"kind": "ReplicaSet", "name": "web-1", "controller": True}
+    pod = kept_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u", "ownerReferences": [reference]}})
+    assert owned(pod, {"ReplicaSet": None}).owners is None
+    assert owned(pod, {"ReplicaSet": {}}).owners == (("ReplicaSet", "web-1"),)
+    parents = {"ReplicaSet": {"default/web-1": ("Deployment", "web")}}
+    assert owned(pod, parents).owners == (("ReplicaSet", "web-1"), ("Deployment", "web"))
+    alone = kept_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u"}})
+    assert owned(alone, {}).owners == ()
+
+
+def test_services() -> None:
+    """Both families; a headless one, one of an outside name, and one without an address yet have none."""
+    metadata = {"namespace": "default", "name": "web"}
+
+    def of(**spec: Any) -> Service:
+        return kept_service({"metadata": metadata, "spec": spec})
+
+    assert [str(each) for each in of(clusterIP="10.96.0.7", clusterIPs=["10.96.0.7", "fd96::7"]).addresses] == [
+        "10.96.0.7",
+        "fd96::7",
+    ]
+    assert (of(clusterIP="None", clusterIPs=["None"]).headless, of(type="ExternalName").addresses, of().addresses) == (
+        True,
+        (),
+        (),
+    )
