@@ -1,0 +1,184 @@
+"""The commands about routes in pods, beside a real agent and in real namespaces."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.cluster_objects import node
+from tests.lab.kube.definitions import define_all
+from tests.lab.network.dual_pod import DualPod, dual_pod
+from tests.lab.switch.switch import wait_until
+
+OURS = "148"
+POD = "default/web-0"
+
+
+@dataclass
+class Front:
+    """A node whose runtime's cache tells of a pod of another CNI plugin."""
+
+    live: LiveNode
+    pod: DualPod
+    cache: Path
+    file: Path
+
+    def cached(self, path: str, name: str = "web-0", sandbox: str = "a" * 64) -> None:
+        """The file of a sandbox, as libcni writes it."""
+        args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", f"u-{name}"]]
+        content = {
+            "kind": "cniCacheV1",
+            "containerId": sandbox,
+            "cniArgs": args,
+            "result": {"interfaces": [{"name": "eth0", "sandbox": path}]},
+        }
+        (self.cache / "results" / f"net-{sandbox}-eth0").write_text(json.dumps(content))
+
+    def run(self, *argv: str, given: str = "") -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command of ours on this node."""
+        whole = (sys.executable, "-m", "userspace_cni", *argv)
+        done = subprocess.run(whole, env=self.live.environ, input=given, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def json(self, *argv: str, code: int = 0) -> Any:
+        """What a command of ours says as JSON."""
+        ended, out, err = self.run("routes", *argv, "--json")
+        assert ended == code, (out, err)
+        return json.loads(out)
+
+    def routes(self) -> list[str]:
+        """Routes of ours in the pod."""
+        return [each.removesuffix(f" {OURS}") for each in self.pod.routes() if each.endswith(f" {OURS}")]
+
+    def wait(self, *routes: str) -> None:
+        """Until these are the routes of ours in the pod."""
+        wait_until(lambda: self.routes() == list(routes), 20, f"routes {routes}; it has {self.routes()}")
+
+    def asks(self, *entries: dict[str, str]) -> None:
+        """The file has these entries."""
+        self.file.write_text(json.dumps(entries))
+
+
+@pytest.fixture
+def front(live: LiveNode, tmp_path: Path) -> Iterator[Front]:
+    """No cluster, and no agent yet."""
+    (tmp_path / "cni" / "results").mkdir(parents=True)
+    (tmp_path / "routes").mkdir()
+    with dual_pod() as pod:
+        made = Front(live, pod, tmp_path / "cni", tmp_path / "routes" / "cr-config.json")
+        live.settings |= {
+            "USERSPACE_CNI_ROUTES": "true",
+            "USERSPACE_CNI_ROUTES_FILE": str(made.file),
+            "USERSPACE_CNI_CNI_CACHE_DIR": str(made.cache),
+            "USERSPACE_CNI_CRI_SOCKET": str(tmp_path / "none.sock"),
+        }
+        made.cached(pod.path)
+        yield made
+        live.close()
+
+
+def test_what_the_agent_keeps_is_listed(front: Front) -> None:
+    """Each Route with its pods, and what is there or skipped in a pod; an unknown pod is a failure."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"}, {"route": "172.17.0.0/16", "dev": "eth7"})
+    front.live.start()
+    front.wait("172.16.0.0/16 10.2.0.1 eth1")
+    code, out, err = front.run("routes", "list", "--pod", POD)
+    assert (code, "cri: " in err) == (0, True)
+    assert "cr-config" in out
+    [there] = [line for line in out.splitlines() if " there " in line]
+    assert "172.16.0.0/16 via 10.2.0.1 dev eth1" in there
+    assert any("skipped" in line and "the pod has no device eth7" in line for line in out.splitlines())
+    [pod] = front.json("list")["pods"]
+    assert [each["dst"] for each in pod["wanted"]] == ["172.16.0.0/16"]
+    assert front.run("routes", "list", "--pod", "default/none")[0] == 1
+
+
+def test_without_an_agent_and_switched_off(front: Front) -> None:
+    """No agent is exit code 3, and the setting that is off is 2, whether an agent runs or not."""
+    assert front.run("routes", "list")[0] == 3
+    front.live.settings["USERSPACE_CNI_ROUTES"] = "false"
+    code, _, err = front.run("routes", "list")
+    assert (code, "the setting routes" in err) == (2, True)
+    assert [front.run("routes", *each)[0] for each in (["check"], ["explain", POD, "10.0.0.1"])] == [2, 2]
+    front.live.start()
+    code, _, err = front.run("routes", "list")
+    assert (code, "are off on this node" in err) == (2, True)
+
+
+def test_drift_is_found_and_not_repaired(front: Front) -> None:
+    """What is missing and what is too many is told, with and without an agent, until a pass has set it right."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"})
+    front.pod.ip("route", "add", "10.99.0.0/16", "dev", "eth0", "proto", OURS)
+    front.cached(str(Path(front.pod.path).parent / "gone"), "gone", "b" * 64)
+    found = front.json("check", code=1)
+    [pod] = found["pods"]
+    assert [each["route"] for each in pod["missing"]] == ["172.16.0.0/16 dev eth1", "172.17.0.0/16 dev eth1"]
+    assert (pod["extra"], found["sound"]) == (["10.99.0.0/16 dev eth0"], False)
+    code, out, _ = front.run("routes", "check")
+    assert (code, out.count("missing"), out.count("too many")) == (1, 2, 1)
+    assert front.routes() == ["10.99.0.0/16 - eth0"]
+    front.live.start()
+    front.wait("172.16.0.0/16 - eth1", "172.17.0.0/16 - eth1")
+    assert front.json("check")["sound"]
+    front.pod.ip("route", "delete", "172.17.0.0/16")
+    assert front.run("routes", "check")[0] == 1
+    assert front.routes() == ["172.16.0.0/16 - eth1"]
+
+
+def test_what_becomes_of_a_packet(front: Front) -> None:
+    """Which Route, which next hop and why, before it is applied; and the kernel's own answer, of either version of IP."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"})
+    code, out, _ = front.run("routes", "explain", POD, "172.16.9.9")
+    assert code == 0
+    assert "Route 'cr-config' asks for 172.16.0.0/16 via 10.2.0.1 dev eth1" in out
+    assert "now: default via 10.1.0.1 dev eth0, of others" in out
+    assert "the kernel: by eth0 via 10.1.0.1 from 10.1.0.2" in out
+    front.live.start()
+    front.wait("172.16.0.0/16 10.2.0.1 eth1")
+    found = front.json("explain", POD, "172.16.9.9")
+    assert found["kernel"] == {"dev": "eth1", "via": "10.2.0.1", "source": "10.2.0.2", "problem": ""}
+    assert (found["route"], found["now"]["ours"]) == ("cr-config", True)
+    assert front.json("explain", POD, "2001:db8::1")["kernel"]["via"] == "fd01::1"
+    assert front.json("explain", POD, "default")["kernel"] is None
+    assert [front.run("routes", "explain", *each)[0] for each in (("default/no", "10.0.0.1"), (POD, "x"), ("x", "::"))] == [
+        1,
+        2,
+        2,
+    ]
+
+
+def test_the_node_s_own_namespace_is_left_alone(front: Front) -> None:
+    """A path of the cache that leads to the node's own network is neither looked at nor explained."""
+    front.cached("/proc/self/ns/net", "host", "c" * 64)
+    assert [each["name"] for each in front.json("check")["pods"]] == ["web-0"]
+    code, _, err = front.run("routes", "explain", "default/host", "10.0.0.1")
+    assert (code, "the node's own" in err) == (1, True)
+
+
+def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
+    """Without it, what Route objects ask for is not known, which is no good news; with it, the agent may be away."""
+    with ApiServer() as api:
+        define_all(api)
+        api.add(node("n1", "192.0.2.11"))
+        metadata = {"name": "web-0", "namespace": "default", "uid": "u-web-0"}
+        api.add_pod({"metadata": metadata, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}})
+        front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
+        front.live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        assert front.run("routes", "check")[0] == 3
+        spec = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}]}
+        api.add({"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}, "spec": spec})
+        front.live.start()
+        front.wait("172.16.0.0/16 - eth1")
+        front.live.kill()
+        front.pod.ip("route", "delete", "172.16.0.0/16")
+        [pod] = front.json("check", code=1)["pods"]
+        assert pod["missing"] == [{"route": "172.16.0.0/16 dev eth1", "asked_by": "low-latency"}]
