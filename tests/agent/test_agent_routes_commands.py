@@ -182,3 +182,52 @@ def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
         front.pod.ip("route", "delete", "172.16.0.0/16")
         [pod] = front.json("check", code=1)["pods"]
         assert pod["missing"] == [{"route": "172.16.0.0/16 dev eth1", "asked_by": "low-latency"}]
+
+
+def test_routes_are_taken_out(front: Front) -> None:
+    """All of ours and no others, of one pod or of all; what an agent will put back is said before."""
+    before = front.pod.routes()
+    with dual_pod() as second:
+        front.cached(second.path, "web-1", "b" * 64)
+        front.asks({"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "2001:db8::/32", "dev": "eth1"})
+        front.live.start()
+        front.wait("172.16.0.0/16 - eth1")
+        wait_until(lambda: f"172.16.0.0/16 - eth1 {OURS}" in second.routes(), 20, "the other pod to have it, too")
+        code, _, err = front.run("routes", "flush", given="n\n")
+        assert (code, "puts back" in err, "Remove 4 routes of ours from 2 pods?" in err) == (1, True, True)
+        code, _, err = front.run("routes", "flush")
+        assert (code, "--yes" in err) == (2, True)
+        assert front.routes() == ["172.16.0.0/16 - eth1"]
+        assert front.live.end() == 0
+        assert front.json("flush", "--pod", POD, "--yes") == {
+            "removed": [{"pod": POD, "routes": ["172.16.0.0/16 dev eth1", "2001:db8::/32 dev eth1"]}],
+            "left": [],
+            "kept_by_agent": False,
+        }
+        assert (front.pod.routes(), len(second.routes())) == (before, len(before) + 1)
+        code, out, err = front.run("routes", "flush", given="y\n")
+        assert (code, "default/web-1" in out, "Remove 2 routes of ours from 1 pod?" in err) == (0, True, True)
+        assert second.routes() == before
+        code, _, err = front.run("routes", "flush")
+        assert (code, "no pod of this node has a route of ours" in err) == (0, True)
+    assert front.run("routes", "flush", "--yes", "--pod", "default/none")[0] == 1
+
+
+def test_a_program_in_a_pod_s_network(front: Front) -> None:
+    """It has the pod's links and the node's files, signals as usual, and its exit code is the command's."""
+    code, out, err = front.run("enter", POD, "ip", "-o", "-4", "address", "show", "eth1")
+    assert (code, "10.2.0.2/16" in out, err) == (0, True, "")
+    assert front.run("enter", POD, "sh", "-c", "exit 7")[0] == 7
+    assert "SigIgn:\t0000000000000000" in front.run("enter", POD, "cat", "/proc/self/status")[1]
+    front.live.settings["SHELL"] = "/bin/sh"
+    code, out, _ = front.run("enter", POD, given="readlink /proc/self/ns/net\nexit 5\n")
+    assert (code, out.strip()) == (5, f"net:[{Path(front.pod.path).stat().st_ino}]")
+    assert [front.run("enter", POD, each)[0] for each in ("/no/such", "/etc")] == [127, 126]
+    assert [front.run("enter", each)[0] for each in ("default/none", "web-0")] == [1, 2]
+
+
+def test_the_node_s_own_network_is_not_entered(front: Front) -> None:
+    """A path of the cache that leads there is refused."""
+    front.cached("/proc/self/ns/net", "host", "c" * 64)
+    code, out, err = front.run("enter", "default/host", "ip", "link")
+    assert (code, out, "the node's own" in err) == (1, "", True)

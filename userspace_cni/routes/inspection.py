@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -135,10 +134,11 @@ class Inspector:
         """Remove every route of ours there. Raises as PodRoutes.converge."""
         return self._kernel.converge(place, lambda _: ())
 
-    @contextmanager
-    def entrance(self, pod: str) -> Iterator[int]:
-        """A descriptor of the network namespace of the pod, which is none of the node's own. Raises ContainerGone, HostNamespace,
-        UserspaceError."""
+    def entrance(self, pod: str) -> int:
+        """A descriptor of the network namespace of the pod, which is none of the node's own; the caller's to close.
+
+        Raises ContainerGone where none is found, HostNamespace, and as PodRoutes.look.
+        """
         for located in self.found(pod):
             try:
                 opened = opened_pod(located.place.path, located.place.inode, self._node.root)
@@ -147,8 +147,7 @@ class Inspector:
             with opened as netns:
                 # held open, its number is given to no other one: so what is proven is what is entered
                 self._kernel.look(replace(located.place, inode=os.fstat(netns.fileno()).st_ino))
-                yield netns.fileno()
-            return
+                return os.dup(netns.fileno())
         raise self._unfound(pod)
 
     def found(self, pod: str) -> Iterator[Located]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def test_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, 
         ("explain", "default/web-0", "ten"),
         ("explain", "default/web-0", "10.0.0.1/8"),
         ("explain", "default/web-0"),
+        ("flush", "--json"),
+        ("flush", "--pod", "web-0"),
     ],
 )
 def test_arguments_that_are_wrong(run: Run, arguments: tuple[str, ...]) -> None:
@@ -171,6 +174,19 @@ def test_looking_where_routes_are_off(run: Run, arguments: tuple[str, ...]) -> N
     """What is asked for is not compared with pods then."""
     result = run("routes", *arguments, routes=False)
     assert (result.exit_code, "the setting routes" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("routes", "check"), ("routes", "explain", "a/b", "::1"), ("routes", "flush"), ("enter", "a/b")]
+)
+def test_only_root_looks_into_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    """Another user is told so at once, with exit code 3."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    state = str(tmp_path)
+    with closing(Site(Settings(state_dir=state, run_dir=state, short_dir=state, routes=True), environ={})) as site:
+        result = CliRunner().invoke(userspace_cni, arguments, obj=site)
+    assert (result.exit_code, "run this as root" in result.stderr) == (3, True)
 
 
 def test_the_agent_s_answers(tmp_path: Path) -> None:
