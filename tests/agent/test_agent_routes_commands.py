@@ -18,6 +18,9 @@ from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import define_all
 from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.switch.switch import wait_until
+from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import ROUTES
 
 OURS = "148"
 POD = "default/web-0"
@@ -231,3 +234,62 @@ def test_the_node_s_own_network_is_not_entered(front: Front) -> None:
     front.cached("/proc/self/ns/net", "host", "c" * 64)
     code, out, err = front.run("enter", "default/host", "ip", "link")
     assert (code, out, "the node's own" in err) == (1, "", True)
+
+
+def test_a_file_becomes_the_node_s(front: Front) -> None:
+    """A short form is in force in one step; a dry run, the same once more, and a wrong entry change nothing."""
+    front.live.start()
+    given = json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}])
+    assert front.run("routes", "apply", "-f", "-", "--dry-run", given=given)[0] == 0
+    assert not front.file.exists()
+    code, out, _ = front.run("routes", "apply", "-f", "-", given=given)
+    assert (code, "written" in out, "1 pod, in 1 applied" in out) == (0, True, True)
+    assert (front.routes(), front.file.stat().st_mode & 0o777) == (["172.16.0.0/16 - eth1"], 0o644)
+    inode = front.file.stat().st_ino
+    assert "unchanged" in front.run("routes", "apply", "-f", "-", given=given)[1]
+    code, _, err = front.run("routes", "apply", "-f", "-", given='[{"route": "127.0.0.0/8", "dev": "eth1"}]')
+    assert (code, "entry 1" in err, "127.0.0.0/8" in err) == (1, True, True)
+    assert (front.routes(), front.file.stat().st_ino) == (["172.16.0.0/16 - eth1"], inode)
+    assert [each.name for each in front.file.parent.iterdir()] == [front.file.name]
+
+
+def test_objects_without_a_cluster(front: Front) -> None:
+    """They become the node's file, too, which the next agent reads; what is wrong of each is told."""
+    good = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "good"}}
+    spec = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}], "svc": [{"namespace": "a", "name": "b", "dev": "eth1"}]}
+    bad = {**good, "metadata": {"name": "bad"}, "spec": {"route": [{"dst": "10.0.0.0/8", "dev": "lo"}], "priority": 1}}
+    code, out, err = front.run("routes", "apply", "-f", "-", given=json.dumps([{**good, "spec": spec}, bad]))
+    assert (code, "nothing was applied" in err) == (1, True)
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["good", "valid"], ["bad", "wrong"]]
+    assert not front.file.exists()
+    code, out, err = front.run("routes", "apply", "-f", "-", given=json.dumps({**good, "spec": spec}))
+    assert (code, "there is no cluster" in out, "no agent runs here" in err) == (0, True, True)
+    front.live.start()
+    front.wait("172.16.0.0/16 - eth1")
+
+
+def test_objects_go_into_the_api(front: Front) -> None:
+    """Each is created, changed or left as it is; what another said is taken over by force; entries stay the node's."""
+    with ApiServer() as api:
+        define_all(api)
+        front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
+        thing: dict[str, Any] = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}}
+
+        def apply(dst: str, *more: str) -> tuple[int, str]:
+            given = json.dumps({**thing, "spec": {"route": [{"dst": dst, "dev": "eth1"}]}, "status": {"status": "Applied"}})
+            code, out, err = front.run("routes", "apply", "-f", "-", "--json", *more, given=given)
+            assert out, err
+            return code, json.loads(out)["routes"][0]["state"]
+
+        assert apply("10.0.0.0/8", "--dry-run") == (0, "valid")
+        assert [apply(each) for each in ("10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/9")] == [
+            (0, "created"),
+            (0, "unchanged"),
+            (0, "changed"),
+        ]
+        of_kubectl = {"spec": {"route": [{"dst": "10.2.0.0/16", "dev": "eth1"}]}}
+        session = KubeClient(api.kubeconfig(front.live.directory)).session
+        Objects(session).apply(ROUTES, "low-latency", of_kubectl, manager="kubectl")
+        assert [apply("10.3.0.0/16", *each) for each in ((), ("--force",))] == [(1, "failed"), (0, "changed")]
+        code, _, err = front.run("routes", "apply", "-f", "-", "--dry-run", given='[{"route": "10.0.0.0/8", "dev": "eth1"}]')
+        assert (code, str(front.file) in err, front.file.exists()) == (0, True, False)

@@ -200,3 +200,22 @@ def test_the_agent_s_answers(tmp_path: Path) -> None:
         with answering(tmp_path / str(number), answer), pytest.raises(Unavailable) as caught:
             Client(str(tmp_path / str(number))).routes()
         assert not isinstance(caught.value, RoutesOff)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[{]", "it is not YAML"),
+        ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"route": "10.0.0.1/8", "dev": "eth1"}]', "entry 2"),
+        ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"kind": "Route"}]', "two files"),
+        ('{"kind": "Pod", "apiVersion": "v1"}', "it must be Route"),
+        ("", "there is nothing in it"),
+        ("---\n# none\n", "there is nothing in it"),
+    ],
+)
+def test_a_file_that_is_none_of_routes(run: Run, given: str, said: str) -> None:
+    """It is refused with the place in it, and is a failure; a file that cannot be opened is a mistake in the call."""
+    result = run("routes", "apply", "-f", "-", given=given)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
+    assert run("routes", "apply", "-f", "/no/such/file").exit_code == 2
