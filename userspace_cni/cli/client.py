@@ -18,6 +18,8 @@ from userspace_cni.cni import protocol
 LOOK_S: Final = 2.0
 """Seconds for a question to the agent."""
 RECONCILE_S: Final = 60.0
+ROUTES_OFF: Final = "routes in pods are off"
+"""The agent's word where its setting says so."""
 _CHUNK: Final = 1 << 16
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _LARGEST: Final = 64 << 20
@@ -30,6 +32,10 @@ class NoAgent(Unavailable):
 
 class DeadAgent(Unavailable):
     """The socket is there, and no process listens on it: the agent was killed, and has not been started again."""
+
+
+class RoutesOff(Unavailable):
+    """The agent answers, and does not keep routes in pods: its setting says so."""
 
 
 class Client:
@@ -59,6 +65,21 @@ class Client:
                 f"asking the agent at {self.path} of the node's network: it answered {reply.status}", _excerpt(reply)
             )
         return answer
+
+    def routes(self, *, look: bool = False) -> dict[str, Any]:
+        """The routes of pods: `routes`, `pods`, `problems`, `unreadable`. `look`: after a look at every pod.
+
+        Raises RoutesOff, too.
+        """
+        method, seconds = ("POST", RECONCILE_S) if look else ("GET", LOOK_S)
+        reply = self._ask(method, "/api/v1/routes", seconds)
+        answer = _decoded(reply.body)
+        if reply.status == 200 and isinstance(answer, dict) and {"routes", "pods", "problems"} <= answer.keys():
+            return answer
+        what = f"asking the agent at {self.path} for the routes of pods"
+        if isinstance(answer, dict) and answer.get("msg") == ROUTES_OFF:
+            raise RoutesOff(f"{what}: they are off", "the setting routes, of the agent")
+        raise Unavailable(f"{what}: it answered {reply.status}", _excerpt(reply))
 
     def reconcile(self) -> dict[str, int]:
         """Let the agent reconcile once now; returns how often it took each action."""

@@ -28,6 +28,8 @@ from userspace_cni.cli.node.gc import gc_command
 from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.status import status_command
 from userspace_cni.cli.node.uninstall import uninstall_command
+from userspace_cni.cli.routes.entered import enter_command
+from userspace_cni.cli.routes.group import routes_command
 from userspace_cni.cli.site import FOUND, INTERRUPTED
 from userspace_cni.cli.view import plain, progress
 
@@ -94,6 +96,8 @@ for command in (
     uplink_command,
     gateway_command,
     bridging_command,
+    routes_command,
+    enter_command,
     probe_command,
     ping_command,
     load_command,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.state import RouteUse
+    from userspace_cni.routes.passes import Kernel
     from userspace_cni.routes.watching import Watching
 
 ROUND_S: Final = 300.0
@@ -184,17 +185,21 @@ class NodeRoutes:
             self._kept = known
 
 
-def composed(node: LocalNode) -> tuple[Passes, Places]:
-    """The passes over the pods of `node`, and where those are found."""
+def kernel_of(node: LocalNode) -> PodRoutes:
+    """Routes of ours in the namespaces of the pods of `node`."""
+    return PodRoutes(node.settings.route_protocol, (node.settings.switch_netns,), node.root)
+
+
+def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Places]:
+    """The passes over the pods of `node`, and where those are found. `kernel`: what the passes do there, else `kernel_of`."""
     settings = node.settings
-    kernel = PodRoutes(settings.route_protocol, (settings.switch_netns,), node.root)
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
     cri = None
     if settings.cri_socket:
         from userspace_cni.host.cri import Cri
 
         cri = Cri(settings.cri_socket, node.root)
-    return Passes(kernel, rules), Places(node, cri)
+    return Passes(kernel or kernel_of(node), rules), Places(node, cri)
 
 
 def read_kept(node: LocalNode) -> Known:

@@ -75,6 +75,13 @@ print(*{module.__spec__.origin for module in ours if module.__spec__}, sep="\\n"
     assert [file for file in files if not Path(file).is_relative_to(program.parents[1])] == []
 
 
+def test_the_definition_of_routes(program: Path) -> None:
+    """It is in the wheel, as a file of its own."""
+    argv = [str(program), "routes", "manifests"]
+    done = subprocess.run(argv, env=environment(), cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "name: routes.k8s.ovn.org" in done.stdout) == (0, True), done.stderr
+
+
 def test_agent(program: Path) -> None:
     """The agent comes to serve on its socket, without a switch, and ends when it is told to."""
     with TemporaryDirectory(prefix="uc-") as directory:

@@ -1,0 +1,295 @@
+"""The commands about routes in pods, beside a real agent and in real namespaces."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.cluster_objects import node
+from tests.lab.kube.definitions import define_all
+from tests.lab.network.dual_pod import DualPod, dual_pod
+from tests.lab.switch.switch import wait_until
+from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import ROUTES
+
+OURS = "148"
+POD = "default/web-0"
+
+
+@dataclass
+class Front:
+    """A node whose runtime's cache tells of a pod of another CNI plugin."""
+
+    live: LiveNode
+    pod: DualPod
+    cache: Path
+    file: Path
+
+    def cached(self, path: str, name: str = "web-0", sandbox: str = "a" * 64) -> None:
+        """The file of a sandbox, as libcni writes it."""
+        args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", f"u-{name}"]]
+        content = {
+            "kind": "cniCacheV1",
+            "containerId": sandbox,
+            "cniArgs": args,
+            "result": {"interfaces": [{"name": "eth0", "sandbox": path}]},
+        }
+        (self.cache / "results" / f"net-{sandbox}-eth0").write_text(json.dumps(content))
+
+    def run(self, *argv: str, given: str = "") -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command of ours on this node."""
+        whole = (sys.executable, "-m", "userspace_cni", *argv)
+        done = subprocess.run(whole, env=self.live.environ, input=given, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def json(self, *argv: str, code: int = 0) -> Any:
+        """What a command of ours says as JSON."""
+        ended, out, err = self.run("routes", *argv, "--json")
+        assert ended == code, (out, err)
+        return json.loads(out)
+
+    def routes(self) -> list[str]:
+        """Routes of ours in the pod."""
+        return [each.removesuffix(f" {OURS}") for each in self.pod.routes() if each.endswith(f" {OURS}")]
+
+    def wait(self, *routes: str) -> None:
+        """Until these are the routes of ours in the pod."""
+        wait_until(lambda: self.routes() == list(routes), 20, f"routes {routes}; it has {self.routes()}")
+
+    def asks(self, *entries: dict[str, str]) -> None:
+        """The file has these entries."""
+        self.file.write_text(json.dumps(entries))
+
+
+@pytest.fixture
+def front(live: LiveNode, tmp_path: Path) -> Iterator[Front]:
+    """No cluster, and no agent yet."""
+    (tmp_path / "cni" / "results").mkdir(parents=True)
+    (tmp_path / "routes").mkdir()
+    with dual_pod() as pod:
+        made = Front(live, pod, tmp_path / "cni", tmp_path / "routes" / "cr-config.json")
+        live.settings |= {
+            "USERSPACE_CNI_ROUTES": "true",
+            "USERSPACE_CNI_ROUTES_FILE": str(made.file),
+            "USERSPACE_CNI_CNI_CACHE_DIR": str(made.cache),
+            "USERSPACE_CNI_CRI_SOCKET": str(tmp_path / "none.sock"),
+        }
+        made.cached(pod.path)
+        yield made
+        live.close()
+
+
+def test_what_the_agent_keeps_is_listed(front: Front) -> None:
+    """Each Route with its pods, and what is there or skipped in a pod; an unknown pod is a failure."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"}, {"route": "172.17.0.0/16", "dev": "eth7"})
+    front.live.start()
+    front.wait("172.16.0.0/16 10.2.0.1 eth1")
+    code, out, err = front.run("routes", "list", "--pod", POD)
+    assert (code, "cri: " in err) == (0, True)
+    assert "cr-config" in out
+    [there] = [line for line in out.splitlines() if " there " in line]
+    assert "172.16.0.0/16 via 10.2.0.1 dev eth1" in there
+    assert any("skipped" in line and "the pod has no device eth7" in line for line in out.splitlines())
+    [pod] = front.json("list")["pods"]
+    assert [each["dst"] for each in pod["wanted"]] == ["172.16.0.0/16"]
+    assert front.run("routes", "list", "--pod", "default/none")[0] == 1
+
+
+def test_without_an_agent_and_switched_off(front: Front) -> None:
+    """No agent is exit code 3, and the setting that is off is 2, whether an agent runs or not."""
+    assert front.run("routes", "list")[0] == 3
+    front.live.settings["USERSPACE_CNI_ROUTES"] = "false"
+    code, _, err = front.run("routes", "list")
+    assert (code, "the setting routes" in err) == (2, True)
+    assert [front.run("routes", *each)[0] for each in (["check"], ["explain", POD, "10.0.0.1"])] == [2, 2]
+    front.live.start()
+    code, _, err = front.run("routes", "list")
+    assert (code, "are off on this node" in err) == (2, True)
+
+
+def test_drift_is_found_and_not_repaired(front: Front) -> None:
+    """What is missing and what is too many is told, with and without an agent, until a pass has set it right."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"})
+    front.pod.ip("route", "add", "10.99.0.0/16", "dev", "eth0", "proto", OURS)
+    front.cached(str(Path(front.pod.path).parent / "gone"), "gone", "b" * 64)
+    found = front.json("check", code=1)
+    [pod] = found["pods"]
+    assert [each["route"] for each in pod["missing"]] == ["172.16.0.0/16 dev eth1", "172.17.0.0/16 dev eth1"]
+    assert (pod["extra"], found["sound"]) == (["10.99.0.0/16 dev eth0"], False)
+    code, out, _ = front.run("routes", "check")
+    assert (code, out.count("missing"), out.count("too many")) == (1, 2, 1)
+    assert front.routes() == ["10.99.0.0/16 - eth0"]
+    front.live.start()
+    front.wait("172.16.0.0/16 - eth1", "172.17.0.0/16 - eth1")
+    assert front.json("check")["sound"]
+    front.pod.ip("route", "delete", "172.17.0.0/16")
+    assert front.run("routes", "check")[0] == 1
+    assert front.routes() == ["172.16.0.0/16 - eth1"]
+
+
+def test_what_becomes_of_a_packet(front: Front) -> None:
+    """Which Route, which next hop and why, before it is applied; and the kernel's own answer, of either version of IP."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"})
+    code, out, _ = front.run("routes", "explain", POD, "172.16.9.9")
+    assert code == 0
+    assert "Route 'cr-config' asks for 172.16.0.0/16 via 10.2.0.1 dev eth1" in out
+    assert "now: default via 10.1.0.1 dev eth0, of others" in out
+    assert "the kernel: by eth0 via 10.1.0.1 from 10.1.0.2" in out
+    front.live.start()
+    front.wait("172.16.0.0/16 10.2.0.1 eth1")
+    found = front.json("explain", POD, "172.16.9.9")
+    assert found["kernel"] == {"dev": "eth1", "via": "10.2.0.1", "source": "10.2.0.2", "problem": ""}
+    assert (found["route"], found["now"]["ours"]) == ("cr-config", True)
+    assert front.json("explain", POD, "2001:db8::1")["kernel"]["via"] == "fd01::1"
+    assert front.json("explain", POD, "default")["kernel"] is None
+    assert [front.run("routes", "explain", *each)[0] for each in (("default/no", "10.0.0.1"), (POD, "x"), ("x", "::"))] == [
+        1,
+        2,
+        2,
+    ]
+
+
+def test_the_node_s_own_namespace_is_left_alone(front: Front) -> None:
+    """A path of the cache that leads to the node's own network is neither looked at nor explained."""
+    front.cached("/proc/self/ns/net", "host", "c" * 64)
+    assert [each["name"] for each in front.json("check")["pods"]] == ["web-0"]
+    code, _, err = front.run("routes", "explain", "default/host", "10.0.0.1")
+    assert (code, "the node's own" in err) == (1, True)
+
+
+def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
+    """Without it, what Route objects ask for is not known, which is no good news; with it, the agent may be away."""
+    with ApiServer() as api:
+        define_all(api)
+        api.add(node("n1", "192.0.2.11"))
+        metadata = {"name": "web-0", "namespace": "default", "uid": "u-web-0"}
+        api.add_pod({"metadata": metadata, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}})
+        front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
+        front.live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        assert front.run("routes", "check")[0] == 3
+        spec = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}]}
+        api.add({"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}, "spec": spec})
+        front.live.start()
+        front.wait("172.16.0.0/16 - eth1")
+        front.live.kill()
+        front.pod.ip("route", "delete", "172.16.0.0/16")
+        [pod] = front.json("check", code=1)["pods"]
+        assert pod["missing"] == [{"route": "172.16.0.0/16 dev eth1", "asked_by": "low-latency"}]
+
+
+def test_routes_are_taken_out(front: Front) -> None:
+    """All of ours and no others, of one pod or of all; what an agent will put back is said before."""
+    before = front.pod.routes()
+    with dual_pod() as second:
+        front.cached(second.path, "web-1", "b" * 64)
+        front.asks({"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "2001:db8::/32", "dev": "eth1"})
+        front.live.start()
+        front.wait("172.16.0.0/16 - eth1")
+        wait_until(lambda: f"172.16.0.0/16 - eth1 {OURS}" in second.routes(), 20, "the other pod to have it, too")
+        code, _, err = front.run("routes", "flush", given="n\n")
+        assert (code, "puts back" in err, "Remove 4 routes of ours from 2 pods?" in err) == (1, True, True)
+        code, _, err = front.run("routes", "flush")
+        assert (code, "--yes" in err) == (2, True)
+        assert front.routes() == ["172.16.0.0/16 - eth1"]
+        assert front.live.end() == 0
+        assert front.json("flush", "--pod", POD, "--yes") == {
+            "removed": [{"pod": POD, "routes": ["172.16.0.0/16 dev eth1", "2001:db8::/32 dev eth1"]}],
+            "left": [],
+            "kept_by_agent": False,
+        }
+        assert (front.pod.routes(), len(second.routes())) == (before, len(before) + 1)
+        code, out, err = front.run("routes", "flush", given="y\n")
+        assert (code, "default/web-1" in out, "Remove 2 routes of ours from 1 pod?" in err) == (0, True, True)
+        assert second.routes() == before
+        code, _, err = front.run("routes", "flush")
+        assert (code, "no pod of this node has a route of ours" in err) == (0, True)
+    assert front.run("routes", "flush", "--yes", "--pod", "default/none")[0] == 1
+
+
+def test_a_program_in_a_pod_s_network(front: Front) -> None:
+    """It has the pod's links and the node's files, signals as usual, and its exit code is the command's."""
+    code, out, err = front.run("enter", POD, "ip", "-o", "-4", "address", "show", "eth1")
+    assert (code, "10.2.0.2/16" in out, err) == (0, True, "")
+    assert front.run("enter", POD, "sh", "-c", "exit 7")[0] == 7
+    assert "SigIgn:\t0000000000000000" in front.run("enter", POD, "cat", "/proc/self/status")[1]
+    front.live.settings["SHELL"] = "/bin/sh"
+    code, out, _ = front.run("enter", POD, given="readlink /proc/self/ns/net\nexit 5\n")
+    assert (code, out.strip()) == (5, f"net:[{Path(front.pod.path).stat().st_ino}]")
+    assert [front.run("enter", POD, each)[0] for each in ("/no/such", "/etc")] == [127, 126]
+    assert [front.run("enter", each)[0] for each in ("default/none", "web-0")] == [1, 2]
+
+
+def test_the_node_s_own_network_is_not_entered(front: Front) -> None:
+    """A path of the cache that leads there is refused."""
+    front.cached("/proc/self/ns/net", "host", "c" * 64)
+    code, out, err = front.run("enter", "default/host", "ip", "link")
+    assert (code, out, "the node's own" in err) == (1, "", True)
+
+
+def test_a_file_becomes_the_node_s(front: Front) -> None:
+    """A short form is in force in one step; a dry run, the same once more, and a wrong entry change nothing."""
+    front.live.start()
+    given = json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}])
+    assert front.run("routes", "apply", "-f", "-", "--dry-run", given=given)[0] == 0
+    assert not front.file.exists()
+    code, out, _ = front.run("routes", "apply", "-f", "-", given=given)
+    assert (code, "written" in out, "1 pod, in 1 applied" in out) == (0, True, True)
+    assert (front.routes(), front.file.stat().st_mode & 0o777) == (["172.16.0.0/16 - eth1"], 0o644)
+    inode = front.file.stat().st_ino
+    assert "unchanged" in front.run("routes", "apply", "-f", "-", given=given)[1]
+    code, _, err = front.run("routes", "apply", "-f", "-", given='[{"route": "127.0.0.0/8", "dev": "eth1"}]')
+    assert (code, "entry 1" in err, "127.0.0.0/8" in err) == (1, True, True)
+    assert (front.routes(), front.file.stat().st_ino) == (["172.16.0.0/16 - eth1"], inode)
+    assert [each.name for each in front.file.parent.iterdir()] == [front.file.name]
+
+
+def test_objects_without_a_cluster(front: Front) -> None:
+    """They become the node's file, too, which the next agent reads; what is wrong of each is told."""
+    good = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "good"}}
+    spec = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}], "svc": [{"namespace": "a", "name": "b", "dev": "eth1"}]}
+    bad = {**good, "metadata": {"name": "bad"}, "spec": {"route": [{"dst": "10.0.0.0/8", "dev": "lo"}], "priority": 1}}
+    code, out, err = front.run("routes", "apply", "-f", "-", given=json.dumps([{**good, "spec": spec}, bad]))
+    assert (code, "nothing was applied" in err) == (1, True)
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["good", "valid"], ["bad", "wrong"]]
+    assert not front.file.exists()
+    code, out, err = front.run("routes", "apply", "-f", "-", given=json.dumps({**good, "spec": spec}))
+    assert (code, "there is no cluster" in out, "no agent runs here" in err) == (0, True, True)
+    front.live.start()
+    front.wait("172.16.0.0/16 - eth1")
+
+
+def test_objects_go_into_the_api(front: Front) -> None:
+    """Each is created, changed or left as it is; what another said is taken over by force; entries stay the node's."""
+    with ApiServer() as api:
+        define_all(api)
+        front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
+        thing: dict[str, Any] = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}}
+
+        def apply(dst: str, *more: str) -> tuple[int, str]:
+            given = json.dumps({**thing, "spec": {"route": [{"dst": dst, "dev": "eth1"}]}, "status": {"status": "Applied"}})
+            code, out, err = front.run("routes", "apply", "-f", "-", "--json", *more, given=given)
+            assert out, err
+            return code, json.loads(out)["routes"][0]["state"]
+
+        assert apply("10.0.0.0/8", "--dry-run") == (0, "valid")
+        assert [apply(each) for each in ("10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/9")] == [
+            (0, "created"),
+            (0, "unchanged"),
+            (0, "changed"),
+        ]
+        of_kubectl = {"spec": {"route": [{"dst": "10.2.0.0/16", "dev": "eth1"}]}}
+        session = KubeClient(api.kubeconfig(front.live.directory)).session
+        Objects(session).apply(ROUTES, "low-latency", of_kubectl, manager="kubectl")
+        assert [apply("10.3.0.0/16", *each) for each in ((), ("--force",))] == [(1, "failed"), (0, "changed")]
+        code, _, err = front.run("routes", "apply", "-f", "-", "--dry-run", given='[{"route": "10.0.0.0/8", "dev": "eth1"}]')
+        assert (code, str(front.file) in err, front.file.exists()) == (0, True, False)

@@ -1,0 +1,221 @@
+"""The commands about routes in pods: what they take, what they show of an agent's answer, and how they are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.lab.node.world import World
+from tests.unit.cli.test_cli_client import answering, told
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.settings import Settings
+from userspace_cni.cli.client import Client, DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cli.site import Site
+
+ROUTE = {
+    "name": "low-latency",
+    "generation": 1,
+    "usable": True,
+    "problems": [],
+    "remarks": [],
+    "told": [],
+    "pods": {"matched": 2, "applied": 1, "skipped": 1, "failed": 0},
+}
+POD = {
+    "namespace": "default",
+    "name": "web-0",
+    "uid": "u",
+    "sandbox": "a",
+    "netns": "/x",
+    "source": "cache",
+    "state": "applied",
+    "host_network": False,
+    "routes": ["low-latency"],
+    "wanted": [
+        {"dst": "default (IPv4)", "dev": "eth1", "via": "10.2.0.1", "metric": 0, "route": "low-latency", "why": "named"},
+        {"dst": "10.9.0.0/16", "dev": "eth1", "via": "", "metric": 0, "route": "low-latency", "why": "on-link"},
+    ],
+    "skipped": ["low-latency: spec.route[2]: the pod has no device eth2"],
+    "refused": ["10.9.0.0/16 dev eth1: Invalid argument"],
+    "conflicts": ["other: spec.route[0]: Route 'low-latency' has it"],
+    "overridden": [],
+    "problem": "",
+}
+TOLD = {
+    "routes": [ROUTE],
+    "pods": [POD, {**POD, "name": "web-1", "routes": []}],
+    "problems": {"api": "it is away"},
+    "unreadable": 1,
+}
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """One command on a node whose setting is on, unless `routes` says otherwise."""
+
+    def command(*arguments: str, routes: bool = True, given: str = "") -> Result:
+        settings = Settings(state_dir=str(tmp_path), run_dir=str(tmp_path / "run"), short_dir=str(tmp_path), routes=routes)
+        site = Site(settings, World(tmp_path, resident=True, now=100), environ={})
+        return CliRunner().invoke(userspace_cni, arguments, input=given, obj=site)
+
+    return command
+
+
+def says(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """The agent answers this, or it is the error with which it is not reached."""
+
+    def routes(_: Client, *, look: bool = False) -> Any:
+        assert not look
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Client, "routes", routes)
+
+
+def cells(result: Result) -> list[list[str]]:
+    """The cells of each line."""
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in result.stdout.splitlines() if line]
+
+
+def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thing that is wanted or told of a pod is a line, with whose it is; what the agent cannot read is on stderr."""
+    says(monkeypatch, TOLD)
+    result = run("routes", "list", "--pod", "default/web-0")
+    assert result.exit_code == 0
+    assert cells(result) == [
+        ["ROUTE", "PODS", "STATE", "DETAILS"],
+        ["low-latency", "2: 1 applied, 1 skipped", "good"],
+        ["POD", "STATE", "ROUTE", "DETAILS"],
+        ["default/web-0", "there", "low-latency", "default via 10.2.0.1 dev eth1 (named)"],
+        ["default/web-0", "refused", "low-latency", "10.9.0.0/16 dev eth1: Invalid argument (by the kernel)"],
+        ["default/web-0", "skipped", "low-latency", "spec.route[2]: the pod has no device eth2"],
+        ["default/web-0", "conflict", "other", "spec.route[0]: Route 'low-latency' has it"],
+    ]
+    assert result.stderr.splitlines() == ["api: it is away", "1 file of the runtime's cache could not be used"]
+
+
+def test_one_pod_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the pod and the Routes that concern it; a pod that is unknown is a failure that names what could not be read."""
+    says(monkeypatch, TOLD)
+    found = json.loads(run("routes", "list", "--pod", "default/web-1", "--json").stdout)
+    assert (found["routes"], [each["name"] for each in found["pods"]]) == ([], ["web-1"])
+    result = run("routes", "list", "--pod", "default/web-2")
+    assert (result.exit_code, "no network namespace of pod default/web-2" in result.stderr) == (1, True)
+    assert "api: it is away" in result.stderr
+
+
+def test_what_is_wrong_of_a_route(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be used, and one of which a part is refused, are told with the reason."""
+    broken = {**ROUTE, "name": "broken", "usable": False, "problems": ["'spec' has no such field"]}
+    says(monkeypatch, {**TOLD, "routes": [broken, {**ROUTE, "told": ["low-latency: no such Service"]}], "pods": []})
+    result = run("routes", "list")
+    assert [line[2:] for line in cells(result)[1:]] == [
+        ["unusable", "'spec' has no such field"],
+        ["in part", "low-latency: no such Service"],
+    ]
+
+
+def test_a_pod_without_a_namespace_to_look_into(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is to have is wanted, and not said to be there; the node's own network is left alone."""
+    host = {**POD, "name": "host", "host_network": True}
+    says(monkeypatch, {**TOLD, "pods": [{**POD, "problem": "it is gone"}, host]})
+    states = [line[1] for line in cells(run("routes", "list"))[3:]]
+    assert states == ["failed", "wanted", "refused", "skipped", "conflict", "left alone"]
+
+
+@pytest.mark.parametrize(
+    ("error", "routes", "code"),
+    [
+        (RoutesOff("off"), True, 2),
+        (NoAgent("no such socket"), True, 3),
+        (NoAgent("no such socket"), False, 2),
+        (DeadAgent("no process"), True, 3),
+        (Unavailable("no answer within 2 s"), True, 3),
+    ],
+)
+def test_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, *, routes: bool, code: int) -> None:
+    """Routes that are off are exit code 2; an agent that does not answer is 3."""
+    says(monkeypatch, error)
+    result = run("routes", "list", routes=routes)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--pod", "web-0"),
+        ("list", "--pod", "a/b/c"),
+        ("explain", "web-0", "10.0.0.1"),
+        ("explain", "default/web-0", "ten"),
+        ("explain", "default/web-0", "10.0.0.1/8"),
+        ("explain", "default/web-0"),
+        ("flush", "--json"),
+        ("flush", "--pod", "web-0"),
+    ],
+)
+def test_arguments_that_are_wrong(run: Run, arguments: tuple[str, ...]) -> None:
+    """They are refused before anything is asked."""
+    assert run("routes", *arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("explain", "default/web-0", "10.0.0.1")])
+def test_looking_where_routes_are_off(run: Run, arguments: tuple[str, ...]) -> None:
+    """What is asked for is not compared with pods then."""
+    result = run("routes", *arguments, routes=False)
+    assert (result.exit_code, "the setting routes" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("routes", "check"), ("routes", "explain", "a/b", "::1"), ("routes", "flush"), ("enter", "a/b")]
+)
+def test_only_root_looks_into_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    """Another user is told so at once, with exit code 3."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    state = str(tmp_path)
+    with closing(Site(Settings(state_dir=state, run_dir=state, short_dir=state, routes=True), environ={})) as site:
+        result = CliRunner().invoke(userspace_cni, arguments, obj=site)
+    assert (result.exit_code, "run this as root" in result.stderr) == (3, True)
+
+
+def test_the_agent_s_answers(tmp_path: Path) -> None:
+    """The page is taken as it is; that routes are off is told from other failures; what is no such page is none."""
+    with answering(tmp_path / "a", told(200, TOLD)):
+        assert Client(str(tmp_path / "a")).routes(look=True) == TOLD
+    off = {"code": 11, "msg": "routes in pods are off", "details": "the setting"}
+    with answering(tmp_path / "b", told(503, off)), pytest.raises(RoutesOff):
+        Client(str(tmp_path / "b")).routes()
+    for number, answer in enumerate([told(503, {"msg": "later"}), told(200, {"routes": []}), told(200, [])]):
+        with answering(tmp_path / str(number), answer), pytest.raises(Unavailable) as caught:
+            Client(str(tmp_path / str(number))).routes()
+        assert not isinstance(caught.value, RoutesOff)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[{]", "it is not YAML"),
+        ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"route": "10.0.0.1/8", "dev": "eth1"}]', "entry 2"),
+        ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"kind": "Route"}]', "two files"),
+        ('{"kind": "Pod", "apiVersion": "v1"}', "it must be Route"),
+        ("", "there is nothing in it"),
+        ("---\n# none\n", "there is nothing in it"),
+    ],
+)
+def test_a_file_that_is_none_of_routes(run: Run, given: str, said: str) -> None:
+    """It is refused with the place in it, and is a failure; a file that cannot be opened is a mistake in the call."""
+    result = run("routes", "apply", "-f", "-", given=given)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
+    assert run("routes", "apply", "-f", "/no/such/file").exit_code == 2

@@ -1,0 +1,55 @@
+"""`routes manifests`: it prints what deploy/cluster applies, and no right that the agents there have not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+from kubernetes.client import ApiClient
+
+from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cli.routes.manifests import DEFINITION
+
+BASE = Path(__file__).resolve().parents[3] / "deploy" / "cluster" / "base"
+
+
+def printed(*more: str) -> str:
+    """What the command prints."""
+    result = CliRunner().invoke(userspace_cni, ["routes", "manifests", *more])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Each group, resource and verb."""
+    return {(a, b, c) for rule in rules for a in rule["apiGroups"] for b in rule["resources"] for c in rule["verbs"]}
+
+
+def test_the_definition_is_that_of_the_cluster() -> None:
+    """It is one file, printed with its comments."""
+    deployed = BASE / "definitions" / "routes.yaml"
+    assert DEFINITION.samefile(deployed)
+    assert printed().startswith(deployed.read_text())
+
+
+def test_the_same_as_yaml_and_json() -> None:
+    """A stream of three objects, without aliases in those that the command makes, is the same as the JSON list."""
+    found = list(yaml.safe_load_all(printed()))
+    assert found == json.loads(printed("--json"))
+    assert [each["kind"] for each in found] == ["CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"]
+    assert printed().partition("kind: ClusterRole")[2].count("*") == 0
+
+
+def test_the_rights_are_those_of_the_agents() -> None:
+    """Each is in the role of deploy/cluster, whose account gets them; Kubernetes knows every field."""
+    _, role, binding = json.loads(printed("--json"))
+    assert rights(role["rules"]) <= rights(yaml.safe_load((BASE / "cluster-role.yaml").read_text())["rules"])
+    assert binding["subjects"] == yaml.safe_load((BASE / "cluster-role-binding.yaml").read_text())["subjects"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    client = ApiClient()
+    for each in (role, binding):
+        read = client.deserialize(json.dumps(each), f"V1{each['kind']}", "application/json")
+        assert client.sanitize_for_serialization(read) == each  # type: ignore[no-untyped-call]

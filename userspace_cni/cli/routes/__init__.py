@@ -1,0 +1,1 @@
+"""Commands about routes in pods, and about pods' network namespaces."""

@@ -1,0 +1,55 @@
+"""What commands about routes share: the name of a pod, the agent, the look into pods, and how each of them is refused."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from userspace_cni.base.errors import shortened
+from userspace_cni.cli import view
+from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.site import UNREACHABLE, USAGE, Refused, Site
+from userspace_cni.routes.inspection import Inspector
+
+OFF: Final = "routes in pods are off on this node: the setting routes turns them on (docs/routes.md)"
+
+
+def pod_name(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    """The check of an argument or option that names a pod; "" where it is left out."""
+    if not value:
+        return ""
+    namespace, _, name = value.partition("/")
+    if not namespace or not name or "/" in name:
+        raise click.BadParameter(f"{shortened(value)!r} is no pod: it must be NAMESPACE/NAME")
+    return value
+
+
+def require_on(site: Site) -> None:
+    """Refuse, with exit code 2, where the setting is off."""
+    if not site.settings.routes:
+        raise Refused(OFF, USAGE)
+
+
+def inspector(site: Site, what: str) -> Inspector:
+    """What looks into the pods of this node; `what` it is for, for the message to a user who is not root. Raises Refused."""
+    site.require_root(what)
+    return Inspector(site.drivers)
+
+
+def ask(site: Site, *, look: bool = False) -> dict[str, Any]:
+    """What the agent says of routes. Raises Refused, with exit code 2 where they are off; Unavailable."""
+    try:
+        return site.client.routes(look=look)
+    except RoutesOff as error:
+        raise Refused(OFF, USAGE) from error
+    except (NoAgent, DeadAgent) as error:
+        if not site.settings.routes:
+            raise Refused(f"no agent runs here, and {OFF}", USAGE) from error
+        raise Refused(f"{error}. Without an agent `userspace-cni routes check` tells what pods have", UNREACHABLE) from error
+
+
+def tell_problems(problems: object) -> None:
+    """A note for each of what cannot be read now."""
+    for source, problem in problems.items() if isinstance(problems, dict) else ():
+        view.note(f"{source}: {problem}")

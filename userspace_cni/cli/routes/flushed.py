@@ -1,0 +1,120 @@
+"""`routes flush`: takes our routes out of pods. Routes of other programs are neither read nor touched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.cli import view
+from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.routes.asking import inspector, pod_name, tell_problems
+from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+from userspace_cni.routes.inspection import Holding, Inspector, shown
+
+_COLUMNS: Final = (Column("POD"), Column("STATE"), Column("DETAILS"))
+
+
+@click.command("flush", cls=NodeCommand, short_help="Take our routes out of pods.")
+@click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Of this pod alone.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object; only with --yes.")
+@click.pass_context
+def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> None:
+    """Remove all routes of ours, known by their number (setting route_protocol), from the pods of this node, or from one.
+
+    A running agent with routes puts back what Routes ask for: turn the setting off there first, or delete the Routes instead.
+    It asks before. Exit code: 0 when none of ours is left, 1 when one is, when the answer was no, or when the pod has no network
+    namespace of its own here, 2 for arguments that are wrong, 3 for a user who is not root.
+    """
+    if as_json and not yes:
+        raise click.UsageError("--json does not ask: give --yes, too")
+    site = open_site(ctx)
+    into = inspector(site, "removing routes in the network namespaces of pods")
+    with view.progress("looking into the pods of this node"):
+        holdings = list(into.ours(pod))
+        kept = _is_kept(site)
+    if pod and not holdings:
+        tell_problems(dict(into.problems))
+        raise Refused(f"pod {pod}: no network namespace of its own is found on this node", FOUND)
+    full = [each for each in holdings if each.routes]
+    if full and not yes:
+        _ask(full, kept=kept)
+    with view.progress(f"removing routes in {view.counted(len(full), 'pod')}"):
+        left = _removed(full, into)
+    failed = [(each.pod, why) for each in holdings if (why := each.problem or left.get(each.located.place.sandbox, ""))]
+    removed = [each for each in full if each.located.place.sandbox not in left]
+    if as_json:
+        view.show_json(
+            {
+                "removed": [{"pod": each.pod, "routes": [shown(route) for route in each.routes]} for each in removed],
+                "left": [{"pod": name, "problem": problem} for name, problem in failed],
+                "kept_by_agent": kept,
+            }
+        )
+    else:
+        _show(removed, failed, kept=kept)
+        tell_problems(dict(into.problems))
+    if failed:
+        ctx.exit(FOUND)
+
+
+def _ask(full: Sequence[Holding], *, kept: bool) -> None:
+    """Have it confirmed. Raises Refused where it is not, or where no answer can be read."""
+    if kept:
+        view.note(_PUTS_BACK)
+    count = sum(len(each.routes) for each in full)
+    question = f"Remove {view.counted(count, 'route')} of ours from {view.counted(len(full), 'pod')}?"
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise  # Ctrl-C
+        raise Refused("nothing was removed: no answer can be read here; --yes does without", USAGE) from None
+    if not agreed:
+        raise Refused("nothing was removed", FOUND)
+
+
+_PUTS_BACK: Final = (
+    "an agent with routes runs here, and puts back what Routes ask for with its next look at the pod: turn its setting routes "
+    "off first, or delete the Routes"
+)
+
+
+def _removed(full: Sequence[Holding], into: Inspector) -> dict[str, str]:
+    """Remove them; the sandboxes in which some are left, and why."""
+    left = {}
+    for each in full:
+        try:
+            refused = into.flush(each.located.place).refused
+        except UserspaceError as error:
+            refused = (str(error),)
+        if refused:
+            left[each.located.place.sandbox] = "; ".join(refused)
+    return left
+
+
+def _show(removed: Sequence[Holding], failed: Sequence[tuple[str, str]], *, kept: bool) -> None:
+    rows: list[list[Cell | str]] = [[each.pod, Cell("removed", "green"), ", ".join(map(shown, each.routes))] for each in removed]
+    rows += [[name, Cell("failed", "red"), problem] for name, problem in failed]
+    if rows:
+        view.show_table(_COLUMNS, rows)
+    else:
+        view.note("no pod of this node has a route of ours")
+    if removed and kept:
+        view.note(_PUTS_BACK)
+
+
+def _is_kept(site: Site) -> bool:
+    """Whether an agent keeps routes here; one that does not say is taken for one that does."""
+    try:
+        site.client.routes()
+    except (NoAgent, DeadAgent, RoutesOff):
+        return False
+    except Unavailable:
+        return True
+    return True

@@ -1,0 +1,64 @@
+"""`routes manifests`: what a cluster needs for routes in pods, printed as YAML. Asks no cluster.
+
+The definition is the very file that deploy/cluster applies: in the package it is a link to it, in a wheel its copy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from userspace_cni.cli import view
+
+DEFINITION: Final = Path(__file__).with_name("definition.yaml")
+NAME: Final = "userspace-cni-routes"
+_ACCOUNT: Final = "userspace-cni"
+"""Of the agents, and the namespace in which it is, as deploy/cluster has it."""
+_LABELS: Final = {"app.kubernetes.io/name": "userspace-cni"}
+RULES: Final[list[dict[str, list[str]]]] = [
+    {"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]}
+    for group, resources in (
+        ("k8s.ovn.org", ["routes"]),
+        ("", ["pods", "nodes", "services", "endpoints", "namespaces"]),
+        ("apps", ["replicasets"]),
+        ("batch", ["jobs"]),
+    )
+]
+"""What agents read for routes; the role of deploy/cluster has it, too."""
+_ABOUT: Final = f"""\
+# What agents read for routes, for the account {_ACCOUNT} in the namespace {_ACCOUNT}. The manifests of deploy/cluster
+# have these rights already. No one gets the right to write Routes by them: that is for administrators alone.
+"""
+
+
+@click.command("manifests", short_help="Print the definition of Route, and the agents' rights.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects.")
+def manifests_command(as_json: bool) -> None:
+    """Print the definition of the resource Route, and the rights that agents need for it: a stream of YAML documents for
+    `kubectl apply -f -`. The manifests of deploy/cluster have both already.
+    """
+    definition = DEFINITION.read_text(encoding="utf-8")
+    if as_json:
+        view.show_json([yaml.safe_load(definition), *_rights()])
+        return
+    role, binding = (yaml.safe_dump(each, sort_keys=False) for each in _rights())
+    click.echo(f"{definition.rstrip()}\n---\n{_ABOUT}{role}---\n{binding}", nl=False)
+
+
+def _rights() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The role, and whose it is."""
+    group = "rbac.authorization.k8s.io"
+    about = {"apiVersion": f"{group}/v1", "metadata": {"name": NAME, "labels": dict(_LABELS)}}
+    subject = {"kind": "ServiceAccount", "name": _ACCOUNT, "namespace": _ACCOUNT}
+    return (
+        {**about, "kind": "ClusterRole", "rules": [{key: [*each] for key, each in rule.items()} for rule in RULES]},
+        {
+            **{key: dict(each) if isinstance(each, dict) else each for key, each in about.items()},
+            "kind": "ClusterRoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": NAME},
+            "subjects": [subject],
+        },
+    )

@@ -1,0 +1,271 @@
+"""Routes in this node's pods as commands see them: looked at, explained, taken out, and Route objects put into the API.
+
+It works beside an agent, and without one. What Route objects ask for is known from the file that the agent keeps: a command
+follows no objects. Nothing here makes a route in a pod; that is the agent's alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from userspace_cni.base.errors import ContainerGone, HostNamespace, NameTaken, Unavailable, UserspaceError
+from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
+from userspace_cni.fastpath.sys import paths
+from userspace_cni.host.netns import opened_pod
+from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes, Way
+from userspace_cni.routes.passes import Visited
+from userspace_cni.routes.places import Located, Source
+from userspace_cni.routes.rehearsal import Drift, Explanation, drift, explain
+from userspace_cni.routes.service import composed, kernel_of, read_kept, read_routes_file, with_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from userspace_cni.node.local import LocalNode
+    from userspace_cni.routes.known import Known
+
+MANAGER: Final = "userspace-cni-routes"
+"""Whose the fields of Route objects are that a command applied."""
+_KEPT_METADATA: Final = ("name", "labels", "annotations")
+Applied = Literal["created", "changed", "unchanged"]
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A pod, what a look at it showed, and how it differs from what it is to have. `drift` None: there was no look."""
+
+    visited: Visited
+    drift: Drift | None
+
+    @property
+    def pod(self) -> str:
+        """NAMESPACE/NAME."""
+        return f"{self.visited.pod.namespace}/{self.visited.pod.name}"
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it was looked at, and nothing has to be changed in it."""
+        return self.drift is not None and self.drift.is_none
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All pods. `unfound`: pods for which Routes ask, and of which no namespace is found. `problems`: sources that cannot be
+    read, and why."""
+
+    pods: tuple[Inspected, ...]
+    unfound: tuple[str, ...]
+    problems: Mapping[Source, str]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A sandbox, and its routes with our number. `problem`: why it could not be looked at."""
+
+    located: Located
+    routes: tuple[PodRoute, ...]
+    problem: str = ""
+
+    @property
+    def pod(self) -> str:
+        """NAMESPACE/NAME."""
+        return f"{self.located.namespace}/{self.located.name}"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What becomes of packets from a pod. `way`: the kernel's own answer, None for a network, of which it cannot be asked."""
+
+    explanation: Explanation
+    way: Way | None
+
+
+class Inspector:
+    """Looks at the pods of `node`. For one thread."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        self._kernel = kernel_of(node)
+        self._looking = _Looking(self._kernel)
+        self._passes, self._places = composed(node, self._looking)
+
+    def inspected(self) -> Inspection:
+        """How all pods are. Raises Unavailable where what Routes ask is not known, UserspaceError for unreadable files."""
+        known = known_now(self._node)
+        self._visit(known, self._places.located())
+        visited = [each for sandbox, each in self._passes.visited.items() if sandbox not in self._looking.gone]
+        visited.sort(key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
+        there = {each.located.uid for each in visited}
+        running = {uid: pod for uid, pod in known.pods.items() if pod.phase == "Running" and uid not in there}
+        unfound = sorted(f"{pod.namespace}/{pod.name}" for pod in running.values() if self._passes.book.claims(pod).claims)
+        pods = tuple(self._inspected(each) for each in visited if not each.host)
+        return Inspection(pods, tuple(unfound), dict(self._places.problems))
+
+    def explained(self, pod: str, dst: Address | Network) -> Explained:
+        """What becomes of the pod's packets to `dst`. Raises ContainerGone for a pod that is not found; as `inspected`."""
+        known = known_now(self._node)
+        for located in self.found(pod):
+            self._visit(known, [located])
+            visited = self._passes.visited.get(located.place.sandbox)
+            if visited is None or located.place.sandbox in self._looking.gone:
+                continue
+            inside = self._looking.inside(located.place)
+            found = explain(dst, visited.asked, visited.resolved, inside, self._kernel.protocol)
+            alone = found.dst.prefixlen == found.dst.max_prefixlen
+            return Explained(found, self._kernel.way_to(located.place, found.dst.network_address) if alone else None)
+        raise self._unfound(pod)
+
+    def ours(self, pod: str = "") -> Iterator[Holding]:
+        """The sandboxes of all pods, or of one, that are there, each once: with what they have of ours."""
+        for located in self.found(pod) if pod else self._places.located():
+            try:
+                inside = self._kernel.look(located.place)
+            except (ContainerGone, HostNamespace, NameTaken):  # the last one: that namespace was looked at under another id
+                continue
+            except UserspaceError as error:
+                yield Holding(located, (), str(error))
+            else:
+                yield Holding(located, tuple(each for each in inside.routes if each.protocol == self._kernel.protocol))
+
+    def flush(self, place: Place) -> Outcome:
+        """Remove every route of ours there. Raises as PodRoutes.converge."""
+        return self._kernel.converge(place, lambda _: ())
+
+    def entrance(self, pod: str) -> int:
+        """A descriptor of the network namespace of the pod, which is none of the node's own; the caller's to close.
+
+        Raises ContainerGone where none is found, HostNamespace, and as PodRoutes.look.
+        """
+        for located in self.found(pod):
+            try:
+                opened = opened_pod(located.place.path, located.place.inode, self._node.root)
+            except ContainerGone:
+                continue
+            with opened as netns:
+                # held open, its number is given to no other one: so what is proven is what is entered
+                self._kernel.look(replace(located.place, inode=os.fstat(netns.fileno()).st_ino))
+                return os.dup(netns.fileno())
+        raise self._unfound(pod)
+
+    def found(self, pod: str) -> Iterator[Located]:
+        """The sandboxes of a pod NAMESPACE/NAME, each once. The container runtime is asked when the others do not suffice."""
+        seen: set[str] = set()
+        for wanted in ((), None):
+            for each in self._places.located(wanted):
+                if f"{each.namespace}/{each.name}" == pod and each.place.sandbox not in seen:
+                    seen.add(each.place.sandbox)
+                    yield each
+
+    @property
+    def problems(self) -> Mapping[Source, str]:
+        """Which sources the last look could not read, and why."""
+        return dict(self._places.problems)
+
+    def _visit(self, known: Known, located: Iterable[Located]) -> None:
+        self._passes.learn(known)
+        self._passes.visit(located, everything=True)
+
+    def _inspected(self, visited: Visited) -> Inspected:
+        if visited.outcome is None:
+            return Inspected(visited, None)
+        return Inspected(visited, drift(visited.resolved, visited.outcome.inside, self._kernel.protocol))
+
+    def _unfound(self, pod: str) -> ContainerGone:
+        why = "".join(f"; {source}: {problem}" for source, problem in self._places.problems.items())
+        return ContainerGone(
+            f"pod {pod}: no network namespace of it is found on this node{why}",
+            "looked for in the records, in cni_cache_dir and at cri_socket: docs/routes.md",
+        )
+
+
+class _Looking:
+    """The kernel's part in passes that change nothing. `gone`: the sandboxes whose namespaces have gone."""
+
+    def __init__(self, kernel: PodRoutes) -> None:
+        self._kernel = kernel
+        self.protocol = kernel.protocol
+        self.gone: set[str] = set()
+
+    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+        """As PodRoutes.converge, but for the changes."""
+        try:
+            inside = self._kernel.look(place)
+        except ContainerGone:
+            self.gone.add(place.sandbox)
+            raise
+        list(decide(inside))
+        return Outcome(inside)
+
+    def keep(self, sandboxes: Collection[str]) -> None:
+        """As PodRoutes.keep."""
+        self._kernel.keep(sandboxes)
+
+    def inside(self, place: Place) -> Inside:
+        """What the namespace has. Raises as PodRoutes.look."""
+        return self._kernel.look(place)
+
+
+def known_now(node: LocalNode) -> Known:
+    """What is known of Routes, pods and Services: as the agent has kept it, with the file as it is now. Raises UserspaceError.
+
+    Unavailable: the node is one of a cluster, and no agent has kept anything yet.
+    """
+    kept = read_kept(node)
+    if node.has_account() and not kept.has_api:
+        raise Unavailable(
+            f"what Route objects ask for is not known: nothing of the API is kept in {node.settings.state_dir}",
+            "an agent with routes = true reads it when the API server answers; see its log",
+        )
+    return with_ranges(replace(kept, from_file=read_routes_file(node)), node.settings)
+
+
+def enter(netns: int) -> None:
+    """Move this thread into the network namespace, for good: a program is started in it next. Raises OSError."""
+    paths.setns(netns, paths.NETWORK)
+
+
+def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool) -> Applied:
+    """Put a Route object into the API, by server-side apply; `force`: take over fields of others. Raises UserspaceError."""
+    from userspace_cni.kube.objects import Objects
+    from userspace_cni.kube.resources import ROUTES
+
+    objects = Objects(node.clients.of("").session)
+    name = str(thing["metadata"]["name"])
+    metadata = {key: thing["metadata"][key] for key in _KEPT_METADATA if thing["metadata"].get(key)}
+    before = objects.get(ROUTES, name)
+    after = objects.apply(ROUTES, name, {"metadata": metadata, "spec": thing.get("spec") or {}}, manager=MANAGER, force=force)
+    if before is None:
+        return "created"
+    versions = [(each.get("metadata") or {}).get("resourceVersion") for each in (before, after)]
+    return "unchanged" if versions[0] == versions[1] else "changed"
+
+
+def described(drifts: Sequence[Inspected]) -> list[dict[str, Any]]:
+    """Pods and how they differ, as JSON values."""
+    return [
+        {
+            "namespace": each.visited.pod.namespace,
+            "name": each.visited.pod.name,
+            "sandbox": each.visited.located.place.sandbox,
+            "source": each.visited.located.source,
+            "wanted": len(each.visited.resolved.wanted),
+            "missing": [_asked(each, wanted) for wanted in each.drift.missing] if each.drift else [],
+            "extra": [shown(route) for route in each.drift.extra] if each.drift else [],
+            "behind": [{"route": shown(route), "protocol": route.protocol} for route in each.drift.behind] if each.drift else [],
+            "problem": each.visited.problem,
+        }
+        for each in drifts
+    ]
+
+
+def shown(route: PodRoute) -> str:
+    """The route as ip(8) shows it, short."""
+    return str(Wanted(route.dst, route.dev or "?", route.via))
+
+
+def _asked(inspected: Inspected, wanted: Wanted) -> dict[str, str]:
+    by = next((each.asked_by for each in inspected.visited.resolved.wanted if each.wanted == wanted), "")
+    return {"route": str(wanted), "asked_by": by}
