@@ -43,7 +43,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
             view.show_table(_COLUMNS, [row for each in wrong for row in _rows(each)])
         wanted = sum(len(each.visited.resolved.wanted) for each in found.pods)
         summary = f"{view.counted(wanted, 'route')} wanted in {view.counted(len(found.pods), 'pod')}"
-        view.note(f"{summary}: " + (f"{view.counted(len(wrong), 'pod')} differ" if wrong else "all as it is to be"))
+        view.note(f"{summary}: " + (f"{view.counted(len(wrong), 'pod')} not as it is to be" if wrong else "all as it is to be"))
         behind = sum(len(each.drift.behind) for each in found.pods if each.drift)
         if behind:
             view.note(
