@@ -31,8 +31,9 @@ ELSEWHERE = {
 WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
 ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 """Whatever a page mounts or leaves running ends with its shell; links that a switch makes are not the machine's."""
-SILENT = r"userspace_cni_(port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead|device_bridges|gateway_concern|wish_ready)"
-"""Metrics without a series here: of a port without an application, of dead sockets, of devices, of gateways, of wishes."""
+OF_PORTS = r"port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead"
+SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|gateway_concern|wish_ready|routes?_\w+)"
+"""Metrics without a series here: of a port without an application, of dead sockets, devices, gateways, wishes, routes in pods."""
 SECONDS = 240
 """Of patience with what takes 20 on a quiet machine."""
 SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128"}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.routes.known import Known
@@ -44,7 +45,8 @@ class RouteKeeper(Loop):
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
         with self._wake:
             self._everything = True
-        self.after(deadline.require("looking at the routes of pods"))
+        if not self.after(deadline.require("looking at the routes of pods")):
+            raise Unavailable("the pods' routes are not looked at within the time of this call", "see the agent's log")
 
     def after(self, seconds: float) -> bool:
         """Ask for a round, and wait so long for the end of one that begins from now on; whether there was one."""

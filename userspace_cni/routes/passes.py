@@ -102,10 +102,11 @@ class Passes:
         self.book = Rulebook(self.routes, known.services, known.cluster, self._rules.exclude)
 
     def wanted(self) -> Collection[str] | None:
-        """The UIDs of the pods for which routes are asked; None where every sandbox counts."""
+        """The UIDs of the pods for which routes are asked, or were when they were looked at; None where every sandbox counts."""
         if self._known is None or not self._known.has_api:
             return None
-        return [uid for uid, pod in self._known.pods.items() if self.book.claims(pod).claims]
+        had = {each.located.uid for each in self._visited.values() if each.asked.claims}
+        return had | {uid for uid, pod in self._known.pods.items() if self.book.claims(pod).claims}
 
     @property
     def overdue(self) -> bool:

@@ -210,3 +210,17 @@ def test_services() -> None:
         (),
         (),
     )
+
+
+def test_for_which_pods_the_runtime_is_asked() -> None:
+    """Those for which routes are asked, and those that have some although none is asked any more; without a cluster all."""
+    node = Node()
+    assert node.passes.wanted() is None
+    node.visit(known(route("one", "172.16.0.0/16", pods=[{"name": "a"}])))
+    assert set(node.passes.wanted() or ()) == {"u-a"}
+    node.passes.learn(known(route("two", "172.16.0.0/16", pods=[{"name": "b"}])))
+    assert set(node.passes.wanted() or ()) == {"u-a", "u-b"}
+    assert node.visit(known()) == ["/ns/a"]
+    assert set(node.passes.wanted() or ()) == set()
+    node.passes.learn(Known())
+    assert node.passes.wanted() is None
