@@ -229,14 +229,26 @@ def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
     if not path:
         return ()
     try:
-        with open(node.root.path(path), encoding="utf-8") as file:  # noqa: PTH123 - the host's path
-            text = file.read(BYTES_MAX + 1)
+        real = node.root.path(node.root.resolved(path))  # a file of a ConfigMap is a link
+        directory, name = os.path.split(real)
+        dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            content = read_file(dirfd, name, BYTES_MAX + 1)
+        finally:
+            os.close(dirfd)
+        if content is None and os.path.lexists(real):
+            raise InvalidConfig(f"{path} is no regular file", "the setting routes_file")
+        text = (content or b"").decode()
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise of_kernel(f"reading {path}", error, "the setting routes_file") from error
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"{path} is not UTF-8", "the setting routes_file") from error
+    if content is None:
+        return ()
+    if not text.strip():  # who writes it may have begun by making it empty
+        raise InvalidConfig(f"{path} is empty", "to have no routes, remove it, or write []")
     return objects_in(parsed(text, path), path)
 
 

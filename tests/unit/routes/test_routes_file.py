@@ -1,0 +1,60 @@
+"""The setting routes_file: what is read, and what is told and changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from userspace_cni.base.errors import InvalidConfig, UserspaceError
+from userspace_cni.base.settings import Settings
+from userspace_cni.node.local import LocalNode
+from userspace_cni.routes.service import read_kept, read_routes_file
+
+
+def node(tmp_path: Path, name: str = "cr-config.yaml") -> LocalNode:
+    """A node with the setting."""
+    return LocalNode(Settings(routes_file=str(tmp_path / name), state_dir=str(tmp_path)), {}, resident=True)
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    """The file, also by a link as a ConfigMap has it; [] has no routes, and so has no file."""
+    assert read_routes_file(node(tmp_path)) == ()
+    assert read_routes_file(LocalNode(Settings(), {}, resident=True)) == ()
+    real = tmp_path / "real.yaml"
+    real.write_text("- {route: 172.16.0.0/16, dev: eth1}\n")
+    (tmp_path / "cr-config.yaml").symlink_to(real)
+    [thing] = read_routes_file(node(tmp_path))
+    assert thing["spec"]["route"] == [{"dst": "172.16.0.0/16", "dev": "eth1"}]
+    real.write_text("[]")
+    [thing] = read_routes_file(node(tmp_path))
+    assert thing["spec"]["route"] == []
+
+
+@pytest.mark.parametrize("text", ["", " \n", "{", "- 7", "a: b", "\udcff"])
+def test_what_cannot_be(tmp_path: Path, text: str) -> None:
+    """An empty file may be one that is being written; others are no file with routes. Each is an error that names it."""
+    path = tmp_path / "cr-config.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InvalidConfig, match=r"cr-config\.yaml"):
+        read_routes_file(node(tmp_path))
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    """A FIFO would keep the reader waiting for ever: it is not opened; nor is a directory."""
+    os.mkfifo(tmp_path / "cr-config.yaml")
+    with pytest.raises(InvalidConfig, match="no regular file"):
+        read_routes_file(node(tmp_path))
+    (tmp_path / "cr-config.yaml").unlink()
+    (tmp_path / "cr-config.yaml").mkdir()
+    with pytest.raises(InvalidConfig, match="no regular file"):
+        read_routes_file(node(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 7}', "\udcff"])
+def test_a_torn_file_of_the_former_agent(tmp_path: Path, text: str) -> None:
+    """What a crash has left of it is an error, and no knowledge."""
+    (tmp_path / "routes.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserspaceError, match=r"routes\.json"):
+        read_kept(node(tmp_path))
