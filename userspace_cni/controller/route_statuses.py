@@ -18,15 +18,23 @@ _PODS: Final = ("matched", "applied", "skipped", "failed")
 Status = dict[str, Any]
 
 
-def route_status(name: str, cluster: Cluster, now: str) -> Status:
-    """The status of the Route of that name. `now`: the time, as conditions have it."""
-    kept = cluster.routes[name]
-    route = read_route({"metadata": {"name": name, "generation": kept.generation}, "spec": kept.spec})
-    reports = {
-        node: next((each for each in state.routes if text(each, "name") == name), None)
+Reports = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def reports_of(cluster: Cluster) -> Reports:
+    """What each node with a part in Routes says, by its name and by the Route's."""
+    return {
+        node: {text(each, "name"): each for each in state.routes}
         for node, state in sorted(cluster.states.items())
         if state.routes is not None and node in cluster.nodes
     }
+
+
+def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Status:
+    """The status of the Route of that name. `said_by`: of `reports_of`; `now`: the time, as conditions have it."""
+    kept = cluster.routes[name]
+    route = read_route({"metadata": {"name": name, "generation": kept.generation}, "spec": kept.spec})
+    reports = {node: said.get(name) for node, said in said_by.items()}
     current = {node: each for node, each in reports.items() if each and number(each, "generation") == kept.generation}
     if route.is_unusable:
         reports, current = {}, {}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from userspace_cni.controller.cluster import Cluster, Kept, tables, text
-from userspace_cni.controller.route_statuses import route_status
+from userspace_cni.controller.route_statuses import reports_of, route_status
 from userspace_cni.controller.statuses import NODE_RANGES, Sums, is_written
 from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
 
@@ -53,7 +53,7 @@ def summaries(cluster: Cluster, held: Collection[str], now: str) -> Iterator[Sum
         SUBNETS: sums.subnet,
         PROVIDER_NETWORKS: sums.provider_network,
         VLANS: sums.vlan,
-        ROUTES: partial(route_status, cluster=cluster, now=now),
+        ROUTES: partial(route_status, cluster=cluster, said_by=reports_of(cluster), now=now),
     }
     for resource, name, kept in _summed_up(cluster):
         status = status_of[resource](name)

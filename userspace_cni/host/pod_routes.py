@@ -20,11 +20,14 @@ from userspace_cni.base.errors import ContainerGone, DirectoryRefused, HostNames
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.routing import Address, Inside, Interface, PodLink, PodRoute, Wanted
 from userspace_cni.host.netlink import addresses, links, routes
+from userspace_cni.host.netlink.addresses import FAMILIES
 from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
 from userspace_cni.host.netlink.routes import Route
 from userspace_cni.host.netns import Netns, opened_pod
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
+LISTED_MAX: Final = 1 << 15
+"""Links, addresses or routes that a pod may have: who may change its network could fill our memory with them."""
 _ANSWERS: Final = 1 << 14
 """Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again."""
 _link: Final = lru_cache(_ANSWERS)(links.named)
@@ -165,7 +168,7 @@ class PodRoutes:
         with opened_pod(place.path, place.inode, self._root) as netns:
             self._require_of_a_pod(netns, place)
             try:
-                with netns.do(partial(Connection, ROUTE)) as kernel:
+                with netns.do(partial(Connection, ROUTE, most=LISTED_MAX)) as kernel:
                     self._claims.claim(place, kernel.cookie())
                     yield kernel
             except OSError as error:
@@ -199,6 +202,8 @@ def _read(raw: _Raw) -> Inside:
     found_links, found_addresses, *found_routes = raw
     has: dict[int, list[Interface]] = {}
     for _, payload in found_addresses:
+        if payload[0] not in FAMILIES.values():
+            continue  # the kernel lists addresses of every family that it has
         index, address = _address(payload)
         has.setdefault(index, []).append(address)
     known = {

@@ -43,7 +43,7 @@ def parsed(text: str, name: str) -> Any:
         documents = [each for each in yaml.load_all(text, Loader=_Loader) if each is not None]
     except _Unsound as error:
         raise InvalidConfig(f"{name}: {error}", _REMEDY) from None
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, RecursionError, TypeError, AttributeError) as error:
         why = shortened(" ".join(str(error).split()))
         raise InvalidConfig(f"{name}: it is not YAML: {why}", _REMEDY) from None
     return documents[0] if len(documents) == 1 else documents

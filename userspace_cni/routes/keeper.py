@@ -38,8 +38,13 @@ class RouteKeeper(Loop):
         """How long the last round took."""
         self.busy = False
         """Whether a round is going on."""
+        self._reminded = float("inf")
         self.looks = 0
         """How many looks at pods there were."""
+
+    def remind(self, seconds: float) -> None:
+        """Have a round after so many seconds at the latest. For what a round calls."""
+        self._reminded = time.monotonic() + seconds
 
     def look(self, deadline: Deadline) -> None:
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
@@ -56,7 +61,8 @@ class RouteKeeper(Loop):
             return self._wake.wait_for(lambda: self._ended >= wanted or self._stopping, seconds) and not self._stopping
 
     def _run(self) -> None:
-        while self._await_asked(max(0.0, self._passes.next_due - time.monotonic())):
+        while self._await_asked(max(0.0, min(self._passes.next_due, self._reminded) - time.monotonic())):
+            self._reminded = float("inf")
             with self._wake:
                 self._begun += 1
                 everything, self._everything = self._everything, False
@@ -64,11 +70,13 @@ class RouteKeeper(Loop):
             began = self.beat = time.monotonic()
             self.busy = True
             try:
-                self._passes.learn(self._learn())
-                everything = everything or self._passes.overdue
-                located = self._places.located(None if everything else self._passes.wanted())
-                self.looks += self._passes.visit(located, everything=everything)
-                self._told()
+                known = self._learn()
+                self._passes.learn(known)
+                if known.is_enough:
+                    everything = everything or self._passes.overdue
+                    located = self._places.located(None if everything else self._passes.wanted())
+                    self.looks += self._passes.visit(located, everything=everything)
+                    self._told()
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 if self.problem != repr(error):
                     say("error", "a round of keeping routes failed", error=repr(error))

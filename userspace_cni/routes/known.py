@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
@@ -38,7 +39,8 @@ class KeptPod:
 class Known:
     """All of it. `objects`: Route objects of the API; `from_file`: those of `routes_file`. `pods`: by the UID that each has here.
 
-    `has_api`: a pod is then believed only if it is among `pods`; without an API server every sandbox is a pod.
+    `has_api`: a pod is then believed only if it is among `pods`; without an API server every sandbox is a pod. `complete`:
+    Routes, Services and pods are known by complete lists, of whatever age.
     """
 
     objects: tuple[Mapping[str, Any], ...] = ()
@@ -47,6 +49,12 @@ class Known:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
     has_api: bool = False
+    complete: bool = False
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether anything may follow from it: with an API, pods, Routes and Services must have been listed once."""
+        return self.complete or not self.has_api
 
 
 # -- from the objects of the API -------------------------------------------------------------------------------------------------
@@ -62,7 +70,7 @@ def kept_service(thing: Mapping[str, Any]) -> Service:
     """A Service. Raises ValueError, KeyError for what is none."""
     metadata, spec = thing["metadata"], thing.get("spec") or {}
     given = spec.get("clusterIPs") or [spec.get("clusterIP")]
-    found = tuple(ip_address(each) for each in given if each and each != "None")
+    found = _addresses(each for each in given if each != "None")
     return Service(metadata["namespace"], metadata["name"], found, "None" in given, spec.get("type") or "ClusterIP")
 
 
@@ -79,8 +87,10 @@ def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
         terminating="deletionTimestamp" in metadata,
         host_network=bool(spec.get("hostNetwork")),
     )
-    node_uid = (metadata.get("annotations") or {}).get(_MIRROR) or metadata["uid"]
-    return KeptPod(pod, node_uid, (controller["kind"], controller["name"]) if controller else ("", ""))
+    owner = (controller["kind"], controller["name"]) if controller else ("", "")
+    mirrored = (metadata.get("annotations") or {}).get(_MIRROR) if owner[0] == "Node" else None
+    node_uid = mirrored or metadata["uid"]
+    return KeptPod(pod, node_uid, owner)
 
 
 def kept_parent(thing: Mapping[str, Any]) -> tuple[str, str]:
@@ -97,7 +107,7 @@ def kept_labels(thing: Mapping[str, Any]) -> Mapping[str, str]:
 def kept_endpoints(thing: Mapping[str, Any]) -> tuple[Address, ...]:
     """The addresses behind a Service."""
     parts = (each for subset in thing.get("subsets") or () for each in subset.get("addresses") or ())
-    return tuple(ip_address(each["ip"]) for each in parts)
+    return _addresses(each.get("ip") for each in parts)
 
 
 def kept_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Network, ...]]:
@@ -106,9 +116,32 @@ def kept_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Netw
     spec = thing.get("spec") or {}
     ranges = spec.get("podCIDRs") or [spec.get("podCIDR")]
     return (
-        tuple(ip_address(each["address"]) for each in found if each.get("type") in ("InternalIP", "ExternalIP")),
+        _addresses(each.get("address") for each in found if each.get("type") in ("InternalIP", "ExternalIP")),
         tuple(ip_network(each) for each in ranges if each),
     )
+
+
+def _addresses(texts: Iterable[Any]) -> tuple[Address, ...]:
+    """The addresses among these. Servers take some that are none, as 10.096.0.50: one object must not hide all others."""
+    found = []
+    for each in texts:
+        with suppress(ValueError):
+            found.append(ip_address(each))
+    return tuple(found)
+
+
+def by_uid(pods: Iterable[KeptPod], parents: Mapping[str, Parents | None], before: Mapping[str, Pod]) -> dict[str, Pod]:
+    """The pods by the UIDs that they have here, with their owners, of which `before` tells where they are not known now.
+
+    A static pod has another UID here than in the API, and its object says so, as anyone's could: a pod's own UID comes first.
+    """
+    kept = list(pods)
+    found = {each.node_uid: owned(each, parents) for each in kept if each.node_uid != each.pod.uid}
+    found |= {each.pod.uid: owned(each, parents) for each in kept if each.node_uid == each.pod.uid}
+    return {
+        uid: replace(pod, owners=before[uid].owners) if pod.owners is None and uid in before else pod
+        for uid, pod in found.items()
+    }
 
 
 def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> Pod:
@@ -118,10 +151,9 @@ def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> Pod:
         return kept.pod
     if kind not in _CHAINED:
         return replace(kept.pod, owners=(kept.owner,))
-    known = parents.get(kind)
-    if known is None:
+    above = (parents.get(kind) or {}).get(f"{kept.pod.namespace}/{name}")
+    if above is None:  # pods may be told of before what owns them
         return replace(kept.pod, owners=None)
-    above = known.get(f"{kept.pod.namespace}/{name}", ("", ""))
     return replace(kept.pod, owners=(kept.owner, above) if above[0] else (kept.owner,))
 
 
@@ -149,6 +181,7 @@ def as_json(known: Known) -> str:
                 "namespaces": {name: dict(labels) for name, labels in cluster.namespaces.items()},
             },
             "has_api": known.has_api,
+            "complete": known.complete,
         }
     )
 
@@ -180,6 +213,7 @@ def from_json(text: str) -> Known:
                 cluster["namespaces"],
             ),
             bool(said["has_api"]),
+            bool(said["complete"]),
         )
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"it is not what an agent keeps: {error!r}") from error

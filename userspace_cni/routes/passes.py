@@ -25,6 +25,8 @@ LATER_S: Final = (0.2, 1.0, 5.0, 30.0)
 """After how many seconds a new pod that lacks a device is looked at again: others attach it when its sandbox is there."""
 _AGAIN_S: Final = 1.0
 _AGAIN_MAX_S: Final = 300.0
+_DOUBLED_MAX: Final = 9
+"""After so many failures the pause is the longest one anyway."""
 RESYNC_S: Final = 600.0
 
 
@@ -126,6 +128,8 @@ class Passes:
         for sandbox, (each, pod) in pods.items():
             asked = self.book.claims(pod)
             before = self._visited.get(sandbox)
+            if asked.skipped:  # a pod that ends keeps what it has
+                continue
             same = before and (before.asked, before.located, before.cluster) == (asked, each, self.book.cluster)
             if before and same and not everything and now < before.due:
                 before.pod, before.asked = pod, asked
@@ -167,13 +171,20 @@ class Passes:
             visited.host = True
         except UserspaceError as error:
             visited.problem = str(error)
+        except Exception as error:  # noqa: BLE001 -- whatever a pod has in its namespace must not keep the others waiting
+            visited.problem = repr(error)
         if visited.problem or (visited.outcome and visited.outcome.refused):
-            visited.due = now + min(_AGAIN_S * 2**visited.tries, _AGAIN_MAX_S)
+            visited.due = now + min(_AGAIN_S * 2 ** min(visited.tries, _DOUBLED_MAX), _AGAIN_MAX_S)
             visited.tries += 1
             return
         visited.tries = 0
-        later = [at for each in LATER_S if (at := visited.since + each) > now] if visited.resolved.skipped else []
+        later = [at for each in LATER_S if (at := visited.since + each) > now] if _lacks(visited.resolved) else []
         visited.due = min(later, default=now + RESYNC_S)
+
+
+def _lacks(resolved: Resolved) -> bool:
+    """Whether there is something that may still come: a device, or its address, by which a gateway is reached."""
+    return bool(resolved.skipped or resolved.refusals)
 
 
 def routes_of(known: Known) -> tuple[Route, ...]:

@@ -7,7 +7,7 @@ asked for the pods of which the others do not tell, for each of these is a reque
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -48,6 +48,7 @@ class Places:
         self._cache = CniCache(node.settings.cni_cache_dir, node.root)
         self._runtime = runtime
         self._socket = node.root.path(node.settings.cri_socket) if node.settings.cri_socket else ""
+        self._last: tuple[Located, ...] = ()
         self.problems: Mapping[Source, str] = {}
         """Which sources cannot be read now, and why."""
 
@@ -60,28 +61,38 @@ class Places:
         """The sandboxes, each once. `wanted`: the UIDs of pods for which the runtime is asked if need be; None for all."""
         problems: dict[Source, str] = {}
         found: dict[str, Located] = {}
-        try:
-            boot_id = self._node.boot_id()
-            for record in self._node.journal.records():
-                if record.netns and record.boot_id == boot_id:
-                    place = Place(record.container_id, record.netns, record.netns_inode)
-                    found[record.container_id] = Located(place, record.pod_namespace, record.pod_name, record.pod_uid, "records")
-        except UserspaceError as error:
-            problems["records"] = str(error)
-        try:
-            for each in self._cache.sandboxes():
-                found.setdefault(each.id, _located(each, "cache"))
-        except UserspaceError as error:
-            problems["cache"] = str(error)
-        if self._runtime and os.path.exists(self._socket):  # noqa: PTH110 - as the host calls it, through another root
-            missing = None if wanted is None else set(wanted) - {each.uid for each in found.values()}
+        sources: tuple[tuple[Source, Callable[[], Iterable[Located]]], ...] = (
+            ("records", self._of_records),
+            ("cache", lambda: [_located(each, "cache") for each in self._cache.sandboxes()]),
+            ("cri", lambda: self._of_runtime(wanted, {each.uid for each in found.values()})),
+        )
+        for source, read in sources:
             try:
-                for each in self._runtime.sandboxes(missing) if missing is None or missing else ():
-                    found.setdefault(each.id, _located(each, "cri"))
+                told = list(read())
             except UserspaceError as error:
-                problems["cri"] = str(error)
+                problems[source] = str(error)
+                told = [each for each in self._last if each.source == source]  # what it has told before counts on
+            for each in told:
+                had = found.get(each.place.sandbox)
+                if had is None or (each.uid and not had.uid):
+                    found[each.place.sandbox] = each
         self.problems = problems
-        return list(found.values())
+        self._last = tuple(found.values())
+        return list(self._last)
+
+    def _of_records(self) -> Iterator[Located]:
+        boot_id = self._node.boot_id()
+        for record in self._node.journal.records():
+            if record.netns and record.boot_id == boot_id:
+                place = Place(record.container_id, record.netns, record.netns_inode)
+                yield Located(place, record.pod_namespace, record.pod_name, record.pod_uid, "records")
+
+    def _of_runtime(self, wanted: Collection[str] | None, known: Collection[str]) -> list[Located]:
+        """Those of which no other source tells."""
+        missing = None if wanted is None else set(wanted) - set(known)
+        if not self._runtime or missing == set() or not os.path.exists(self._socket):  # noqa: PTH110 - as the host calls it
+            return []
+        return [_located(each, "cri") for each in self._runtime.sandboxes(missing)]
 
 
 def _located(sandbox: Sandbox, source: Source) -> Located:

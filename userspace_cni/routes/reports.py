@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from userspace_cni.base.routing import Network, Wanted
@@ -12,6 +13,8 @@ from userspace_cni.routes.resource import Route
 from userspace_cni.routes.rules import Told
 
 FAILURES_MAX: Final = 10
+ALL_FAILURES_MAX: Final = 100
+"""Of all Routes together: an object of the API has its limit, and says more than this."""
 TEXT_MAX: Final = 256
 
 
@@ -19,8 +22,12 @@ def uses(passes: Passes) -> tuple[RouteUse, ...]:
     """What this node has of each Route that can be used and selects a pod here. The same pods give the same."""
     visited = _sorted(passes)
     told = {each.route.name: each.told for each in passes.book.expanded}
-    used = (_use(each, visited, told.get(each.name, ())) for each in passes.routes if not each.is_unusable)
-    return tuple(sorted(used, key=lambda each: each.name))
+    used = [_use(each, visited, told.get(each.name, ())) for each in passes.routes if not each.is_unusable]
+    left, bounded = ALL_FAILURES_MAX, []
+    for each in sorted(used, key=lambda each: each.name):
+        bounded.append(replace(each, failures=each.failures[:left]))
+        left -= len(bounded[-1].failures)
+    return tuple(bounded)
 
 
 def _use(route: Route, visited: Iterable[Visited], told: Iterable[Told]) -> RouteUse:

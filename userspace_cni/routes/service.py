@@ -6,6 +6,7 @@ reads what its predecessor knew.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import InvalidConfig, UserspaceError, of_kernel
+from userspace_cni.base.errors import DirectoryRefused, InvalidConfig, UserspaceError, of_kernel
 from userspace_cni.base.log import say
 from userspace_cni.host.files import read_file, replace_file
 from userspace_cni.host.listening import DirectoryWatch
@@ -38,6 +39,8 @@ ROUND_S: Final = 300.0
 """A round that takes longer than this is stuck."""
 ADD_S: Final = 0.2
 """How long the answer to an ADD waits for the routes of its pod at most."""
+KEEP_S: Final = 5.0
+"""Seconds between two writes of what is known: others' objects change as often as they like."""
 FILE: Final = "routes.json"
 _MODE: Final = 0o600
 _KEPT_MAX: Final = 64 << 20
@@ -57,6 +60,8 @@ class NodeRoutes:
         self._keeper = RouteKeeper(self._passes, self._places, self._learn, lambda: told(uses(self._passes)))
         self._watching: Watching | None = None
         self._file_problem = ""
+        self._file_identity: tuple[int, ...] | None = None
+        self._keep_at = 0.0
         results = f"{settings.cni_cache_dir}/results"
         self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.root)]
         if settings.routes_file:
@@ -147,21 +152,35 @@ class NodeRoutes:
         """What is known now, which is kept when it has changed."""
         before = self._last
         known = self._watching.known(before) if self._watching else replace(before, has_api=False, objects=())
-        try:
-            known = replace(known, from_file=read_routes_file(self._node))
-            self._file_problem = ""
-        except UserspaceError as error:
-            if str(error) != self._file_problem:
-                say("warning", "the file of routes cannot be read; what was in it stays", error=error)
-            self._file_problem = str(error)
+        known = replace(known, from_file=self._of_file(before.from_file))
         known = with_ranges(known, self._node.settings)
         self._last = known
         if self._watching:
             self._passes.learn(known)
             self._watching.follow(self._passes.routes)
-        if known != self._kept:
-            self._keep(known)
+        if known != self._kept and known.is_enough:
+            wait_s = self._keep_at - time.monotonic()
+            if wait_s > 0:
+                self._keeper.remind(wait_s)
+            else:
+                self._keep(known)
+                self._keep_at = time.monotonic() + KEEP_S
         return known
+
+    def _of_file(self, before: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+        """What is in the file of routes, which is read when it is another one; `before` where it cannot be read."""
+        identity = file_identity(self._node)
+        if identity == self._file_identity and identity is not None:
+            return before
+        try:
+            found = read_routes_file(self._node)
+        except UserspaceError as error:
+            if str(error) != self._file_problem:
+                say("warning", "the file of routes cannot be read; what was in it stays", error=error)
+            self._file_problem = str(error)
+            return before
+        self._file_problem, self._file_identity = "", identity
+        return found
 
     def _read_kept(self) -> Known:
         try:
@@ -179,7 +198,7 @@ class NodeRoutes:
                 replace_file(dirfd, FILE, as_json(known), _MODE)
             finally:
                 os.close(dirfd)
-        except (OSError, UserspaceError) as error:
+        except (OSError, ValueError, TypeError, RecursionError, UserspaceError) as error:
             say("warning", "what is known of routes cannot be kept for the next agent", error=repr(error))
         else:
             self._kept = known
@@ -249,7 +268,21 @@ def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not text.strip():  # who writes it may have begun by making it empty
         raise InvalidConfig(f"{path} is empty", "to have no routes, remove it, or write []")
-    return objects_in(parsed(text, path), path)
+    things = objects_in(parsed(text, path), path)
+    try:
+        json.dumps(things, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfig(f"{path}: a value in it is none of JSON's: {error}", "the setting routes_file") from None
+    return things
+
+
+def file_identity(node: LocalNode) -> tuple[int, ...] | None:
+    """What tells the file of routes from another one, or from itself before a change; None where there is none."""
+    try:
+        facts = os.stat(node.root.path(node.settings.routes_file))  # noqa: PTH116 - the host's path
+    except (OSError, DirectoryRefused):
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def with_ranges(known: Known, settings: Settings) -> Known:

@@ -6,7 +6,7 @@ not listed to its end stays as it was known before, by this agent or the one bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from userspace_cni.kube.resources import (
 )
 from userspace_cni.routes.known import (
     Known,
+    by_uid,
     kept_endpoints,
     kept_labels,
     kept_node,
@@ -31,7 +32,6 @@ from userspace_cni.routes.known import (
     kept_pod,
     kept_route,
     kept_service,
-    owned,
 )
 from userspace_cni.routes.resource import Route, Selection
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from userspace_cni.kube.list_watch import Pace
 
 _PARENTS: Final = {"ReplicaSet": REPLICA_SETS, "Job": JOBS}
-_NEEDS_PARENTS: Final = {"Deployment": REPLICA_SETS, "CronJob": JOBS}
+_NEEDS_PARENTS: Final = frozenset({"Deployment", "Job", "CronJob"})
 
 
 class Watching:
@@ -82,10 +82,13 @@ class Watching:
         """Why something is not watched now; "" when all is."""
         return " | ".join(watch.problem for watch in list(self._watches.values()) if watch.problem)
 
-    def follow(self, routes: Iterable[Route]) -> None:
+    def follow(self, routes: Sequence[Route]) -> None:
         """Follow what these Routes' selectors ask for beside pods, from now on. Raises Unavailable."""
         chosen = [selection for each in routes for selection in (each.selection, each.exclude)]
-        wanted = {_NEEDS_PARENTS[kind] for kind in _workloads(chosen) & _NEEDS_PARENTS.keys()}
+        wanted: set[Resource] = set()
+        # what excludes a workload excludes each pod whose owners are not known
+        if _workloads(chosen) & _NEEDS_PARENTS or any(each.exclude.workloads for each in routes):
+            wanted |= set(_PARENTS.values())
         if any(each.labels for selection in chosen for each in selection.namespaces):
             wanted.add(NAMESPACES)
         for resource in wanted - self._watches.keys():
@@ -109,9 +112,10 @@ class Watching:
             before,
             objects=before.objects if routes is None else tuple(routes.values()),
             services=before.services if services is None else tuple(services.values()),
-            pods=before.pods if pods is None else {each.node_uid: owned(each, parents) for each in pods.values()},
+            pods=before.pods if pods is None else by_uid(pods.values(), parents, before.pods),
             cluster=cluster,
             has_api=True,
+            complete=before.complete or None not in (routes, services, pods),
         )
 
     def _of(self, resource: Resource) -> Mapping[str, Any] | None:

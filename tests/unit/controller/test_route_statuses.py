@@ -10,7 +10,7 @@ from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, state
 from tests.unit.controller.test_rounds import AT_REST, NODES, Leader, leader, writes
 from userspace_cni.controller.cluster import Cluster, Kept, Node, Reported
-from userspace_cni.controller.route_statuses import FAILURES_MAX, route_status
+from userspace_cni.controller.route_statuses import FAILURES_MAX, reports_of, route_status
 
 __all__ = ["leader"]
 NOW = "2026-02-01T00:00:00Z"
@@ -36,7 +36,7 @@ def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1,
 
 def told(of: Cluster, now: str = NOW) -> dict[str, Any]:
     """The Route's status."""
-    return route_status("one", of, now)
+    return route_status("one", of, reports_of(of), now)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:

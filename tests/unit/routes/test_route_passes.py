@@ -12,7 +12,7 @@ from userspace_cni.base.errors import ContainerGone, HostNamespace
 from userspace_cni.base.routing import Inside, PodLink, Wanted
 from userspace_cni.host.pod_routes import Outcome, Place
 from userspace_cni.routes.facts import Cluster, Pod, Service
-from userspace_cni.routes.known import Known, as_json, from_json, kept_pod, kept_service, owned
+from userspace_cni.routes.known import Known, as_json, by_uid, from_json, kept_pod, kept_service, owned
 from userspace_cni.routes.passes import LATER_S, RESYNC_S, Passes, Rules
 from userspace_cni.routes.places import Located
 from userspace_cni.routes.reports import uses
@@ -187,7 +187,10 @@ def test_owners() -> None:
     reference = {"kind": "ReplicaSet", "name": "web-1", "controller": True}
     pod = kept_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u", "ownerReferences": [reference]}})
     assert owned(pod, {"ReplicaSet": None}).owners is None
-    assert owned(pod, {"ReplicaSet": {}}).owners == (("ReplicaSet", "web-1"),)
+    assert owned(pod, {"ReplicaSet": {}}).owners is None
+    assert owned(pod, {"ReplicaSet": {"default/web-1": ("", "")}}).owners == (("ReplicaSet", "web-1"),)
+    before = {"u": Pod("default", "a", "u", {}, (("ReplicaSet", "web-1"), ("Deployment", "web")))}
+    assert by_uid([pod], {"ReplicaSet": None}, before)["u"].owners == before["u"].owners
     parents = {"ReplicaSet": {"default/web-1": ("Deployment", "web")}}
     assert owned(pod, parents).owners == (("ReplicaSet", "web-1"), ("Deployment", "web"))
     alone = kept_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u"}})
@@ -224,3 +227,46 @@ def test_for_which_pods_the_runtime_is_asked() -> None:
     assert set(node.passes.wanted() or ()) == set()
     node.passes.learn(Known())
     assert node.passes.wanted() is None
+
+
+def test_pods_that_pretend_to_be_static() -> None:
+    """What says that it is another pod here is believed of a node's own object alone, and never in the place of a real pod."""
+    mirror = {"kubernetes.io/config.mirror": "victim"}
+
+    def of(name: str, uid: str, kind: str = "") -> Any:
+        owner = [{"kind": kind, "name": "n1", "controller": True}] if kind else []
+        metadata = {"namespace": "default", "name": name, "uid": uid, "annotations": mirror, "ownerReferences": owner}
+        return kept_pod({"metadata": metadata})
+
+    assert of("static", "api", "Node").node_uid == "victim"
+    assert of("attacker", "u").node_uid == "u"
+    real = kept_pod({"metadata": {"namespace": "default", "name": "real", "uid": "victim"}})
+    assert by_uid([real, of("static", "api", "Node")], {}, {})["victim"].name == "real"
+
+
+def test_an_address_that_is_none() -> None:
+    """Servers take 10.096.0.50 as a ClusterIP: that one is left out, and the object counts."""
+    thing = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"clusterIPs": ["10.096.0.50", "fd96::7"]}}
+    assert [str(each) for each in kept_service(thing).addresses] == ["fd96::7"]
+
+
+def test_a_pod_that_ends_keeps_its_routes() -> None:
+    """It is terminating for as long as it needs its connections."""
+    node, one = Node(), route("one", "172.16.0.0/16")
+    node.visit(known(one))
+    ending = [Pod("default", "a", "u-a", terminating=True), Pod("default", "b", "u-b")]
+    node.now += RESYNC_S
+    assert node.visit(known(one, pods=ending)) == ["/ns/b"]
+    assert len(node.passes.visited) == 2
+
+
+def test_a_pod_whose_namespace_is_odd() -> None:
+    """Whatever goes wrong in one is told of that pod; the others are looked at, however often it has failed."""
+    node = Node()
+    node.kernel.inside["/ns/a"] = KeyError("an answer that cannot be read")
+    one = known(route("one", "172.16.0.0/16"))
+    assert node.visit(one) == ["/ns/a", "/ns/b"]
+    for _ in range(1100):
+        node.now += RESYNC_S
+        assert node.visit(one) == ["/ns/a", "/ns/b"]
+    assert [each.state for each in node.passes.visited.values()] == ["failed", "applied"]

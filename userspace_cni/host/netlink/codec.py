@@ -82,10 +82,12 @@ class Answer:
 class Connection:
     """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError.
 
-    `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone.
+    `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone. `most`: how many
+    replies to one message are taken, 0 for any number; E2BIG for more.
     """
 
-    def __init__(self, protocol: int, groups: int = 0) -> None:
+    def __init__(self, protocol: int, groups: int = 0, most: int = 0) -> None:
+        self._most = most
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         try:
             for option in _OPTIONS:
@@ -137,6 +139,8 @@ class Connection:
                     awaited.discard(number)
                 else:
                     answer.replies.append((kind, payload))
+                    if 0 < self._most < len(answer.replies):
+                        raise OSError(errno.E2BIG, f"more than {self._most} entries are listed")
                 if flags & _DUMP_INTR:
                     answer.error = InterruptedError(errno.EINTR, "what was listed changed meanwhile")
         return list(answers.values())
