@@ -301,3 +301,20 @@ def test_what_the_node_reports(clustered: Routed) -> None:
     [failure] = said()["failures"]
     assert failure["pod"] == "default/web-0"
     assert "192.0.2.9" in failure["message"]
+
+
+def test_a_file_that_is_put_back(routed: Routed) -> None:
+    """A wrong file is told; the former one in its place, as it was, is no fault any more."""
+    routed.cached()
+    routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}]))
+    routed.live.start()
+    routed.wait("172.16.0.0/16 - eth1")
+    aside, wrong = routed.file.with_name("aside"), routed.file.with_name("wrong")
+    aside.hardlink_to(routed.file)
+    wrong.write_text("[{]")
+    wrong.rename(routed.file)
+    wait_until(lambda: "file" in routed.page()["problems"], 20, "the fault to be told")
+    assert routed.routes() == ["172.16.0.0/16 - eth1"]
+    aside.rename(routed.file)
+    wait_until(lambda: "file" not in routed.page()["problems"], 20, "the fault to be over")
+    assert routed.routes() == ["172.16.0.0/16 - eth1"]

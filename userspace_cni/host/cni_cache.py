@@ -102,9 +102,10 @@ def _sandbox(content: Any) -> Sandbox | None:
     """What a file tells; None where it is no such file, or has no namespace."""
     if not isinstance(content, Mapping) or content.get("kind") != _KIND:
         return None
+    said = content.get("cniArgs")
     args = {
         each[0]: each[1]
-        for each in content.get("cniArgs") or ()
+        for each in (said if isinstance(said, list) else ())
         if isinstance(each, list) and len(each) == 2 and all(isinstance(part, str) for part in each)
     }
     found = {path for path in _namespaces(content) if path.startswith("/")}

@@ -14,7 +14,6 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import Places
 
@@ -24,9 +23,10 @@ _AGAIN_S: Final = 5.0
 
 
 class RouteKeeper(Loop):
-    """The thread. `learn` gives what is known now, and may raise UserspaceError; `told` is called after each round."""
+    """The thread. `learn` has the passes go by what is known now, and says whether that is enough to act on; `told` is called
+    after each round that acted."""
 
-    def __init__(self, passes: Passes, places: Places, learn: Callable[[], Known], told: Callable[[], None]) -> None:
+    def __init__(self, passes: Passes, places: Places, learn: Callable[[], bool], told: Callable[[], None]) -> None:
         super().__init__("routes", "keeping the routes of pods")
         self._passes = passes
         self._places = places
@@ -70,9 +70,7 @@ class RouteKeeper(Loop):
             began = self.beat = time.monotonic()
             self.busy = True
             try:
-                known = self._learn()
-                self._passes.learn(known)
-                if known.is_enough:
+                if self._learn():
                     everything = everything or self._passes.overdue
                     located = self._places.located(None if everything else self._passes.wanted())
                     self.looks += self._passes.visit(located, everything=everything)

@@ -100,7 +100,7 @@ class NodeRoutes:
 
     def before_answer(self) -> None:
         """Wait a moment for the routes of a pod that was just attached, so that its application starts with them. Never fails."""
-        if self._passes.routes or self._watching:
+        if self._passes.routes:
             self._keeper.after(ADD_S)
 
     def gauges(self) -> dict[str, Callable[[], float]]:
@@ -148,15 +148,15 @@ class NodeRoutes:
             "unreadable": self._places.unreadable,
         }
 
-    def _learn(self) -> Known:
-        """What is known now, which is kept when it has changed."""
+    def _learn(self) -> bool:
+        """Go by what is known now, and keep it when it has changed; whether it is enough to act on."""
         before = self._last
         known = self._watching.known(before) if self._watching else replace(before, has_api=False, objects=())
         known = replace(known, from_file=self._of_file(before.from_file))
         known = with_ranges(known, self._node.settings)
         self._last = known
+        self._passes.learn(known)
         if self._watching:
-            self._passes.learn(known)
             self._watching.follow(self._passes.routes)
         if known != self._kept and known.is_enough:
             wait_s = self._keep_at - time.monotonic()
@@ -165,12 +165,13 @@ class NodeRoutes:
             else:
                 self._keep(known)
                 self._keep_at = time.monotonic() + KEEP_S
-        return known
+        return known.is_enough
 
     def _of_file(self, before: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
         """What is in the file of routes, which is read when it is another one; `before` where it cannot be read."""
         identity = file_identity(self._node)
         if identity == self._file_identity and identity is not None:
+            self._file_problem = ""
             return before
         try:
             found = read_routes_file(self._node)

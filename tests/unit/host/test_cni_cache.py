@@ -74,7 +74,7 @@ def test_sandboxes_of_pods(directory: Path) -> None:
     [
         *("", "{", "[]", "null", '"x"', "[" * 100_000),
         *(entry(kind="cniCacheV2"), entry(result=None), entry(result={"interfaces": {}}), entry(containerId=7)),
-        *(entry(containerId=""), entry(netns="/run/netns/other"), entry(netns="host", result={})),
+        *(entry(containerId=""), entry(netns="/run/netns/other"), entry(netns="host", result={}), entry(cniArgs=7, result=7)),
     ],
 )
 def test_files_that_tell_nothing(directory: Path, content: Any) -> None:
