@@ -17,6 +17,7 @@ from tests.lab.kube.definitions import define_all
 from tests.lab.kube.pods import Pod
 from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.node import agent
+from tests.lab.runtimes.cached import BOX, cached, routing
 from tests.lab.switch.switch import wait_until
 
 OURS = 148
@@ -32,14 +33,9 @@ class Routed:
     file: Path
     api: ApiServer | None = None
 
-    def cached(self, name: str = "web-0", uid: str = "u-web-0", sandbox: str = "a" * 64, path: str = "") -> Path:
+    def cached(self, name: str = "web-0", uid: str = "", sandbox: str = BOX, path: str = "") -> Path:
         """The file of a sandbox, as libcni writes it."""
-        args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", uid]]
-        interfaces = [{"name": "eth0", "sandbox": path or self.pod.path}]
-        content = {"kind": "cniCacheV1", "containerId": sandbox, "cniArgs": args, "result": {"interfaces": interfaces}}
-        made = self.cache / "results" / f"net-{sandbox}-eth0"
-        made.write_text(json.dumps(content))
-        return made
+        return cached(self.cache, path or self.pod.path, name, uid, sandbox)
 
     def page(self) -> dict[str, Any]:
         """What the agent says."""
@@ -64,16 +60,10 @@ class Routed:
 @pytest.fixture
 def routed(live: LiveNode, tmp_path: Path) -> Iterator[Routed]:
     """No cluster: the file alone."""
-    (tmp_path / "cni" / "results").mkdir(parents=True)
-    (tmp_path / "routes").mkdir()
+    cache, file, settings = routing(tmp_path)
     with dual_pod() as pod:
-        made = Routed(live, pod, tmp_path / "cni", tmp_path / "routes" / "cr-config.json")
-        live.settings |= {
-            "USERSPACE_CNI_ROUTES": "true",
-            "USERSPACE_CNI_ROUTES_FILE": str(made.file),
-            "USERSPACE_CNI_CNI_CACHE_DIR": str(made.cache),
-            "USERSPACE_CNI_CRI_SOCKET": str(tmp_path / "none.sock"),
-        }
+        made = Routed(live, pod, cache, file)
+        live.settings |= settings
         yield made
         live.close()
 

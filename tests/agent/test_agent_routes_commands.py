@@ -17,6 +17,7 @@ from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import define_all
 from tests.lab.network.dual_pod import DualPod, dual_pod
+from tests.lab.runtimes.cached import BOX, cached, routing
 from tests.lab.switch.switch import wait_until
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.objects import Objects
@@ -35,16 +36,9 @@ class Front:
     cache: Path
     file: Path
 
-    def cached(self, path: str, name: str = "web-0", sandbox: str = "a" * 64) -> None:
+    def cached(self, path: str, name: str = "web-0", sandbox: str = BOX) -> None:
         """The file of a sandbox, as libcni writes it."""
-        args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", f"u-{name}"]]
-        content = {
-            "kind": "cniCacheV1",
-            "containerId": sandbox,
-            "cniArgs": args,
-            "result": {"interfaces": [{"name": "eth0", "sandbox": path}]},
-        }
-        (self.cache / "results" / f"net-{sandbox}-eth0").write_text(json.dumps(content))
+        cached(self.cache, path, name, sandbox=sandbox)
 
     def run(self, *argv: str, given: str = "") -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command of ours on this node."""
@@ -74,16 +68,10 @@ class Front:
 @pytest.fixture
 def front(live: LiveNode, tmp_path: Path) -> Iterator[Front]:
     """No cluster, and no agent yet."""
-    (tmp_path / "cni" / "results").mkdir(parents=True)
-    (tmp_path / "routes").mkdir()
+    cache, file, settings = routing(tmp_path)
     with dual_pod() as pod:
-        made = Front(live, pod, tmp_path / "cni", tmp_path / "routes" / "cr-config.json")
-        live.settings |= {
-            "USERSPACE_CNI_ROUTES": "true",
-            "USERSPACE_CNI_ROUTES_FILE": str(made.file),
-            "USERSPACE_CNI_CNI_CACHE_DIR": str(made.cache),
-            "USERSPACE_CNI_CRI_SOCKET": str(tmp_path / "none.sock"),
-        }
+        made = Front(live, pod, cache, file)
+        live.settings |= settings
         made.cached(pod.path)
         yield made
         live.close()

@@ -12,7 +12,6 @@ passes found a namespace that had gone, and how many routes were in one for whic
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -30,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.report import arguments, machine, tell
+from tests.lab.runtimes.cached import cached
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.base.errors import BadEnvironment, ContainerGone
 from userspace_cni.base.routing import Inside, Wanted
@@ -218,7 +218,8 @@ def agent(places: Sequence[str], rounds: int) -> float:
     }
     took = []
     with TemporaryDirectory() as directory:
-        cached(Path(directory), places)
+        for number, path in enumerate(places):
+            cached(Path(directory), path, f"p{number}", sandbox=f"c{number}")
         settings = Settings(
             routes=True, cni_cache_dir=directory, state_dir=f"{directory}/state", run_dir=directory, cri_socket=""
         )
@@ -237,15 +238,6 @@ def first_round(passes: Passes, found: Places, known: Known) -> None:
     """What the keeper's thread does in a round."""
     passes.learn(known)
     assert passes.visit(found.located(), everything=True) == PODS
-
-
-def cached(directory: Path, places: Sequence[str]) -> None:
-    """The runtime's files for the pods."""
-    (directory / "results").mkdir()
-    for number, path in enumerate(places):
-        args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", f"p{number}"], ["K8S_POD_UID", f"u{number}"]]
-        content = {"kind": "cniCacheV1", "containerId": f"c{number}", "cniArgs": args, "netns": path}
-        (directory / "results" / f"net-c{number}-eth1").write_text(json.dumps(content))
 
 
 # -- a race ----------------------------------------------------------------------------------------------------------------------
