@@ -14,6 +14,7 @@ from tests.agent.living import LiveNode
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import define_all
+from tests.lab.kube.objectstore import SERVICE_CIDRS
 from tests.lab.kube.pods import Pod
 from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.node import agent
@@ -224,6 +225,81 @@ def test_without_the_api_server(clustered: Routed) -> None:
     clustered.wait()
 
 
+def test_what_was_deleted_stays_so_without_the_api_server(clustered: Routed) -> None:
+    """An agent that is killed once it has acted on a deletion leaves none of it to the next one, which has no API server."""
+    api = clustered.api
+    assert api
+    api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
+    api.add(route("two", route=[{"dst": "172.17.0.0/16", "dev": "eth1"}]))
+    clustered.live.start()
+    clustered.wait("172.16.0.0/16 - eth1", "172.17.0.0/16 - eth1")
+    api.objects("routes.k8s.ovn.org").remove("", "one")
+    clustered.wait("172.17.0.0/16 - eth1")
+    clustered.live.kill()
+    api.faults.append(Fault(status=503))
+    clustered.pod.ip("route", "flush", "proto", str(OURS))
+    clustered.live.start()
+    clustered.wait("172.17.0.0/16 - eth1")
+
+
+def test_another_number_of_our_routes(routed: Routed) -> None:
+    """Those with the former number are taken out by the next agent, once; it keeps the new number, also through a kill."""
+    routed.cached()
+    routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"}]))
+    routed.live.start()
+    routed.wait("172.16.0.0/16 - eth1", "172.17.0.0/16 - eth1")
+    routed.live.kill()
+    routed.live.settings["USERSPACE_CNI_ROUTE_PROTOCOL"] = "200"
+    routed.file.write_text(json.dumps([{"route": "172.17.0.0/16", "dev": "eth1"}]))
+    routed.live.start()
+    routed.wait()
+    ours = ["172.17.0.0/16 - eth1 200"]
+    assert [each for each in routed.pod.routes() if "172" in each] == ours
+    kept = Path(routed.live.environ["USERSPACE_CNI_STATE_DIR"]) / "routes.json"
+    wait_until(lambda: json.loads(kept.read_text())["protocols"] == [200], 20, "the new number to be kept")
+    routed.pod.ip("route", "add", "172.18.0.0/16", "dev", "eth1", "proto", str(OURS))
+    routed.live.kill()
+    routed.live.start()
+    agent.get(routed.live.socket, "/api/v1/routes", "POST")
+    assert routed.routes() == ["172.18.0.0/16 - eth1"]
+    routed.live.kill()  # amid another change, which has not reached all pods: each number that was in use is remembered
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "protocols": [OURS, 199, 200]}))
+    routed.pod.ip("route", "add", "172.19.0.0/16", "dev", "eth1", "proto", "199")
+    routed.live.start()
+    wait_until(lambda: [each for each in routed.pod.routes() if "172" in each] == ours, 20, "only those of the number of now")
+    wait_until(lambda: json.loads(kept.read_text())["protocols"] == [200], 20, "the others to be forgotten")
+
+
+def test_networks_of_the_cluster_are_found(clustered: Routed) -> None:
+    """They stay with the CNI plugin's default route from the first moment; what a server does not tell of is remarked."""
+    api = clustered.api
+    assert api
+    for name, taken in (("n1", "10.244.0.0/24"), ("n2", "10.244.1.0/24"), ("n3", "10.244.2.0/24"), ("n4", "none")):
+        api.add(node(name, "192.0.2.11") | {"spec": {"podCIDRs": [taken]}})
+    api.add(route("one", route=[{"dst": "default", "dev": "eth1", "via": "10.2.0.1"}]))
+    clustered.live.start()
+    kept = ["10.244.0.0/23 10.1.0.1 eth0", "10.244.2.0/24 10.1.0.1 eth0", "192.0.2.11 10.1.0.1 eth0"]
+    clustered.wait("default 10.2.0.1 eth1", *kept)
+    [remark] = clustered.page()["routes"][0]["remarks"]
+    assert "networks of Services are not known" in remark
+    assert clustered.page()["problems"] == {}
+    clustered.live.kill()
+    api.serve(SERVICE_CIDRS)
+    services = {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}}
+    api.add(services | {"spec": {"cidrs": ["10.96.0.0/16", "fd96::/108"]}})
+    clustered.live.start()
+    clustered.wait("default 10.2.0.1 eth1", "10.96.0.0/16 10.1.0.1 eth0", *kept)
+    assert clustered.page()["routes"][0]["remarks"] == []
+    api.objects("nodes").remove("", "n3")
+    clustered.wait("default 10.2.0.1 eth1", "10.96.0.0/16 10.1.0.1 eth0", kept[0], kept[2])
+    clustered.live.kill()
+    clustered.live.settings["USERSPACE_CNI_ROUTE_CLUSTER_RANGES"] = "10.0.0.0/8"
+    asked = len(api.requests)
+    clustered.live.start()
+    clustered.wait("default 10.2.0.1 eth1", "10.0.0.0/8 10.1.0.1 eth0", kept[2])
+    assert not any("servicecidrs" in each.path for each in api.requests[asked:])
+
+
 def test_what_is_refused(clustered: Routed) -> None:
     """Entries that cannot be are told by name, the others are made; the API server's address takes a gate."""
     api = clustered.api
@@ -245,6 +321,10 @@ def test_what_is_refused(clustered: Routed) -> None:
     assert "the gate allow-apiserver allows it" in told["told"][0]
     assert "192.0.2.9" in clustered.told("web-0", "refused")[0]
     assert clustered.live.metric("route_pods_failed") == 1
+    wait_until(lambda: "RouteRefused" in api.events.of("web-0"), 20, "the pod to be told")
+    event = api.events.of("web-0")["RouteRefused"]
+    assert event["involvedObject"]["uid"] == "u-web-0"
+    assert event["message"].startswith("Route 'one': spec.route[3]: 172.17.0.0/16: its gateway 192.0.2.9 is not reached")
 
 
 def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:

@@ -51,7 +51,8 @@ def test_whichever_thread_is_given_the_signal(live: LiveNode) -> None:
     live.start()
     others = [int(task.name) for task in Path(f"/proc/{live.pid}/task").iterdir() if int(task.name) != live.pid]
     assert ctypes.CDLL(None).syscall(TGKILL, live.pid, others[0], signal.SIGTERM) == 0
-    assert live.await_end() == 0
+    code = live.await_end()
+    assert code == 0, live.log.read_text()[-8000:]
 
 
 def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None:

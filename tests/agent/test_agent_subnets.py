@@ -23,7 +23,7 @@ from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.rounds import Counting, Pace, Rounds
+from userspace_cni.controller.rounds import Hearing, Pace, Rounds
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.objects import Objects
@@ -278,7 +278,7 @@ def test_a_controller_divides_it(first: LiveNode, api: ApiServer, sandbox: str) 
     refused(first.run("ADD", network, sandbox, CNI_ARGS=pod.args), 11, "Subnet 'divided' has no range")
     session = KubeClient(api.kubeconfig(first.directory)).session
     watches = Watches(session, lambda: rounds.ask())  # noqa: PLW0108 - it is made after them
-    rounds = Rounds(Objects(session), watches.cluster, lambda: True, Absence(), Counting(), EAGER)
+    rounds = Rounds(Objects(session), watches.cluster, lambda: True, Absence(), Hearing(), EAGER)
     with ExitStack() as stack:
         stack.callback(watches.stop)
         stack.callback(rounds.stop)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.node.agent import running
 from tests.lab.node.node import Node, mounts_below
+from tests.lab.runtimes.cached import cached, routing
 from tests.lab.switch.switch import wait_until
 
 UID = "7d1a2c00-0000-4000-8000-000000000002"
@@ -48,6 +53,55 @@ def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
     assert left(node) == []
     assert node.leftovers() == {}
     assert uninstall(node)[:2] == (0, "")
+    assert left(node) == []
+
+
+@contextmanager
+def routed(node: Node, directory: Path, **entry: str) -> Iterator[tuple[DualPod, list[str]]]:
+    """A pod of another CNI plugin, in which an agent, which has ended, has made a route; and its routes before that."""
+    cache, file, settings = routing(directory)
+    file.write_text(json.dumps([entry]))
+    with dual_pod() as pod:
+        before = pod.routes()
+        cached(cache, pod.path)
+        node.settings.update(settings)
+        with running(node):
+            wait_until(lambda: len(pod.routes()) > len(before), 20, "the route of ours")
+            wait_until((node.state / "routes.json").exists, 20, "what is known to be kept")
+        yield pod, before
+
+
+def test_routes_in_pods_go_with_it(node: Node, tmp_path: Path) -> None:
+    """Those that an agent has kept in pods of other CNI plugins, and what it knew of them."""
+    with routed(node, tmp_path, route="default", dev="eth1", via="10.2.0.1") as (pod, before):
+        node.settings["USERSPACE_CNI_ROUTE_PROTOCOL"] = "200"  # no agent has run since
+        assert uninstall(node)[:2] == (0, "")
+        assert pod.routes() == before
+    assert left(node) == []
+
+
+def test_a_pod_whose_routes_cannot_be_taken_out(node: Node, tmp_path: Path) -> None:
+    """It is named each time, until they are out: what a first try could not do is not forgotten."""
+    with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
+        many = "".join(f"route add 10.{number >> 8}.{number & 255}.0/24 dev eth1\n" for number in range(1 << 15))
+        command = ["nsenter", f"--net={pod.path}", "ip", "-batch", "-"]
+        subprocess.run(command, input=many, text=True, check=True)
+        for _ in range(2):
+            code, told, _ = uninstall(node)
+            assert (code, "default/web-0: its routes of ours" in told) == (1, True)
+        subprocess.run(command, input=many.replace("add", "del"), text=True, check=True)
+        assert uninstall(node)[:2] == (0, "")
+        assert pod.routes() == before
+    assert left(node) == []
+
+
+def test_a_try_that_died_once_the_routes_were_out(node: Node, tmp_path: Path) -> None:
+    """What is known of them is there still, and the next try takes that, too."""
+    with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
+        pod.ip("route", "flush", "proto", "148")
+        assert pod.routes() == before
+        assert (node.state / "routes.json").exists()
+        assert uninstall(node)[:2] == (0, "")
     assert left(node) == []
 
 

@@ -1,10 +1,13 @@
 """What routes in pods cost: ours, beside a loop of raw netlink, `ip -batch` and pyroute2, in one run.
 
-`python tests/bench/pod_routes.py [--json] [--namespaces N] [--rounds N] [--race PASSES]`, as root. N (100) namespaces with a veth
-each get ten routes, other ones, none; the least of the rounds counts. "raw" is setns and one send per namespace, by an index
-that is known; "looking" the same after listings of links, addresses and routes, which are not read. "seen" is the first pass
-after a change of ours, "idle" one with nothing to do. "agent" is the first round of a new agent over 110 pods of which the
-runtime's cache tells, with ten routes each, made before, by the thread of the caller.
+`python tests/bench/pod_routes.py [--json] [--namespaces N] [--rounds N] [--idle SECONDS] [--race PASSES]`, as root.
+N (100) namespaces with a veth each get ten routes, other ones, none; the least of the rounds counts. "raw" is setns and one send
+per namespace, by an index that is known; "looking" the same after listings of links, addresses and routes, which are not read.
+"seen" is the first pass after a change of ours, "idle" one with nothing to do. "agent" is the first round of a new agent over 110
+pods of which the runtime's cache tells, with ten routes each, made before, by the thread of the caller.
+
+With --idle an agent runs as a process, beside a switch, with the 110 pods: how long its first round takes where no route is there
+("made") and where all are ("found"), and what of a core it takes in so many seconds at rest, with routes on and off.
 
 With --race so many passes are made while namespaces are deleted and made anew under the same paths, by another thread: how many
 passes found a namespace that had gone, and how many routes were in one for which they were not meant.
@@ -12,6 +15,7 @@ passes found a namespace that had gone, and how many routes were in one for whic
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -20,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,9 +33,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.calls import processor_s
 from tests.bench.report import arguments, machine, tell
-from tests.lab.runtimes.cached import cached
+from tests.lab.node.agent import Agent, running
+from tests.lab.node.node import Node, clean
+from tests.lab.runtimes.cached import cached, routing
 from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.base.errors import BadEnvironment, ContainerGone
 from userspace_cni.base.routing import Inside, Wanted
 from userspace_cni.base.settings import Settings
@@ -234,6 +243,34 @@ def agent(places: Sequence[str], rounds: int) -> float:
     return round(min(took[1:]), 1)  # the first one makes the routes
 
 
+def all_there(of: Agent) -> bool:
+    """Whether the agent has made or found every route."""
+    return of.metric("userspace_cni_routes_in_pods") == PODS * ROUTES
+
+
+def process(places: Sequence[str], seconds: float) -> dict[str, float]:
+    """What an agent that runs by itself takes for the pods."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="uc-")))
+        node = stack.enter_context(clean(Node(directory / "n", stack.enter_context(Switch()))))
+        cache, file, settings = routing(directory)
+        for number, path in enumerate(places):
+            cached(cache, path, f"p{number}", sandbox=f"c{number}")
+        file.write_text(json.dumps([{"route": str(each.dst), "dev": "eth1", "via": str(each.via)} for each in ten(HOPS[0])]))
+        found = {}
+        for name in ("made ms", "found ms"):
+            with running(node, USERSPACE_CNI_TICK_S="30", **settings) as agent:
+                wait_until(partial(all_there, agent), what="all routes")
+                found[name] = round(1000 * agent.metric("userspace_cni_route_round_seconds"), 1)
+        for name, more in (("with routes", settings), ("without", {})):
+            with running(node, USERSPACE_CNI_TICK_S="30", **more) as agent:
+                threading.Event().wait(5)
+                before = processor_s(agent.pid)
+                threading.Event().wait(seconds)
+                found[f"core percent at rest, {name}"] = round(100 * (processor_s(agent.pid) - before) / seconds, 3)
+        return found
+
+
 def first_round(passes: Passes, found: Places, known: Known) -> None:
     """What the keeper's thread does in a round."""
     passes.learn(known)
@@ -331,6 +368,7 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--namespaces", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--race", type=int, default=0, metavar="PASSES")
     options = parser.parse_args()
     outcome: dict[str, Any] = {}
@@ -344,6 +382,8 @@ def main() -> int:
             for way in ("raw", "looking"):
                 outcome[f"ours to {way}"] = {step: round(ways["ours"][step] / ways[way][step], 2) for step in ways[way]}
             outcome["agent ms"] = agent(made[:PODS], options.rounds)
+            if options.idle:
+                outcome["a process"] = process(made[:PODS], options.idle)
             if options.race:
                 outcome["race"] = race(options.race)
 

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.lab.cluster.cluster import Cluster
+from tests.lab.cluster.cluster import NAMESPACE, Cluster
 from tests.lab.kube.cluster_objects import node, ours, state, wish
-from tests.lab.runtimes.dockerfile import ROOT
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
-OVERLAY = ROOT / "deploy" / "cluster" / "overlays" / "controller"
-NAMESPACE = "userspace-cni"
 
 
 @pytest.fixture
@@ -30,12 +27,12 @@ def objects(deployed: Cluster) -> Iterator[list[dict[str, Any]]]:
     yield wished
     for each in reversed([*wished, *reported]):
         deployed.kubectl("delete", "--ignore-not-found", "-f", "-", told=json.dumps(each))
-    deployed.kubectl("delete", "-k", str(OVERLAY), "--ignore-not-found")
+    deployed.end_controller()
 
 
 def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: list[dict[str, Any]]) -> None:
     """Both are Ready; one leads and sums up; when its pod is deleted, it has given the Lease back and the other leads."""
-    deployed.kubectl("apply", "-k", str(OVERLAY))
+    deployed.deploy_controller()
 
     def found(kind: str, name: str) -> dict[str, Any]:
         status: dict[str, Any] = deployed.get(kind, name).get("status", {})

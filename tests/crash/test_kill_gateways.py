@@ -13,7 +13,7 @@ import pytest
 
 from tests.cni.spec import switch_of
 from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, OUTSIDE, Site, everything, kept, routed
-from tests.lab.node.forked import server
+from tests.lab.node.forked import died
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
@@ -49,13 +49,7 @@ def site(node: Node) -> Iterator[Site]:
 
 def killed(node: Node, gateways: tuple[Gateway, ...], after: int) -> bool:
     """Whether a process that brings the node to these gateways had so many effects, and was killed behind the last of them."""
-    process = server().Process(target=_die, args=(node.environ, switch_of(node).netns, gateways, after))
-    process.start()
-    process.join(60)
-    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
-    was_killed = process.exitcode != 0
-    process.close()
-    return was_killed
+    return died(_die, node.environ, switch_of(node).netns, gateways, after)
 
 
 def _die(environ: dict[str, str], place: str, gateways: tuple[Gateway, ...], after: int) -> None:

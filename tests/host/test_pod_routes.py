@@ -16,7 +16,7 @@ from tests.lab.node.forked import server
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside, veth
-from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken
+from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
 from userspace_cni.base.routing import Inside, Wanted
 from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
 
@@ -84,6 +84,29 @@ def test_another_via(pod: DualPod) -> None:
     assert (table(pod), table(pod, 6)) == (["10.9.0.0/24 10.2.0.9 eth1"], ["fd09::/64 fd02::9 eth1"])
 
 
+def test_another_number(pod: DualPod) -> None:
+    """What has the former one is not seen where it is decided, and gives way: IPv4 before it goes, IPv6 in one message."""
+    former = "default 10.2.0.1 eth1", "10.8.0.0/16 eth1", "10.9.0.0/16 eth1", "fd08::/64 fd02::1 eth1", "fd09::/64 fd02::1 eth1"
+    converge(pod, *former)
+    kernel = PodRoutes(200)
+    kernel.former = frozenset({OURS, 201})
+    pod.ip("route", "add", "10.7.0.0/16", "dev", "eth1", "proto", "201")
+    seen: list[Inside] = []
+
+    def decide(inside: Inside) -> list[Wanted]:
+        seen.append(inside)
+        return [want(each) for each in ("default 10.2.0.1 eth1", "10.9.0.0/16 eth1", "fd09::/64 fd02::9 eth1")]
+
+    done = kernel.converge(Place("box", pod.path), decide)
+    assert done.refused == ()
+    assert not any(each.protocol == OURS for each in seen[0].routes)
+    ours = [each for version in (4, 6) for each in pod.routes(version) if each.endswith(" 200")]
+    assert ours == ["default 10.2.0.1 eth1 200", "10.9.0.0/16 - eth1 200", "fd09::/64 fd02::9 eth1 200"]
+    assert table(pod) == table(pod, 6) == []
+    assert not any(each.endswith(" 201") for each in pod.routes())
+    assert "default 10.1.0.1 eth0 3" in pod.routes()
+
+
 def test_routes_of_others_stay(pod: DualPod) -> None:
     """A route of another program to the same destination, and one that it puts before ours, are neither changed nor removed."""
     pod.ip("route", "add", "10.9.0.0/24", "via", "10.1.0.1")
@@ -101,6 +124,19 @@ def test_routes_of_others_stay(pod: DualPod) -> None:
         "10.9.0.0/24 10.1.0.9 eth0 3",
         "10.9.0.0/24 10.1.0.1 eth0 3",
     ]
+
+
+def test_a_table_that_is_too_full(pod: DualPod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may change the pod's network cannot fill our memory; the error says what to look at, and ours are set right later."""
+    monkeypatch.setattr("userspace_cni.host.pod_routes.LISTED_MAX", 30)
+    for number in range(30):
+        pod.ip("route", "add", f"10.9.{number}.0/24", "dev", "eth1")
+    with pytest.raises(UserspaceError, match="more than 30 entries") as raised:
+        converge(pod, "10.8.0.0/24 eth1")
+    assert "ip route show table all, in the pod" in str(raised.value)
+    assert "CAP_NET_ADMIN" not in str(raised.value)
+    pod.ip("route", "flush", "root", "10.9.0.0/16", "scope", "link")
+    assert [str(each.dst) for each in converge(pod, "10.8.0.0/24 eth1").added] == ["10.8.0.0/24"]
 
 
 def test_an_ipv6_route_of_our_metric_by_another(pod: DualPod) -> None:

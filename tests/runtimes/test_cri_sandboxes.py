@@ -20,6 +20,7 @@ from tests.lab.runtimes.containerd_host import shared_mounts
 from tests.runtimes.seen import conflist, debian_bridge
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
 from userspace_cni.host.cni_cache import CniCache, Sandbox
 from userspace_cni.host.cri import Cri
 
@@ -48,7 +49,8 @@ def asked(started: Containerd) -> Cri:
 
 def told_by_files(*sandboxes: str) -> list[Sandbox]:
     """What libcni's files tell of these."""
-    return sorted((each for each in CniCache().sandboxes() if each.id in sandboxes), key=lambda each: each.id)
+    cache = CniCache(Settings().cni_cache_dir)
+    return sorted((each for each in cache.sandboxes() if each.id in sandboxes), key=lambda each: each.id)
 
 
 def told(cri: Cri) -> list[Sandbox]:

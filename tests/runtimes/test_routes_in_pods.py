@@ -28,7 +28,7 @@ from userspace_cni.routes.facts import Pod as KnownPod
 from userspace_cni.routes.facts import Service
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import Places
+from userspace_cni.routes.places import Located, Places
 from userspace_cni.routes.service import NodeRoutes, composed
 
 SERVICE, MOVED = "10.96.0.7", "10.96.0.8"
@@ -70,6 +70,11 @@ class Kept:
         self.places: Places
         self.passes, self.places = composed(LocalNode(made, {}, resident=True))
 
+    def place_of(self, pod: Pod) -> Located:
+        """Where the pod is; the cache in its usual place has the pods of other runtimes, too."""
+        [found] = [each for each in self.places.located() if each.uid == pod.uid]
+        return found
+
     def visit(self, pod: Pod, *entries: dict[str, Any], service: str = "") -> None:
         """Have the pod's routes made as a Route with these entries asks for."""
         svc = [{"namespace": "default", "name": "nginx", "dev": "eth1"}] if service else []
@@ -109,7 +114,7 @@ def test_a_pod_of_containerd(runtime_node: Node, containerd: Containerd, tmp_pat
     socket_path = f"{containerd.directory}/containerd.sock"
     where = {} if source == "cache" else {"cni_cache_dir": str(tmp_path)}
     kept = Kept(tmp_path, cri_socket=socket_path, **where)
-    [located] = kept.places.located()
+    located = kept.place_of(pod)
     assert (located.uid, located.source) == (pod.uid, source)
     path = located.place.path
     before = inside(path, "ip", "route")
@@ -131,7 +136,7 @@ def test_a_service_that_moves_under_a_client(runtime_node: Node, containerd: Con
     pod = Pod()
     containerd.cri.run(pod)
     kept = Kept(tmp_path)
-    [located] = kept.places.located()
+    located = kept.place_of(pod)
     host, path = containerd.host, located.place.path
     for address in (SERVICE, MOVED):
         host.run("ip", "address", "add", f"{address}/32", "dev", "cni89")

@@ -108,7 +108,7 @@ def say(level: str, message: str, **facts: object) -> None:
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RuntimeError):  # the last: in the handler of a signal that came amid a line
         return
 
 

@@ -34,6 +34,7 @@ ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "Normal")
 PORT_DEGRADED: Final = Reason("PortDegraded")
 PORT_RESTORED: Final = Reason("PortRestored", "Normal")
 LIMIT_REFUSED: Final = Reason("LimitRefused")
+ROUTE_REFUSED: Final = Reason("RouteRefused")
 
 _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
@@ -57,6 +58,7 @@ REASONS: Final = (
     PORT_DEGRADED,
     PORT_RESTORED,
     LIMIT_REFUSED,
+    ROUTE_REFUSED,
 )
 """All of them; docs/operations.md explains each."""
 
@@ -71,12 +73,17 @@ class Notice:
 
 @dataclass(frozen=True)
 class Recipient:
-    """The pod that is told, by what the node knows (see `facts.Pod` of its `uid`), and which of its interfaces it is about."""
+    """The pod that is told, by what the node knows (see `facts.Pod` of its `uid`), and which of its interfaces it is about.
+
+    Or another object, of `kind` and `api_version`; `namespace` is "" for an object of the cluster. `interface` "": about none.
+    """
 
     namespace: str
     name: str
     uid: str
     interface: str
+    kind: str = "Pod"
+    api_version: str = "v1"
 
 
 _collector: ContextVar[list[Notice] | None] = ContextVar("notices", default=None)

@@ -329,7 +329,9 @@ def _out_of_range(key: str, value: float) -> str:
         return "" if 0 <= value <= _COUNTS[key] else f"it must be from 0 to {_COUNTS[key]}"
     if key in _RANGES:
         least, most = _RANGES[key]
-        return "" if least <= value <= most and value not in _OTHERS_NUMBERS else f"it must be from {least} to {most}, not 149"
+        if key == "route_protocol" and value in _OTHERS_NUMBERS:
+            return f"{value} is the number of the node's own routes"
+        return "" if least <= value <= most else f"it must be from {least} to {most}"
     if key == "mtu":
         return "" if value == 0 or MTU_MIN <= value <= MTU_MAX else f"it must be 0 or from {MTU_MIN} to {MTU_MAX}"
     return "" if 0 < value < 1e6 else "it must be greater than 0 and less than a million"

@@ -61,10 +61,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading. Where the terminal is too narrow, columns with the highest `rank` are left out first, 0 never."""
+    """A column's heading. Where the terminal is too narrow, columns with the highest `rank` are left out first, 0 never.
+
+    `whole`: what is in it is folded last, as names that are to be copied.
+    """
 
     heading: str
     rank: int = 0
+    whole: bool = False
 
 
 def show_json(value: object) -> None:
@@ -306,7 +310,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> T
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column.heading, overflow="fold")
+        table.add_column(column.heading, overflow="fold", no_wrap=column.whole)
     for row in rows:
         table.add_row(*map(_text, row))
     return table

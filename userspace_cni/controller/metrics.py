@@ -13,6 +13,7 @@ class Metrics:
     def __init__(self, leading: Callable[[], bool], known: Mapping[str, Callable[[], float]]) -> None:
         self._registry = registry = Registry()
         self._writes = registry.counter("controller_writes", "Writes of objects, by resource and outcome", "resource", "outcome")
+        self._events = registry.counter("controller_events_dropped", "Notices for which no Event on the object could be made")
         registry.gauge("controller_leader", "1 for the controller that acts", lambda: float(leading()))
         for resource, count in known.items():
             name = f"controller_{resource.replace('-', '_')}"
@@ -21,6 +22,10 @@ class Metrics:
     def count_write(self, resource: str, outcome: str) -> None:
         """Count a write: "written", "deleted", "conflict" or "failed"."""
         self._writes.labels(resource, outcome).inc()
+
+    def count_dropped_events(self, number: int) -> None:
+        """Count notices of which no Event could be made."""
+        self._events.inc(number)
 
     def render(self) -> bytes:
         """All series, as CONTENT_TYPE."""

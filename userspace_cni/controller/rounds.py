@@ -47,10 +47,12 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Counting:
-    """Called for each write, with its resource and whether it was "written", "deleted", a "conflict" or "failed"."""
+class Hearing:
+    """What is told of writes. `write`: each, by its resource and whether it was "written", "deleted", a "conflict" or "failed";
+    `written`: each status that the server took. Neither may wait."""
 
     write: Callable[[str, str], None] = lambda *_: None
+    written: Callable[[Summary], None] = lambda _: None
 
 
 class Rounds(Loop):
@@ -65,7 +67,7 @@ class Rounds(Loop):
         cluster: Callable[[], Cluster | None],
         leading: Callable[[], bool],
         absence: Absence | None = None,
-        counting: Counting | None = None,
+        hearing: Hearing | None = None,
         pace: Pace | None = None,
     ) -> None:
         super().__init__("rounds", "summing up what nodes report", STOP_S)
@@ -73,7 +75,7 @@ class Rounds(Loop):
         self._cluster = cluster
         self._leading = leading
         self._absence = absence or Absence()
-        self._counting = counting or Counting()
+        self._hearing = hearing or Hearing()
         self._pace = pace or Pace()
         self._asked = True
         # only the thread uses it
@@ -155,7 +157,7 @@ class Rounds(Loop):
             outcome = "conflict"  # the watch tells of the other's change, and that asks for a round
         except UserspaceError as error:
             problem = str(error)
-        self._counting.write(write.resource.plural, outcome)
+        self._hearing.write(write.resource.plural, outcome)
         return problem
 
     def _sum_up(self, write: Summary) -> None:
@@ -164,6 +166,7 @@ class Rounds(Loop):
         self._written[write.resource, write.name] = time.monotonic()
         if _version(answer) != write.version:
             self._unseen |= {write.follows}
+        self._hearing.written(write)
 
     def _complain(self, problem: str) -> None:
         self._note(problem, "what nodes report cannot be summed up now; it is tried again: ")

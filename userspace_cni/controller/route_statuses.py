@@ -43,7 +43,7 @@ def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Sta
     conflicts = sum(number(each, "conflicts") for each in current.values())
     said = next((text(each, "message") for each in current.values() if text(each, "message")), "")
     return {
-        "status": _word(route, waiting=len(current) < len(reports), degraded=bool(failing)),
+        "status": _word(route, waiting=not current or len(current) < len(reports), degraded=bool(failing)),
         "observedGeneration": kept.generation,
         "nodes": {"total": len(reports), "applied": len(current) - len(failing), "failed": len(failing)},
         "pods": pods,
@@ -87,6 +87,8 @@ def _why_not_applied(
     """Why it is not as it says on all nodes; "" where it is."""
     if route.is_unusable:
         return "nothing of it is applied"
+    if not reports:
+        return "no node keeps routes: the setting routes"
     if behind := [node for node in reports if node not in current]:
         return f"{len(behind)} of {len(reports)} nodes have not told of this version yet, as {behind[0]}"
     if failing:

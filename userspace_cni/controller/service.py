@@ -20,10 +20,12 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.controller.election import Election
 from userspace_cni.controller.metrics import Metrics
-from userspace_cni.controller.rounds import Counting, Pace, Rounds
+from userspace_cni.controller.rounds import Hearing, Pace, Rounds
+from userspace_cni.controller.route_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.client import Clients, in_cluster
 from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.events import Events
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.objects import Objects
 
@@ -55,14 +57,16 @@ class Controller:
         self.watches = Watches(session, self._changed)
         self.election = Election(objects, namespace, on_change=self._changed)
         self.metrics = Metrics(lambda: self.election.leading, self.watches.counts())
-        counting = Counting(self.metrics.count_write)
-        self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, counting=counting, pace=pace)
+        self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
+        hearing = Hearing(self.metrics.count_write, told(self.events.tell))
+        self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, pace=pace)
         self.doors: Sequence[Door] = ()
         """The ports with pages about it."""
 
     def start(self) -> None:
         """Begin. Raises Unavailable."""
         self.watches.start()
+        self.events.start()
         self.rounds.start()
         self.election.start()
         for door in self.doors:
@@ -72,6 +76,7 @@ class Controller:
         """Write no more, and only then give the Lease back."""
         self.rounds.stop()
         self.election.stop()
+        self.events.stop()
         self.watches.stop()
         for door in self.doors:
             door.close()
@@ -82,6 +87,7 @@ class Controller:
             ("watches objects", self.watches.alive),
             ("elects a leader", self.election.alive),
             ("sums up what nodes report", self.rounds.alive),
+            ("sends events", self.events.alive),
             *((f"serves {door.setting}", door.alive) for door in self.doors),
         )
         return [f"the thread that {what} is dead" for what, alive in threads if not alive]

@@ -7,7 +7,7 @@ object whose last write is not seen yet is left alone until it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ Version = tuple[Resource, str, str, str]
 
 @dataclass(frozen=True)
 class Summary:
-    """The status that an object is to have, which follows from its `version`. `urgent`: nodes wait for it."""
+    """The status that an object is to have, which follows from its `version`, with the status `before`. `urgent`: nodes wait."""
 
     resource: Resource
     name: str
@@ -30,6 +30,7 @@ class Summary:
     version: str
     status: Mapping[str, Any]
     urgent: bool = False
+    before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def follows(self) -> Version:
@@ -59,7 +60,8 @@ def summaries(cluster: Cluster, held: Collection[str], now: str) -> Iterator[Sum
         status = status_of[resource](name)
         if not is_written(status, kept.status):
             awaited = {key: value for key, value in status.items() if key == NODE_RANGES}
-            yield Summary(resource, name, kept.uid, kept.version, status, urgent=not is_written(awaited, kept.status))
+            urgent = not is_written(awaited, kept.status)
+            yield Summary(resource, name, kept.uid, kept.version, status, urgent, kept.status)
 
 
 def versions(cluster: Cluster) -> frozenset[Version]:
@@ -73,10 +75,17 @@ def _summed_up(cluster: Cluster) -> Iterator[tuple[Resource, str, Kept]]:
         (SUBNETS, cluster.subnets),
         (PROVIDER_NETWORKS, cluster.provider_networks),
         (VLANS, cluster.vlans),
-        (ROUTES, cluster.routes if any(state.routes is not None for state in cluster.states.values()) else {}),
+        (ROUTES, _kept_routes(cluster)),
     )
     for resource, objects in kinds:
         yield from ((resource, name, kept) for name, kept in sorted(objects.items()))
+
+
+def _kept_routes(cluster: Cluster) -> Mapping[str, Kept]:
+    """The Routes, where some node keeps them; else those of which a node did, for their status says so still."""
+    if any(state.routes is not None for state in cluster.states.values()):
+        return cluster.routes
+    return {name: kept for name, kept in cluster.routes.items() if "nodes" in kept.status}
 
 
 def garbage(cluster: Cluster, held: Collection[str]) -> Iterator[Garbage]:

@@ -22,7 +22,6 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.boot import boottime_ns
 from userspace_cni.host.files import read_file
 
-CACHE_DIR: Final = "/var/lib/cni"
 _RESULTS: Final = "results"
 _KIND: Final = "cniCacheV1"
 _SIZE_MAX: Final = 1 << 20
@@ -43,7 +42,7 @@ class Sandbox:
 class CniCache:
     """The files below `directory`. One that has not changed is not read again. For one thread at a time."""
 
-    def __init__(self, directory: str = CACHE_DIR, root: HostRoot = HERE) -> None:
+    def __init__(self, directory: str, root: HostRoot = HERE) -> None:
         self._directory = f"{directory}/{_RESULTS}"
         self._root = root
         self._known: dict[str, tuple[tuple[int, ...], Sandbox | None]] = {}

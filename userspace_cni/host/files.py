@@ -16,7 +16,7 @@ from userspace_cni.attachment.drift import Drift, Other
 from userspace_cni.attachment.steps import ConfigFile, Driver
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, open_regular, plain
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused
+from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
 from userspace_cni.base.root import HERE, HostRoot
 
 _MODE = 0o644
@@ -63,27 +63,32 @@ def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
 
     The temporary name is always the same, so that `remove_file` finds what a crash leaves.
     """
-    temporary = _temporary(name)
-    _remove_regular(dirfd, temporary)
+    beside = temporary(name)
+    _remove_regular(dirfd, beside)
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dirfd)
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dirfd)
     except FileExistsError:
-        facts = look(dirfd, temporary)
+        facts = look(dirfd, beside)
         found = kind(facts.st_mode) if facts else "something that came and went"
-        raise DirectoryRefused(f"file {name}: {found} is at its temporary name {temporary}", "the pod's own directory") from None
+        raise DirectoryRefused(f"file {name}: {found} is at its temporary name {beside}", "the pod's own directory") from None
     try:
-        os.fchmod(fd, mode)
-        rest = memoryview(content.encode())
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    finally:
-        os.close(fd)
-    os.rename(temporary, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
+        try:
+            os.fchmod(fd, mode)
+            rest = memoryview(content.encode())
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
+        os.rename(beside, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
+    except OSError:
+        with suppress(OSError):  # half a file would keep the last room of a full disk
+            _remove_regular(dirfd, beside)
+        raise
 
 
 def remove_file(dirfd: int, name: str) -> None:
     """Remove the file of `replace_file`, and its temporary file."""
-    _remove_regular(dirfd, _temporary(name))
+    _remove_regular(dirfd, temporary(name))
     _remove_regular(dirfd, name)
 
 
@@ -96,6 +101,19 @@ def read_file(dirfd: int, name: str, limit: int) -> bytes | None:
         return file.read(limit)
 
 
+def read_trusted(dirfd: int, name: str, limit: int) -> bytes | None:
+    """As `read_file`, of a file that root alone can have written. Raises InvalidConfig for another one."""
+    fd = open_regular(dirfd, name)
+    if fd is None:
+        return None
+    with open(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            what = f"file {name}: it belongs to user {facts.st_uid}, with mode {stat.S_IMODE(facts.st_mode):o}"
+            raise InvalidConfig(what, "it must be root's, writable by root alone")
+        return file.read(limit)
+
+
 def _remove_regular(dirfd: int, name: str) -> None:
     facts = look(dirfd, name)
     if facts is None or not stat.S_ISREG(facts.st_mode):
@@ -104,7 +122,8 @@ def _remove_regular(dirfd: int, name: str) -> None:
         os.unlink(name, dir_fd=dirfd)
 
 
-def _temporary(name: str) -> str:
+def temporary(name: str) -> str:
+    """How a file is called while it is written."""
     return f".{name}.tmp"
 
 

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     from userspace_cni.host.netlink.codec import Message
 
-ROUTES_OF_OTHERS: Final = 148
-"""RTPROT of the routes that Route resources ask for; they come and go beside ours."""
-
 _POD_SYSCTLS: Final = {"disable_ipv6": "0", "keep_addr_on_down": "1", "accept_ra": "0", "accept_dad": "0"}
 """For an end with an IPv6 address: it has the addresses and routes that it is given, and uses them at once."""
 
@@ -57,10 +54,11 @@ _POLL_S: Final = 0.01
 
 
 class LinkDriver(Driver[Link]):
-    """Veths of pods."""
+    """Veths of pods. `beside`: RTPROT of routes that come and go beside those of the step, and are none of its."""
 
-    def __init__(self, root: HostRoot = HERE) -> None:
+    def __init__(self, root: HostRoot = HERE, beside: int | None = None) -> None:
         self._root = root
+        self._beside = beside
 
     def apply(self, step: Link, deadline: Deadline) -> None:
         """Make the pair, or converge one of ours. Raises AlreadyAttached when the pod has another interface of this name."""
@@ -85,7 +83,8 @@ class LinkDriver(Driver[Link]):
             with inside:
                 with kernel_does(f"interface {step.name}: turning checksum offload off"):
                     _ethtool(inside, step.name, _STXCSUM)
-                _set_up(step, host.peer, wanted, given, inside)
+                exist = _set_up(step, host.peer, wanted, given, inside)
+                _require_same(step, exist, host.peer, inside, self._beside)
 
     def undo(self, step: Link, deadline: Deadline) -> None:
         """Delete the pair by its host end, which also one finds that the pod has renamed; gone with its namespace is fine."""
@@ -108,7 +107,7 @@ class LinkDriver(Driver[Link]):
         except ContainerGone as error:
             return [*drifts, Drift(f"interface {step.name}", "", "the pod's network namespace", Absent(), error.message)]
         with pod, connected(pod, _what(step)) as inside:
-            return [*drifts, *_checked(step, host, inside)]
+            return [*drifts, *_checked(step, host, inside, self._beside)]
 
     def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
         """Whether the pair is gone while the pod's namespace lives, for one end goes with the other; or the host end is down."""
@@ -265,8 +264,10 @@ def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
     return host
 
 
-def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], given: list[Route], inside: Connection) -> None:
-    """Give the pod's end what it is to have, in as few sends as there can be; then see to routes that were there already."""
+def _set_up(
+    step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], given: list[Route], inside: Connection
+) -> list[Route]:
+    """Give the pod's end what it is to have, in as few sends as there can be; the routes in whose place there was one already."""
     named = f"interface {step.name}: "
     work: list[tuple[str, Message]] = [
         ("setting lo up", links.changed(links.LO, up=True)),
@@ -286,10 +287,15 @@ def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface],
         elif answer.error:
             with kernel_does(f"{named}{tried}", _hint(step, wanted)):
                 raise answer.error
+    return exist
+
+
+def _require_same(step: Link, exist: list[Route], index: int, inside: Connection, beside: int | None) -> None:
+    """Raise StepFailed unless the routes that were there already are those of the step. `beside`: as in `_missing`."""
     if exist:
-        for route in _missing(exist, index, inside):
+        for route in _missing(exist, index, inside, beside):
             raise StepFailed(
-                f"{named}adding the route {route}: the pod has another one to that destination",
+                f"interface {step.name}: adding the route {route}: the pod has another one to that destination",
                 'ip route, in the pod\'s network namespace; "priority" of a route, higher for the one that is to be second',
             )
 
@@ -301,7 +307,7 @@ def _hint(step: Link, wanted: list[IPv4Interface | IPv6Interface]) -> str:
     return "ip address, ip route, in the pod's network namespace; the network's ipam"
 
 
-def _checked(step: Link, host: FoundLink, inside: Connection) -> list[Drift]:
+def _checked(step: Link, host: FoundLink, inside: Connection, beside: int | None) -> list[Drift]:
     subject, details = f"interface {step.name}", "ip -d address, in the pod's network namespace"
     end = found_link(inside, step.name)
     if end is None:
@@ -313,7 +319,7 @@ def _checked(step: Link, host: FoundLink, inside: Connection) -> list[Drift]:
         found = [addresses.read(payload) for _, payload in inside.ask(addresses.listed(end.index))]
         there = {address for index, address in found if index == end.index}
         drifts += [Drift(subject, "address", str(each), Absent(), details) for each in _addresses(step) if each not in there]
-        lacks = _missing(_routes(step), end.index, inside)
+        lacks = _missing(_routes(step), end.index, inside, beside)
         drifts += [Drift(subject, "route", str(each), Absent(), "ip route show table all, in the pod") for each in lacks]
         if _ethtool(inside, step.name, _GTXCSUM):
             why = "the switch completes no checksum, so TCP from the pod never connects: ethtool -K … tx off"
@@ -333,14 +339,14 @@ def _differing(subject: str, found: FoundLink, expected: Mapping[str, str | int]
     return drifts if found.up else [*drifts, Drift(subject, "state", *state, details)]
 
 
-def _missing(wanted: list[Route], index: int, inside: Connection) -> list[Route]:
-    """Those of the routes that the link has not."""
+def _missing(wanted: list[Route], index: int, inside: Connection, beside: int | None) -> list[Route]:
+    """Those of the routes that the link has not. `beside`: the protocol of routes that do not count."""
     found = [
         routes.read(payload)
         for version in sorted({each.dst.version for each in wanted})
         for _, payload in inside.ask(routes.listed(version, index))
     ]
-    there = [each.route for each in found if each.index == index and each.protocol != ROUTES_OF_OTHERS]
+    there = [each.route for each in found if each.index == index and each.protocol != beside]
     return [route for route in wanted if not any(map(route.is_met_by, there))]
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from userspace_cni.host.netlink.routes import Route
 from userspace_cni.host.netns import Netns, opened_pod
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
+_FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route show table all, in the pod"
 LISTED_MAX: Final = 1 << 15
 """Links, addresses or routes that a pod may have: who may change its network could fill our memory with them."""
 _ANSWERS: Final = 1 << 14
@@ -101,6 +102,8 @@ class PodRoutes:
 
     def __init__(self, protocol: int, never: Sequence[str] = (), root: HostRoot = HERE) -> None:
         self.protocol = protocol
+        self.former: frozenset[int] = frozenset()
+        """Numbers that ours had before: what has one is ours, too, and gives way to routes with the number of now."""
         self._claims = Claims()
         self._seen: dict[str, tuple[_Raw, Inside]] = {}
         self._settled: dict[str, tuple[Inside, tuple[Wanted, ...]]] = {}
@@ -129,10 +132,10 @@ class PodRoutes:
         """
         with self._connected(place, "setting its routes") as kernel:
             inside = self._inside(place, kernel)
-            wanted = tuple(decide(inside))
+            wanted = tuple(decide(self._without_former(inside)))
             if self._settled.get(place.sandbox) == (inside, wanted):
                 return Outcome(inside)
-            changes = _changes(inside, wanted, self.protocol)
+            changes = _changes(inside, wanted, self.protocol, self.former)
             answers = [
                 answer
                 for start in range(0, len(changes), EXCHANGE_MAX)
@@ -155,6 +158,11 @@ class PodRoutes:
         found = routes.read(payload)
         return Way(names.get(found.index, ""), found.route.gw, routes.source(payload))
 
+    def _without_former(self, inside: Inside) -> Inside:
+        if not self.former:
+            return inside
+        return replace(inside, routes=tuple(each for each in inside.routes if each.protocol not in self.former))
+
     def _inside(self, place: Place, kernel: Connection) -> Inside:
         raw = _asked(kernel)
         before = self._seen.get(place.sandbox)
@@ -172,7 +180,7 @@ class PodRoutes:
                     self._claims.claim(place, kernel.cookie())
                     yield kernel
             except OSError as error:
-                raise of_kernel(what, error, RIGHTS) from error
+                raise of_kernel(what, error, _FULL if error.errno == errno.E2BIG else RIGHTS) from error
 
     def _require_of_a_pod(self, netns: Netns, place: Place) -> None:
         found, own = os.fstat(netns.fileno()), [self._own]
@@ -238,47 +246,55 @@ class _Change(NamedTuple):
     removes: PodRoute | None = None
 
 
-def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int) -> list[_Change]:
+def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Collection[int]) -> list[_Change]:
     """What makes ours those that are wanted: first what comes, from long prefixes to short, then what goes.
+
+    Ours are those with any of the numbers; those that are wanted have the first one.
 
     A route over a link that is not there is left out: `decide` has seen the same look, and has told of it.
     """
-    ours = [each for each in inside.routes if each.protocol == protocol]
-    foreign = {(each.dst, each.metric) for each in inside.routes if each.protocol != protocol}
+    numbers = {protocol, *former}
+    foreign = {(each.dst, each.metric) for each in inside.routes if each.protocol not in numbers}
     first: dict[tuple[object, int], PodRoute] = {}
     for found in inside.routes:
         first.setdefault((found.dst, found.metric), found)
-    left = {(each.dst, each.dev, each.via, each.metric): each for each in ours}
+    left = {_key(each, each.protocol): each for each in inside.routes if each.protocol in numbers}
     coming: list[_Change] = []
     for each in sorted(wanted, key=lambda each: -each.dst.prefixlen):
         link = inside.links.get(each.dev)
         if link is None:
             continue
-        there = left.pop((each.dst, each.dev, each.via, each.metric), None)
+        there = left.pop(_key(each, protocol), None)
         if there and first[there.dst, there.metric] is there:
             continue
-        route = _route(each)
         if there:  # another program has put its own before it since
-            coming.append(_removal(inside, there, protocol))
+            coming.append(_removal(inside, there))
         if each.dst.version == 4:
-            coming.append(_Change(routes.put_first(link.index, route, protocol), errno.EEXIST, adds=each))
+            coming.append(_Change(_message(routes.put_first, link.index, each, protocol), errno.EEXIST, adds=each))
             continue
-        former = next((old for old in left.values() if (old.dst, old.metric) == (each.dst, each.metric)), None)
-        if former and (each.dst, each.metric) not in foreign:
-            del left[former.dst, former.dev, former.via, former.metric]
-            coming.append(_Change(routes.replaced(link.index, route, protocol), 0, adds=each, removes=former))
+        old = next((old for old in left.values() if (old.dst, old.metric) == (each.dst, each.metric)), None)
+        if old and (each.dst, each.metric) not in foreign:
+            del left[_key(old, old.protocol)]
+            coming.append(_Change(_message(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
         else:
-            coming.append(_Change(routes.put(link.index, route, protocol), 0, adds=each))
-    return coming + [_removal(inside, each, protocol) for each in left.values()]
+            coming.append(_Change(_message(routes.put, link.index, each, protocol), 0, adds=each))
+    return coming + [_removal(inside, each) for each in left.values()]
 
 
-def _removal(inside: Inside, found: PodRoute, protocol: int) -> _Change:
+def _key(each: Wanted | PodRoute, protocol: int) -> tuple[object, ...]:
+    return each.dst, each.dev, each.via, each.metric, protocol
+
+
+def _removal(inside: Inside, found: PodRoute) -> _Change:
     link = inside.links.get(found.dev)
-    return _Change(routes.removed(link.index if link else 0, _route(found), protocol), errno.ESRCH, removes=found)
+    index = link.index if link else 0
+    return _Change(_message(routes.removed, index, found, found.protocol), errno.ESRCH, removes=found)
 
 
-def _route(each: Wanted | PodRoute) -> Route:
-    return Route(each.dst, each.via, priority=each.metric or None)
+@lru_cache(_ANSWERS)
+def _message(make: Callable[[int, Route, int], Message], index: int, each: Wanted | PodRoute, protocol: int) -> Message:
+    """What has `make` done with the route; pods have most of theirs in common."""
+    return make(index, Route(each.dst, each.via, priority=each.metric or None), protocol)
 
 
 def _outcome(inside: Inside, changes: Sequence[_Change], answers: Sequence[Answer]) -> Outcome:

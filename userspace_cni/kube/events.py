@@ -1,4 +1,4 @@
-"""Events of the API on pods: what a pod is told of its network, where its author looks first (`kubectl describe pod`).
+"""Events of the API: what a pod, or a Route, is told of its network, where its author looks first (`kubectl describe pod`).
 
 A runtime repeats a failed ADD for ever. So there is one Event for each pod and reason: later notices raise its `count`, at first
 after half a minute and then less and less often, and its message has the last texts for each interface. Its name follows from pod
@@ -6,7 +6,8 @@ and reason, so that an agent that was restarted goes on with the Event that its 
 
 Sending must never delay a verb and never fill the memory: `tell` only notes, one thread sends, and while the API server cannot
 be reached notices wait in a table of bounded size; what has no room in it is dropped and counted. Events are made with this
-process's own account only, never with a network's kubeconfig, in the namespace of the pod that the runtime named.
+process's own account only, never with a network's kubeconfig, in the namespace of the pod that the runtime named. Those of an
+object of the cluster are in the namespace `default`, as the API server has it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from userspace_cni.kube.client import is_named
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
 
 COMPONENT: Final = "userspace-cni"
+CLUSTER_NAMESPACE: Final = "default"
+"""Where Events about objects without a namespace are."""
 MESSAGE_MAX: Final = 1024
 """Characters of an Event's message, as the API has them."""
 STOP_S: Final = 0.2
@@ -65,10 +68,15 @@ class _Event:
 
     @property
     def name(self) -> str:
-        """Its name in the API: another one for each pod (also of the same name) and reason."""
+        """Its name in the API: another one for each object (also of the same name) and reason."""
         pod = self.recipient
         digest = hashlib.sha256(f"{pod.uid} {pod.namespace} {pod.name} {self.reason.name}".encode()).hexdigest()
         return f"{pod.name[:_POD_NAME_MAX].rstrip('-.')}.{digest[:16]}"
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which it is."""
+        return _namespace(self.recipient)
 
     @property
     def message(self) -> str:
@@ -87,16 +95,24 @@ class _Refused(Exception):
 
 
 class Events(Loop):
-    """The Events of the pods of node `node` (as the API calls it). Safe to use from any thread.
+    """The Events that `component` makes on node `node` (as the API calls it; "" for none). Safe to use from any thread.
 
     `dropped` is called with the number of notices for which there is no Event; it must not wait. One daemon thread from `start`
-    to `stop`; what waits then is not sent: what is still wrong is told by the next agent.
+    to `stop`; what waits then is not sent: of pods, what is still wrong is told by the next agent.
     """
 
-    def __init__(self, session: Session, node: str, dropped: Callable[[int], None], pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        node: str,
+        dropped: Callable[[int], None],
+        pace: Pace | None = None,
+        component: str = COMPONENT,
+    ) -> None:
         super().__init__("events", "sending events", STOP_S)
         self._session = session
         self._node = node
+        self._component = component
         self._dropped = dropped
         self._pace = pace or Pace()
         self._events: dict[tuple[str, ...], _Event] = {}
@@ -104,11 +120,11 @@ class Events(Loop):
         self._pause_s = 0.0
 
     def tell(self, recipient: Recipient, notices: Iterable[Notice]) -> None:
-        """Note what the pod is to be told; a recipient that is no pod is told nothing. Never waits and never fails.
+        """Note what the recipient is to be told; one with the name of no object is told nothing. Never waits and never fails.
 
         Notices of one call with the same reason, as two keys of a network, are one: they count once, and the message has all.
         """
-        if not is_named(recipient.namespace, recipient.name):
+        if not is_named(_namespace(recipient), recipient.name):
             return
         found: dict[Reason, list[str]] = {}
         for notice in notices:
@@ -187,7 +203,7 @@ class Events(Loop):
 
     def _send(self, event: _Event, body: Mapping[str, Any], notices: int) -> int:
         """Make the Event, or add `notices` to its count; what that is now. Raises _Refused and UserspaceError."""
-        path = f"/api/v1/namespaces/{event.recipient.namespace}/events"
+        path = f"/api/v1/namespaces/{event.namespace}/events"
         news = {key: body[key] for key in ("message", "lastTimestamp")}
         count = event.count
         if not count:
@@ -213,19 +229,21 @@ class Events(Loop):
 
     def _body(self, event: _Event) -> dict[str, Any]:
         pod = event.recipient
-        about = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name}
+        about = {"kind": pod.kind, "apiVersion": pod.api_version, "name": pod.name}
+        about |= {"namespace": pod.namespace} if pod.namespace else {}
+        where = {"host": self._node} if self._node else {}
         return {
             "kind": "Event",
             "apiVersion": "v1",
-            "metadata": {"name": event.name, "namespace": pod.namespace},
+            "metadata": {"name": event.name, "namespace": event.namespace},
             # of a static pod the UID on the node, by which `kubectl describe` looks for its Events
             "involvedObject": {**about, "uid": pod.uid} if pod.uid else about,
             "reason": event.reason.name,
             "message": event.message,
             "type": event.reason.severity,
-            "source": {"component": COMPONENT, "host": self._node},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._node,
+            "source": {"component": self._component, **where},
+            "reportingComponent": self._component,
+            "reportingInstance": self._node or self._component,
             "firstTimestamp": _stamp(event.first),
             "lastTimestamp": _stamp(event.last),
             "count": event.waiting,
@@ -236,12 +254,17 @@ class Events(Loop):
         self._pause_s = longer(self._pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
         with self._wake:
             event.due = time.monotonic() + self._pause_s
-        self._note(f"events for pods cannot be sent now, and wait: {error}")
+        self._note(f"events cannot be sent now, and wait: {error}")
 
     def _drop(self, notices: int, why: str) -> None:
         self._dropped(notices)
         if why:
-            self._note(f"events for pods are dropped: {why}")
+            self._note(f"events are dropped: {why}")
+
+
+def _namespace(recipient: Recipient) -> str:
+    """The namespace of its Events; "" for a pod without one, which is none."""
+    return recipient.namespace or ("" if recipient.kind == "Pod" else CLUSTER_NAMESPACE)
 
 
 def _require_taken(answer: Answer) -> None:

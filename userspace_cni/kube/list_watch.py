@@ -15,7 +15,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
@@ -55,7 +55,7 @@ class Collection:
     """What is followed. `fields`: the field selector, "" for all of `path`; `title` names the things for messages.
 
     `needed`: what the account must be allowed; `meanwhile`: what happens while they are not watched; `absent`: what to look at
-    when the server knows no such resource (404), "" where every server has it.
+    when the server knows no such resource (404), "" where every server has it. `optional`: that is no problem.
     """
 
     path: str
@@ -64,6 +64,7 @@ class Collection:
     meanwhile: str
     fields: str = ""
     absent: str = ""
+    optional: bool = False
 
 
 class Shelf(Protocol[T]):
@@ -86,20 +87,36 @@ class _Forgotten(Exception):
     """The server no longer knows our version: only a new list helps."""
 
 
+class _Absent(Exception):
+    """The server knows no such resource, and need not."""
+
+
 class ListWatch(Loop):
     """One daemon thread from `start` to `stop` that follows a collection for a shelf; it cannot be started again.
+
+    `listed` is called once, when the first list is complete; it must not wait.
 
     Safe to use from any thread; all but `stop` and `wait_synced` return at once.
     """
 
-    def __init__(self, session: Session, collection: Collection, shelf: Shelf[Any], pace: Pace) -> None:
+    def __init__(
+        self,
+        session: Session,
+        collection: Collection,
+        shelf: Shelf[Any],
+        pace: Pace,
+        listed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(f"watch of {collection.title}", f"watching {collection.title}", STOP_S)
         self._session = session
         self._collection = collection
         self._shelf = shelf
         self._pace = pace
+        self._listed = listed
         self._contact = 0.0
         self.problem = "watching has not begun"
+        self.tried = False
+        """Whether there was a first list, or a failure to get one."""
         self._synced = threading.Event()
         self._stream: Stream | None = None
         # only the thread uses these
@@ -140,6 +157,7 @@ class ListWatch(Loop):
         while not self._stopping:
             self._opened = None
             problem = self._list_and_watch()
+            self.tried = True
             good = self._opened is not None and time.monotonic() - self._opened >= self._pace.good_s
             if self._stopping:
                 return
@@ -161,6 +179,8 @@ class ListWatch(Loop):
             self._version = ""
             if listed and self._opened is None:  # a new list alone does not help
                 return f"{self._doing('listing')}: the server forgot the version (410) before the watch was open"
+        except _Absent:
+            return ""
         except UserspaceError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what is known grows old
@@ -184,9 +204,13 @@ class ListWatch(Loop):
                 break
         self._page = self._pace.page
         self._shelf.take_over(things)
+        first_one = not self._synced.is_set()
         with self._wake:
             self._contact = time.monotonic()
             self._synced.set()
+        self.tried = True
+        if first_one:
+            self._listed()
         self._version = first
 
     def _read_page(self, token: str) -> dict[str, Any]:
@@ -260,6 +284,8 @@ class ListWatch(Loop):
                 f"the account needs {self._collection.needed}",
             )
         self._version = ""
+        if status == 404 and self._collection.optional:
+            raise _Absent
         if status == 404 and self._collection.absent:
             raise ObjectRefused(f"{self._doing(doing)}: the API server has no such resource (404)", self._collection.absent)
         raise ObjectRefused(f"{self._doing(doing)}: unexpected answer {status}", self._who())

@@ -15,9 +15,12 @@ from typing import Any, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.list_watch import Collection, ListWatch, Pace, text
-from userspace_cni.kube.resources import GROUP, ROUTES, Resource
+from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
 
 PACE: Final = Pace(page=100)
+RARELY: Final = Pace(page=100, pause_max_s=600.0)
+"""For a resource that servers may lack: it is asked for again after ten minutes at most."""
+_OPTIONAL: Final = (SERVICE_CIDRS,)
 
 Keep = Callable[[Mapping[str, Any]], Any]
 
@@ -55,8 +58,9 @@ class ObjectWatch:
             meanwhile="and what is known of them stays",
             fields=field_selector,
             absent="kubectl get crd; they come with deploy/cluster" if resource.group in (GROUP, ROUTES.group) else "",
+            optional=resource in _OPTIONAL,
         )
-        self._watch = ListWatch(session, collection, self._shelf, pace or PACE)
+        self._watch = ListWatch(session, collection, self._shelf, pace or (RARELY if collection.optional else PACE), on_change)
 
     def start(self) -> None:
         """Start the thread; returns at once. Raises Unavailable."""
@@ -75,6 +79,11 @@ class ObjectWatch:
     def complete(self) -> bool:
         """Whether there was a complete list; once true it stays so, for what came after it is known by events or a later list."""
         return self._watch.synced
+
+    @property
+    def tried(self) -> bool:
+        """Whether there was a first list, or a failure to get one."""
+        return self._watch.tried
 
     @property
     def problem(self) -> str:
@@ -122,7 +131,7 @@ class _Objects:
         """Replace all by a complete list."""
         now = dict(listed)
         with self._lock:
-            changed = not self._listed or self._kept != now
+            changed = self._listed and self._kept != now  # of the first list the watch itself tells, once it counts as complete
             self._kept, self._given, self._listed = now, None, True
         if changed:
             self._on_change()

@@ -67,10 +67,18 @@ class Objects:
 
         `force`: take over fields that other managers own; without it they are a Conflict. Gives the object as it is then.
         """
-        options = f"?fieldManager={quote(manager, safe='')}&force={'true' if force else 'false'}"
-        path = resource.path(name, subresource=subresource) + options
+        path = resource.path(name, subresource=subresource) + _as_manager(manager, force=force)
         answer = self._ask("PATCH", path, _addressed(resource, name, body), APPLY_PATCH)
         return self._checked(answer, f"applying {resource.title} {name}", "patch", resource)
+
+    def rehearse(self, resource: Resource, name: str, body: Mapping[str, Any], *, manager: str, force: bool) -> dict[str, Any]:
+        """As `apply`, by the server's dry run: all of it is judged, admission too, and nothing is stored.
+
+        Gives the object as it would be; its resourceVersion says nothing.
+        """
+        path = f"{resource.path(name)}{_as_manager(manager, force=force)}&dryRun=All"
+        answer = self._ask("PATCH", path, _addressed(resource, name, body), APPLY_PATCH)
+        return self._checked(answer, f"applying {resource.title} {name} as a dry run", "patch", resource)
 
     def create(self, resource: Resource, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object. Raises Conflict when there is one of that name."""
@@ -118,6 +126,11 @@ class Objects:
                 "is the schema of deploy/cluster older?",
             )
         raise ObjectRefused(f"{what}: unexpected answer {answer.status}", f"does {account} name an API server?")
+
+
+def _as_manager(manager: str, *, force: bool) -> str:
+    """The options of server-side apply."""
+    return f"?fieldManager={quote(manager, safe='')}&force={'true' if force else 'false'}"
 
 
 def _addressed(resource: Resource, name: str, body: Mapping[str, Any]) -> dict[str, Any]:

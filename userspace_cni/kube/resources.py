@@ -71,5 +71,7 @@ REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 APISERVER: Final = Resource("", "v1", "endpoints", "Endpoints", "default")
 """Among these the one named kubernetes has the API server's addresses."""
+SERVICE_CIDRS: Final = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
+"""The networks of Services. Servers before Kubernetes 1.33 have none such."""
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 """`LEASES.within(namespace)`: Leases are objects of a namespace."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from userspace_cni.network.wish_list import Desired
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
-    from userspace_cni.node.reporting import Report
+    from userspace_cni.node.reporting import Report, Withdrawal
     from userspace_cni.node.state import RouteUse
 
 PURSUIT_S: Final = 300.0
@@ -50,6 +50,7 @@ class NodeNetwork:
         )
         self._objects: NodeObjects | None = None
         self._report: Report | None = None
+        self._withdrawal: Withdrawal | None = None
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
         self._watch = AddressWatch(self._watched, self.ask, node.settings.switch_netns, node.root)
@@ -62,40 +63,57 @@ class NodeNetwork:
         self._watch.start()
         self.concerns.start()
         settings = self._node.settings
-        if not (settings.network_objects or self._reads_annotations or settings.routes):
-            return
         if not self._node.has_account():
-            if settings.routes and not settings.network_objects:
-                return  # a host without a cluster
-            say("warning", "objects of the API cannot be followed", problem="no credentials; see the setting kubeconfig")
+            if settings.network_objects or self._reads_annotations:
+                say("warning", "objects of the API cannot be followed", problem="no credentials; see the setting kubeconfig")
             return
-        from userspace_cni.dataplane.chassis import chassis
-        from userspace_cni.kube.objects import Objects
+        if settings.network_objects or self._reads_annotations:
+            self._follow()
+        if settings.network_objects or settings.routes:
+            self._tell()
+        else:
+            self._withdraw()
+
+    def _follow(self) -> None:
+        """Follow the objects that wishes come from. Raises UserspaceError."""
         from userspace_cni.node.objects import WISHES, NodeObjects
-        from userspace_cni.node.reporting import Report
 
         session = self._node.clients.of("").session
-        if settings.network_objects or self._reads_annotations:
-            wishes = WISHES if settings.network_objects else ()
-            self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
-            self._objects.start()
-        if settings.network_objects or settings.routes:
-            self._report = Report(
-                Objects(session),
-                self._node.name,
-                lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
-                kubeovn=settings.kubeovn_annotations,
-            )
-            self._report.start()
-            if settings.network_objects and self._objects:
-                self._node.subnets.start(session, self._objects)
-            self.ask()  # a pursuit tells what there is; before that nothing is reported
+        wishes = WISHES if self._node.settings.network_objects else ()
+        self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
+        self._objects.start()
+
+    def _tell(self) -> None:
+        """Report to the API from now on. Raises UserspaceError."""
+        from userspace_cni.dataplane.chassis import chassis
+        from userspace_cni.kube.objects import Objects
+        from userspace_cni.node.reporting import Report
+
+        session, settings = self._node.clients.of("").session, self._node.settings
+        self._report = Report(
+            Objects(session),
+            self._node.name,
+            lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
+            kubeovn=settings.kubeovn_annotations,
+            routes=settings.routes,
+        )
+        self._report.start()
+        if settings.network_objects and self._objects:
+            self._node.subnets.start(session, self._objects)
+        self.ask()  # a pursuit tells what there is; before that nothing is reported
+
+    def _withdraw(self) -> None:
+        """Take back what an agent with other settings has reported. Raises UserspaceError."""
+        from userspace_cni.node.reporting import Withdrawal
+
+        self._withdrawal = Withdrawal(self._node.clients, self._node.name)
+        self._withdrawal.start()
 
     def stop(self) -> None:
         """Change nothing any more; what is there stays."""
         self._keeper.stop()
         self._watch.stop()
-        for each in (self.concerns, self._objects, self._report):
+        for each in (self.concerns, self._objects, self._report, self._withdrawal):
             if each:
                 each.stop()
 

@@ -22,6 +22,7 @@ from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.whereabouts import CONFIG_FILE
+from userspace_cni.host.files import temporary
 from userspace_cni.host.mounts import detach_all, mount_points
 
 _RECORD: Final = re.compile(r".+\.json|\.localdb-.+")
@@ -45,6 +46,8 @@ _OF_STATE: Final = {
 """Names of directories of ours, and the form of the names in them."""
 _LAST_OF_STATE: Final = ("identity", "agent.lock")
 """Without the identity what is left would count as another program's; without the lock an agent could begin amid all this."""
+KNOWN_ROUTES: Final = "routes.json"
+"""In the state directory: what the agent knows of routes in pods, for the next one."""
 COMMANDED: Final = ("provider-networks.toml", "provider-networks.toml.lock", "provider-networks.new")
 """In the run directory: what commands have asked for of the node's own network, its lock, and what a killed one left."""
 _OF_SOCKET: Final = ("", ".lock", ".new")
@@ -86,6 +89,12 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     settings_of_the_node = (root.path(os.path.dirname(CONFIG_FILE)),) if root.elsewhere else ()
     others += _remove_empty((state, *settings_of_the_node))
     return failed, list(dict.fromkeys(others))
+
+
+def forget_routes(settings: Settings, root: HostRoot) -> list[str]:
+    """Remove what is known of routes in pods, once none is there; what could not be removed, one sentence each."""
+    state = root.path(settings.state_dir)
+    return [why for name in (KNOWN_ROUTES, temporary(KNOWN_ROUTES)) for why in _delete_file(f"{state}/{name}")]
 
 
 def _unmount(directory: str, names: re.Pattern[str]) -> list[str]:

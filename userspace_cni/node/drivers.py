@@ -106,7 +106,7 @@ def _guard(node: LocalNode) -> Driver[Any]:
 def _link(node: LocalNode) -> Driver[Any]:
     from userspace_cni.host.links import LinkDriver
 
-    return LinkDriver(node.root)
+    return LinkDriver(node.root, node.settings.route_protocol)
 
 
 def _link_ref(node: LocalNode) -> Driver[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import Guard, LinkRef, Step, host_alias, host_end
@@ -46,15 +46,15 @@ def sweep(node: LocalNode) -> int:
 
     Never fails.
     """
-    return sum(_tried(each, node) for each in (_sweep_guards, _sweep_limits, _sweep_mirrors))
-
-
-def _tried(work: Callable[[LocalNode], int], node: LocalNode) -> int:
-    try:
-        return work(node)
-    except UserspaceError as error:
-        say("warning", "what no attachment needs any more could not be removed", error=error)
-        return 0
+    swept, problems = 0, set()
+    for work in (_sweep_guards, _sweep_limits, _sweep_mirrors):
+        try:
+            swept += work(node)
+        except UserspaceError as error:
+            problems.add(str(error))
+    for each in sorted(problems):
+        say("warning", "what no attachment needs any more could not be removed", error=each)
+    return swept
 
 
 def _sweep_guards(node: LocalNode) -> int:

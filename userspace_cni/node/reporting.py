@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from userspace_cni.attachment.wishes import Standing
-from userspace_cni.base.errors import UserspaceError, combined
+from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
 from userspace_cni.base.loops import Loop, longer
+from userspace_cni.kube.client import Clients
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODE_STATES, NODES
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, RouteUse, SubnetUse, labels, notes, status
@@ -44,17 +45,27 @@ class Report(Loop):
     """The report of node `node` (as the API calls it).
 
     `chassis` gives the switch's name, and may wait and raise UserspaceError. `kubeovn`: also for programs that know kube-ovn.
+    `routes`: the node keeps Routes; until they are told of, what the former agent has written of them stands.
+
     Nothing is written before `told` was called: what the former agent has written stands.
     """
 
     def __init__(
-        self, objects: Objects, node: str, chassis: Callable[[], str], *, kubeovn: bool = False, pace: Pace | None = None
+        self,
+        objects: Objects,
+        node: str,
+        chassis: Callable[[], str],
+        *,
+        kubeovn: bool = False,
+        routes: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         super().__init__("node-report", "reporting what this node has", STOP_S)
         self._objects = objects
         self._node = node
         self._chassis = chassis
         self._kubeovn = kubeovn
+        self._keeps_routes = routes
         self._pace = pace or Pace()
         self._standings: Sequence[Standing] | None = None
         self._subnets: Sequence[SubnetUse] | None = None
@@ -118,6 +129,8 @@ class Report(Loop):
         known = state.get("status") or {}
         chassis = self._named(known)
         wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis, routes)
+        if self._keeps_routes and routes is None:
+            wanted["routes"] = known.get("routes") or []
         errors: list[UserspaceError] = []
         writes: tuple[Callable[[], None], ...] = (
             lambda: self._write_state(node, state, wanted),
@@ -162,6 +175,43 @@ class Report(Loop):
 
     def _complain(self, problem: str) -> None:
         self._note(problem, "this node cannot report what it has now; it is tried again: ")
+
+
+class Withdrawal(Loop):
+    """Takes the Routes out of the NodeState of node `node`, once, and ends: an agent that keeps none has no part in them.
+
+    Without it the controller would await this node's word on each Route for ever.
+    """
+
+    def __init__(self, clients: Clients, node: str, pace: Pace | None = None) -> None:
+        super().__init__("node-withdrawal", "taking back what a former agent has reported")
+        self._clients = clients
+        self._node = node
+        self._pace = pace or Pace()
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while self._rest(pause_s):
+            try:
+                self.withdraw()
+            except Exception as error:  # noqa: BLE001 -- it is tried again, whatever it was
+                self.problem = repr(error)
+                pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
+            else:
+                return
+
+    def withdraw(self) -> None:
+        """Write the NodeState without Routes, where it has some and may be read. Raises UserspaceError."""
+        objects = Objects(self._clients.of("").session)
+        try:
+            state = objects.get(NODE_STATES, self._node)
+        except ObjectRefused:
+            return  # most accounts may not: nothing is reported in their clusters
+        said = (state or {}).get("status") or {}
+        if state and "routes" in said:
+            owners = {"ownerReferences": state["metadata"].get("ownerReferences") or []}
+            rest = {key: value for key, value in said.items() if key != "routes"}
+            objects.apply(NODE_STATES, self._node, {"metadata": owners, "status": rest}, manager=MANAGER)
 
 
 def _with_ranges(subnets: Iterable[SubnetUse] | None, known: Mapping[str, Any]) -> list[SubnetUse]:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import Gates
+from userspace_cni.routes.values import why_never
 
 _ENDED: Final = ("Succeeded", "Failed")
 _APISERVER: Final = (("default", "kubernetes"),)
@@ -33,6 +34,11 @@ class Pod:
     terminating: bool = False
     host_network: bool = False
 
+    @property
+    def title(self) -> str:
+        """As `title_of`."""
+        return title_of(self.namespace, self.name)
+
 
 @dataclass(frozen=True)
 class Service:
@@ -49,12 +55,15 @@ class Service:
 class Cluster:
     """What is known of the cluster; empty where it is not.
 
-    `apiservers`: the API server's addresses, endpoints too; `dns`: those of the Service; `nodes`: those of this node.
-    `namespaces`: labels by namespace.
+    `service_ranges`, `pod_ranges`: networks of Services and of all nodes' pods; `own_ranges`: of this node's pods;
+    `named_ranges`: networks of both as the settings have them. `apiservers`: the API server's addresses, endpoints too; `dns`:
+    those of the Service; `nodes`: those of this node. `namespaces`: labels by namespace.
     """
 
     service_ranges: tuple[Network, ...] = ()
     pod_ranges: tuple[Network, ...] = ()
+    own_ranges: tuple[Network, ...] = ()
+    named_ranges: tuple[Network, ...] = ()
     nodes: tuple[Address, ...] = ()
     apiservers: tuple[Address, ...] = ()
     dns: tuple[Address, ...] = ()
@@ -64,12 +73,24 @@ class Cluster:
     def needs(self) -> tuple[Need, ...]:
         """What stays with a former default route, wide networks first."""
         wide = [Need(prefix(each), each, "Services", "keep_cluster_routes", True) for each in self.service_ranges]
-        wide += [Need(prefix(each), each, "pods", "keep_cluster_routes", True) for each in self.pod_ranges]
+        wide += [Need(prefix(each), each, "pods", "keep_cluster_routes", True) for each in (*self.pod_ranges, *self.own_ranges)]
+        wide += [Need(prefix(each), each, "the cluster", "keep_cluster_routes", True) for each in self.named_ranges]
+        wide = [each for each in wide if not why_never(each.prefix)]  # what one node says of its pods is done in all pods
         wide.sort(key=lambda each: each.prefix.length)
         hosts = [Need(host(each), alone(each), "this node", "keep_cluster_routes", True) for each in self.nodes]
         hosts += [Need(host(each), alone(each), "the API server", "allow_apiserver", False) for each in self.apiservers]
         hosts += [Need(host(each), alone(each), "the cluster's DNS", "allow_dns", False) for each in self.dns]
         return (*wide, *hosts)
+
+    def unknown(self, version: int) -> str:
+        """Which networks that a default route of this version of IP would take are not known; "" for none.
+
+        Where the node has no address of the version, as outside of a cluster, there are none.
+        """
+        if any(each.version == version for each in self.named_ranges) or not any(each.version == version for each in self.nodes):
+            return ""
+        known = (("Services", self.service_ranges), ("other nodes' pods", self.pod_ranges))
+        return " and ".join(what for what, ranges in known if not any(each.version == version for each in ranges))
 
 
 class Need(NamedTuple):
@@ -87,6 +108,11 @@ class Need(NamedTuple):
 
 
 NOTHING_KNOWN: Final = Cluster()
+
+
+def title_of(namespace: str, name: str) -> str:
+    """How a pod is called: NAMESPACE/NAME, or NAME where there is no namespace, as of a container outside of a cluster."""
+    return f"{namespace}/{name}" if namespace else name
 
 
 def why_none(service: Service) -> str:

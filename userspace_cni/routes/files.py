@@ -3,13 +3,14 @@
 The original form is a list of `{svc: NAMESPACE/NAME, dev, via}` and `{route: CIDR, dev, via}`, `via` optional; or one of these
 alone; or an object whose one key holds the list. It becomes one Route named after the file. An administrator wrote the file and
 looks at what becomes of it, so an entry of this form that cannot be refuses the file, by number. Route objects are judged as in
-the API: by `Route.problems`.
+the API: by `Route.problems`. `faults_in` names everything at once, for who has just written a file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import yaml
@@ -18,14 +19,17 @@ from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.pod.strict_json import Reader, once
 from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, Route, read_route
-from userspace_cni.routes.values import read_network_entry, read_service_entry
+from userspace_cni.routes.values import read_dev, read_dst, read_service_entry, read_via, require_possible
 
 BYTES_MAX: Final = 1 << 20
+FAULTS_MAX: Final = 20
+"""So many faults of a file are named; the others are counted."""
 _DEEPEST: Final = 50
 _VALUES_MAX: Final = 100_000
 """Values of a file at most, with each alias counted as everything to which it refers."""
 _MERGE: Final = "<<"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
+_TRY: Final = "userspace-cni routes apply --dry-run"
 _REMEDY: Final = "it must be JSON or YAML: entries {svc: NAMESPACE/NAME, dev} and {route: CIDR, dev}, or Route objects"
 
 
@@ -44,29 +48,85 @@ def parsed(text: str, name: str) -> Any:
     except _Unsound as error:
         raise InvalidConfig(f"{name}: {error}", _REMEDY) from None
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, RecursionError, TypeError, AttributeError) as error:
-        why = shortened(" ".join(str(error).split()))
-        raise InvalidConfig(f"{name}: it is not YAML: {why}", _REMEDY) from None
+        raise InvalidConfig(f"{name}: it is not YAML: {_why(error)}", _REMEDY) from None
     return documents[0] if len(documents) == 1 else documents
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Why an entry or object of a file cannot be. `number`: which one, from 1; `of`: the Route, "" where `text` names all."""
+
+    number: int
+    text: str
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.text}" if self.of else self.text
+
+
+@dataclass
+class Faults:
+    """What is wrong in a file, in its order: the first `FAULTS_MAX`. `count`: of all."""
+
+    first: list[Fault] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, fault: Fault) -> None:
+        """One more."""
+        self.count += 1
+        if self.count <= FAULTS_MAX:
+            self.first.append(fault)
+
+    @property
+    def more(self) -> int:
+        """How many are not named."""
+        return self.count - len(self.first)
+
+    def require_none(self, name: str) -> None:
+        """Raise InvalidConfig naming the file and the first fault."""
+        if self.first:
+            hint = f"{self.count} faults are in it: {_TRY} names them" if self.count > 1 else ""
+            raise InvalidConfig(f"{name}: {self.first[0]}", hint)
+
+
 def objects_in(data: Any, name: str) -> tuple[Mapping[str, Any], ...]:
-    """The Route objects in the content of a file, those of the original form made into one. Raises InvalidConfig."""
-    things = _things(data)
-    if things and all(_is_object(each) for each in things):
-        return tuple(_require_route(each, f"{name}: object number {number}") for number, each in enumerate(things, 1))
-    if any(_is_object(each) for each in things):
-        raise InvalidConfig(f"{name}: it has objects and entries of the other form in one list", "put them into two files")
-    return (_simple(data, name),)
+    """The Route objects in the content of a file, those of the original form made into one.
+
+    Raises InvalidConfig for what is neither of the forms, and for two of one name.
+    """
+    faults = Faults()
+    found = [each for each in _objects(data, name, faults) if each is not None]
+    _add_twice(enumerate(map(read_route, found), 1), faults)
+    faults.require_none(name)
+    return tuple(found)
 
 
 def routes_in(data: Any, name: str) -> tuple[Route, ...]:
-    """The Routes in the content of a file. Raises InvalidConfig for what is neither of the forms, and for two of one name."""
-    routes = tuple(read_route(each) for each in objects_in(data, name))
-    names = [each.name for each in routes]
-    for each in names:
-        if names.count(each) > 1:
-            raise InvalidConfig(f"{name}: Route {quoted(each)} is in it twice", "give each a name of its own")
-    return routes
+    """The Routes in the content of a file. Raises as `objects_in`."""
+    return tuple(map(read_route, objects_in(data, name)))
+
+
+def faults_in(data: Any, name: str) -> Faults:
+    """All that is wrong in the content of a file: entries, objects, names given twice, and the problems of its Routes.
+
+    Raises InvalidConfig for what is neither of the forms.
+    """
+    faults, others = Faults(), Faults()
+    found = _objects(data, name, faults)
+    routes = [(number, read_route(each)) for number, each in enumerate(found, 1) if each is not None]
+    _add_twice(routes, others)
+    for number, route in routes:
+        for problem in route.problems:
+            others.add(Fault(number, problem, _called(number, route)))
+    if not others.count:
+        return faults
+    merged = sorted([*faults.first, *others.first], key=lambda each: each.number)
+    return Faults(merged[:FAULTS_MAX], faults.count + others.count)
+
+
+def has_objects(data: Any) -> bool:
+    """Whether the content of a file is of Route objects, and not of the original form."""
+    return any(_is_object(each) for each in (data if isinstance(data, list) else [data]))
 
 
 def route_name(path: str) -> str:
@@ -104,19 +164,43 @@ def _is_object(thing: Any) -> bool:
     return isinstance(thing, dict) and ("kind" in thing or "apiVersion" in thing)
 
 
-def _require_route(thing: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    if thing.get("apiVersion") != API_VERSION or thing.get("kind") != KIND:
-        raise InvalidConfig(
-            f"{where} is {quoted(thing.get('kind'))} of {quoted(thing.get('apiVersion'))}", f"it must be {KIND} of {API_VERSION}"
-        )
-    return thing
+def _objects(data: Any, name: str, faults: Faults) -> Sequence[Mapping[str, Any] | None]:
+    """As `objects_in`; None in the place of each that cannot be, of which the fault is told."""
+    things = _things(data)
+    if not any(_is_object(each) for each in things):
+        return (_simple(data, name, faults),)
+    if not all(_is_object(each) for each in things):
+        raise InvalidConfig(f"{name}: it has objects and entries of the other form in one list", "put them into two files")
+    return [_route_object(each, number, faults) for number, each in enumerate(things, 1)]
+
+
+def _route_object(thing: Mapping[str, Any], number: int, faults: Faults) -> Mapping[str, Any] | None:
+    if thing.get("apiVersion") == API_VERSION and thing.get("kind") == KIND:
+        return thing
+    said = f"{quoted(thing.get('kind'))} of {quoted(thing.get('apiVersion'))}"
+    faults.add(Fault(number, f"object number {number} is {said}; it must be {KIND} of {API_VERSION}"))
+    return None
+
+
+def _add_twice(routes: Iterable[tuple[int, Route]], faults: Faults) -> None:
+    """Tell of each Route whose name one before it has."""
+    names: dict[str, int] = {}
+    for number, route in routes:
+        former = names.setdefault(route.name, number)
+        if former != number and route.name:
+            text = f"Route {quoted(route.name)} is in it twice: objects number {former} and {number}; give each a name of its own"
+            faults.add(Fault(number, text))
+
+
+def _called(number: int, route: Route) -> str:
+    return f"Route {quoted(route.name)}" if route.name else f"object number {number}"
 
 
 # -- the original form --------------------------------------------------------------------------------------------------------
 
 
-def _simple(data: Any, name: str) -> Mapping[str, Any]:
-    """The Route object of a file of the original form. Raises InvalidConfig naming file and entry."""
+def _simple(data: Any, name: str, faults: Faults) -> Mapping[str, Any]:
+    """The Route object of a file of the original form, without the entries that cannot be. Raises InvalidConfig."""
     entries = _entries_of(data)
     if entries is None:
         raise InvalidConfig(f"{name}: it holds {quoted(data)}", _REMEDY)
@@ -124,8 +208,12 @@ def _simple(data: Any, name: str) -> Mapping[str, Any]:
         raise InvalidConfig(f"{name}: it has {len(entries)} entries", f"there can be {ENTRIES_MAX}")
     spec: dict[str, list[Mapping[str, Any]]] = {"route": [], "svc": []}
     for number, each in enumerate(entries, 1):
-        key, entry = _entry(each, f"{name}: entry {number}")
-        spec[key].append(entry)
+        try:
+            key, entry = _entry(each, f"entry {number}")
+        except InvalidConfig as error:
+            faults.add(Fault(number, shortened(str(error))))
+        else:
+            spec[key].append(entry)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": route_name(name)}, "spec": spec}
 
 
@@ -146,22 +234,33 @@ def _entry(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     fields = known_fields(value, ("svc", "route", "dev", "via"), {}, where)
     if ("svc" in fields) == ("route" in fields):
         raise InvalidConfig(f"{where} is {quoted(value)}", "it must have one of 'svc' and 'route'")
-    others = {key: fields[key] for key in ("dev", "via") if fields.get(key) is not None}
+    given = {} if fields.get("via") is None else {"via": fields["via"]}
     if "route" in fields:
         said = fields["route"]
-        entry = {"dst": said.strip() if isinstance(said, str) else said, **others}
-        read_network_entry(entry, where)
-        return "route", entry
+        dev, via = read_dev(fields.get("dev"), f"{where}: 'dev'"), read_via(fields.get("via"), f"{where}: 'via'")
+        dst = read_dst(said, via, f"{where}: 'route'")
+        require_possible(dst, via, f"{where}: 'via'")
+        return "route", {"dst": said.strip(), "dev": dev, **given}
     service = fields["svc"].strip() if isinstance(fields["svc"], str) else ""
     namespace, _, name = service.partition("/")
-    if not namespace or not name:
+    if not namespace or not name or "/" in name:
         raise InvalidConfig(f"{where}: 'svc' is {quoted(fields['svc'])}", "it must be NAMESPACE/NAME")
-    entry = {"namespace": namespace, "name": name, **others}
+    entry = {"namespace": namespace, "name": name, "dev": fields.get("dev"), **given}
     read_service_entry(entry, where)
     return "svc", entry
 
 
 # -- YAML ---------------------------------------------------------------------------------------------------------------------
+
+
+def _why(error: Exception) -> str:
+    """What the parser says, with its place in the text."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if isinstance(error, yaml.MarkedYAMLError) and mark:
+        said = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
+    else:
+        said = str(error)
+    return shortened(" ".join(said.split()))
 
 
 class _Unsound(Exception):

@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from userspace_cni.base.errors import ContainerGone, HostNamespace, NameTaken, Unavailable, UserspaceError
+from userspace_cni.base.errors import ContainerGone, HostNamespace, InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.netns import opened_pod
 from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes, Way
+from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Visited
 from userspace_cni.routes.places import Located, Source
 from userspace_cni.routes.rehearsal import Drift, Explanation, drift, explain
+from userspace_cni.routes.resolving import Resolved
 from userspace_cni.routes.service import composed, kernel_of, read_kept, read_routes_file, with_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from userspace_cni.node.local import LocalNode
-    from userspace_cni.routes.known import Known
 
 MANAGER: Final = "userspace-cni-routes"
 """Whose the fields of Route objects are that a command applied."""
@@ -42,8 +43,8 @@ class Inspected:
 
     @property
     def pod(self) -> str:
-        """NAMESPACE/NAME."""
-        return f"{self.visited.pod.namespace}/{self.visited.pod.name}"
+        """How the pod is called."""
+        return self.visited.pod.title
 
     @property
     def is_sound(self) -> bool:
@@ -71,8 +72,8 @@ class Holding:
 
     @property
     def pod(self) -> str:
-        """NAMESPACE/NAME."""
-        return f"{self.located.namespace}/{self.located.name}"
+        """How the pod is called."""
+        return self.located.title
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,22 @@ class Explained:
     explanation: Explanation
     way: Way | None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known beside; also that the kernel does not go by the table in which the routes are."""
+        now = self.explanation.now
+        if self.way and self.way.dev and now and self.way.dev != now.dev:
+            other = "the kernel goes by another table: a rule of the pod's decides (ip rule, in the pod)"
+            return (*self.explanation.notes, other)
+        return self.explanation.notes
+
 
 class Inspector:
     """Looks at the pods of `node`. For one thread."""
 
     def __init__(self, node: LocalNode) -> None:
         self._node = node
-        self._kernel = kernel_of(node)
+        self._kernel = kernel_of(node, _kept(node))
         self._looking = _Looking(self._kernel)
         self._passes, self._places = composed(node, self._looking)
 
@@ -100,7 +110,7 @@ class Inspector:
         visited.sort(key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
         there = {each.located.uid for each in visited}
         running = {uid: pod for uid, pod in known.pods.items() if pod.phase == "Running" and uid not in there}
-        unfound = sorted(f"{pod.namespace}/{pod.name}" for pod in running.values() if self._passes.book.claims(pod).claims)
+        unfound = sorted(pod.title for pod in running.values() if self._passes.book.claims(pod).claims)
         pods = tuple(self._inspected(each) for each in visited if not each.host)
         return Inspection(pods, tuple(unfound), dict(self._places.problems))
 
@@ -109,11 +119,14 @@ class Inspector:
         known = known_now(self._node)
         for located in self.found(pod):
             self._visit(known, [located])
-            visited = self._passes.visited.get(located.place.sandbox)
-            if visited is None or located.place.sandbox in self._looking.gone:
+            visited, asked = self._passes.visited.get(located.place.sandbox), self._passes.asked(located)
+            if asked is None or located.place.sandbox in self._looking.gone:
                 continue
-            inside = self._looking.inside(located.place)
-            found = explain(dst, visited.asked, visited.resolved, inside, self._kernel.protocol)
+            try:
+                inside = self._looking.inside(located.place)
+            except ContainerGone:
+                continue
+            found = explain(dst, asked, visited.resolved if visited else Resolved(), inside, self._kernel.protocol)
             alone = found.dst.prefixlen == found.dst.max_prefixlen
             return Explained(found, self._kernel.way_to(located.place, found.dst.network_address) if alone else None)
         raise self._unfound(pod)
@@ -128,11 +141,20 @@ class Inspector:
             except UserspaceError as error:
                 yield Holding(located, (), str(error))
             else:
-                yield Holding(located, tuple(each for each in inside.routes if each.protocol == self._kernel.protocol))
+                numbers = {self._kernel.protocol, *self._kernel.former}
+                yield Holding(located, tuple(each for each in inside.routes if each.protocol in numbers))
 
-    def flush(self, place: Place) -> Outcome:
-        """Remove every route of ours there. Raises as PodRoutes.converge."""
-        return self._kernel.converge(place, lambda _: ())
+    def take_out(self, holdings: Iterable[Holding]) -> dict[str, str]:
+        """Remove every route of ours from these sandboxes; the ids of those in which some are left, and why."""
+        left = {}
+        for each in holdings:
+            try:
+                refused = self._kernel.converge(each.located.place, lambda _: ()).refused
+            except UserspaceError as error:
+                refused = (str(error),)
+            if refused:
+                left[each.located.place.sandbox] = "; ".join(refused)
+        return left
 
     def entrance(self, pod: str) -> int:
         """A descriptor of the network namespace of the pod, which is none of the node's own; the caller's to close.
@@ -151,11 +173,11 @@ class Inspector:
         raise self._unfound(pod)
 
     def found(self, pod: str) -> Iterator[Located]:
-        """The sandboxes of a pod NAMESPACE/NAME, each once. The container runtime is asked when the others do not suffice."""
+        """The sandboxes of that pod, or with that id, each once. The runtime is asked when the others do not suffice."""
         seen: set[str] = set()
         for wanted in ((), None):
             for each in self._places.located(wanted):
-                if f"{each.namespace}/{each.name}" == pod and each.place.sandbox not in seen:
+                if each.is_called(pod) and each.place.sandbox not in seen:
                     seen.add(each.place.sandbox)
                     yield each
 
@@ -208,10 +230,18 @@ class _Looking:
         return self._kernel.look(place)
 
 
+def _kept(node: LocalNode) -> Known:
+    """What the agent knew last; nothing where that cannot be read."""
+    try:
+        return read_kept(node)
+    except UserspaceError:
+        return Known()
+
+
 def known_now(node: LocalNode) -> Known:
     """What is known of Routes, pods and Services: as the agent has kept it, with the file as it is now. Raises UserspaceError.
 
-    Unavailable: the node is one of a cluster, and no agent has kept anything yet.
+    Unavailable: the node is one of a cluster, and no agent has kept anything yet; or the file is none of routes.
     """
     kept = read_kept(node)
     if node.has_account() and not kept.has_api:
@@ -219,7 +249,11 @@ def known_now(node: LocalNode) -> Known:
             f"what Route objects ask for is not known: nothing of the API is kept in {node.settings.state_dir}",
             "an agent with routes = true reads it when the API server answers; see its log",
         )
-    return with_ranges(replace(kept, from_file=read_routes_file(node)), node.settings)
+    try:
+        from_file = read_routes_file(node)
+    except InvalidConfig as error:
+        raise Unavailable(f"what the file of routes asks for is not known: {error.message}", error.details) from error
+    return with_ranges(replace(kept, from_file=from_file), node.settings)
 
 
 def enter(netns: int) -> None:
@@ -227,20 +261,36 @@ def enter(netns: int) -> None:
     paths.setns(netns, paths.NETWORK)
 
 
-def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool) -> Applied:
-    """Put a Route object into the API, by server-side apply; `force`: take over fields of others. Raises UserspaceError."""
+def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool, dry_run: bool = False) -> Applied:
+    """Put a Route object into the API, by server-side apply; `force`: take over fields of others. Raises UserspaceError.
+
+    `dry_run`: the server judges it, says what would become of it, and stores nothing.
+    """
     from userspace_cni.kube.objects import Objects
     from userspace_cni.kube.resources import ROUTES
 
     objects = Objects(node.clients.of("").session)
     name = str(thing["metadata"]["name"])
     metadata = {key: thing["metadata"][key] for key in _KEPT_METADATA if thing["metadata"].get(key)}
+    body = {"metadata": metadata, "spec": thing.get("spec") or {}}
     before = objects.get(ROUTES, name)
-    after = objects.apply(ROUTES, name, {"metadata": metadata, "spec": thing.get("spec") or {}}, manager=MANAGER, force=force)
-    if before is None:
-        return "created"
-    versions = [(each.get("metadata") or {}).get("resourceVersion") for each in (before, after)]
-    return "unchanged" if versions[0] == versions[1] else "changed"
+    if dry_run:
+        after = objects.rehearse(ROUTES, name, body, manager=MANAGER, force=force)
+        same = before is not None and _stored(before) == _stored(after)
+    else:
+        after = objects.apply(ROUTES, name, body, manager=MANAGER, force=force)
+        same = before is not None and _version(before) == _version(after)
+    return "created" if before is None else "unchanged" if same else "changed"
+
+
+def _version(thing: Mapping[str, Any]) -> object:
+    return (thing.get("metadata") or {}).get("resourceVersion")
+
+
+def _stored(thing: Mapping[str, Any]) -> dict[str, Any]:
+    """What a write of the object would change: a dry run has no version of its own."""
+    metadata = {key: each for key, each in (thing.get("metadata") or {}).items() if key != "resourceVersion"}
+    return {**thing, "metadata": metadata}
 
 
 def described(drifts: Sequence[Inspected]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ sleeps. What it knows is kept in a file, from which the next agent goes on while
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,8 @@ from userspace_cni.routes.places import Places
 
 APART_S: Final = 0.05
 """Seconds between two rounds that only changes ask for: a Deployment that is rolled out changes many objects."""
+_NEVER: Final = threading.TIMEOUT_MAX
+"""A moment of CLOCK_MONOTONIC that does not come, for which a thread can wait."""
 _AGAIN_S: Final = 5.0
 
 
@@ -38,13 +41,13 @@ class RouteKeeper(Loop):
         """How long the last round took."""
         self.busy = False
         """Whether a round is going on."""
-        self._reminded = float("inf")
+        self._reminded = _NEVER
         self.looks = 0
         """How many looks at pods there were."""
 
     def remind(self, seconds: float) -> None:
         """Have a round after so many seconds at the latest. For what a round calls."""
-        self._reminded = time.monotonic() + seconds
+        self._reminded = min(self._reminded, time.monotonic() + seconds)
 
     def look(self, deadline: Deadline) -> None:
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
@@ -61,8 +64,9 @@ class RouteKeeper(Loop):
             return self._wake.wait_for(lambda: self._ended >= wanted or self._stopping, seconds) and not self._stopping
 
     def _run(self) -> None:
-        while self._await_asked(max(0.0, min(self._passes.next_due, self._reminded) - time.monotonic())):
-            self._reminded = float("inf")
+        enough = True
+        while self._await_asked(max(0.0, min(self._passes.next_due if enough else _NEVER, self._reminded) - time.monotonic())):
+            self._reminded = _NEVER
             with self._wake:
                 self._begun += 1
                 everything, self._everything = self._everything, False
@@ -70,11 +74,14 @@ class RouteKeeper(Loop):
             began = self.beat = time.monotonic()
             self.busy = True
             try:
-                if self._learn():
+                enough = self._learn()  # what is lacking asks for a round when it comes
+                if enough:
                     everything = everything or self._passes.overdue
                     located = self._places.located(None if everything else self._passes.wanted())
                     self.looks += self._passes.visit(located, everything=everything)
                     self._told()
+                    if self._places.problems:
+                        self.remind(self._places.again_s)
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 if self.problem != repr(error):
                     say("error", "a round of keeping routes failed", error=repr(error))

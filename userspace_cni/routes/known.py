@@ -10,18 +10,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
 from typing import Any, Final
 
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.facts import Cluster, Pod, Service
+from userspace_cni.routes.prefixes import prefix
+from userspace_cni.routes.values import why_never
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a static pod's object: the UID that the pod has on its node."""
 _METADATA: Final = ("name", "uid", "creationTimestamp", "generation")
 _CHAINED: Final = {"ReplicaSet": "Deployment", "Job": "CronJob"}
 
+RANGES_MAX: Final = 256
+"""Networks of the cluster that are kept in each pod; more count as not known."""
 Parents = Mapping[str, tuple[str, str]]
 """The owner (kind, name) of each ReplicaSet or Job, by "namespace/name"; ("", "") for none."""
 
@@ -40,7 +44,8 @@ class Known:
     """All of it. `objects`: Route objects of the API; `from_file`: those of `routes_file`. `pods`: by the UID that each has here.
 
     `has_api`: a pod is then believed only if it is among `pods`; without an API server every sandbox is a pod. `complete`:
-    Routes, Services and pods are known by complete lists, of whatever age.
+    Routes, Services and pods are known by complete lists, of whatever age. `protocols`: the numbers that routes of ours in pods
+    may have, by this and before.
     """
 
     objects: tuple[Mapping[str, Any], ...] = ()
@@ -50,6 +55,7 @@ class Known:
     cluster: Cluster = field(default_factory=Cluster)
     has_api: bool = False
     complete: bool = False
+    protocols: tuple[int, ...] = ()
 
     @property
     def is_enough(self) -> bool:
@@ -113,12 +119,37 @@ def kept_endpoints(thing: Mapping[str, Any]) -> tuple[Address, ...]:
 def kept_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Network, ...]]:
     """The addresses of a Node, and the ranges of its pods."""
     found = (thing.get("status") or {}).get("addresses") or ()
+    addresses = _addresses(each.get("address") for each in found if each.get("type") in ("InternalIP", "ExternalIP"))
+    return addresses, kept_ranges(thing)
+
+
+def kept_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
+    """The ranges of a Node's pods."""
     spec = thing.get("spec") or {}
-    ranges = spec.get("podCIDRs") or [spec.get("podCIDR")]
-    return (
-        _addresses(each.get("address") for each in found if each.get("type") in ("InternalIP", "ExternalIP")),
-        tuple(ip_network(each) for each in ranges if each),
-    )
+    return _networks(spec.get("podCIDRs") or [spec.get("podCIDR")])
+
+
+def kept_service_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
+    """The networks of a ServiceCIDR."""
+    return _networks((thing.get("spec") or {}).get("cidrs") or ())
+
+
+def joined(ranges: Iterable[Network]) -> tuple[Network, ...]:
+    """The same addresses by as few networks as there can be: those of neighbouring nodes are one. () where they are too many."""
+    each = tuple(network for network in ranges if not why_never(prefix(network)))  # an odd one would swallow the others
+    four = collapse_addresses(network for network in each if isinstance(network, IPv4Network))
+    six = collapse_addresses(network for network in each if isinstance(network, IPv6Network))
+    found: tuple[Network, ...] = (*four, *six)
+    return found if len(found) <= RANGES_MAX else ()
+
+
+def _networks(texts: Iterable[Any]) -> tuple[Network, ...]:
+    """The networks among these."""
+    found = []
+    for each in texts:
+        with suppress(ValueError):
+            found.append(ip_network(each))
+    return tuple(found)
 
 
 def _addresses(texts: Iterable[Any]) -> tuple[Address, ...]:
@@ -175,6 +206,8 @@ def as_json(known: Known) -> str:
             "cluster": {
                 "service_ranges": _texts(cluster.service_ranges),
                 "pod_ranges": _texts(cluster.pod_ranges),
+                "own_ranges": _texts(cluster.own_ranges),
+                "named_ranges": _texts(cluster.named_ranges),
                 "nodes": _texts(cluster.nodes),
                 "apiservers": _texts(cluster.apiservers),
                 "dns": _texts(cluster.dns),
@@ -182,6 +215,7 @@ def as_json(known: Known) -> str:
             },
             "has_api": known.has_api,
             "complete": known.complete,
+            "protocols": list(known.protocols),
         }
     )
 
@@ -207,6 +241,8 @@ def from_json(text: str) -> Known:
             Cluster(
                 tuple(map(ip_network, cluster["service_ranges"])),
                 tuple(map(ip_network, cluster["pod_ranges"])),
+                tuple(map(ip_network, cluster["own_ranges"])),
+                tuple(map(ip_network, cluster["named_ranges"])),
                 tuple(map(ip_address, cluster["nodes"])),
                 tuple(map(ip_address, cluster["apiservers"])),
                 tuple(map(ip_address, cluster["dns"])),
@@ -214,6 +250,7 @@ def from_json(text: str) -> Known:
             ),
             bool(said["has_api"]),
             bool(said["complete"]),
+            tuple(map(int, said["protocols"])),
         )
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"it is not what an agent keeps: {error!r}") from error

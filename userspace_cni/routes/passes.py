@@ -28,6 +28,7 @@ _AGAIN_MAX_S: Final = 300.0
 _DOUBLED_MAX: Final = 9
 """After so many failures the pause is the longest one anyway."""
 RESYNC_S: Final = 600.0
+HIDDEN: Final = "the routes_file of this node has a Route of this name, which counts here in its place"
 
 
 class Kernel(Protocol):
@@ -110,6 +111,11 @@ class Passes:
         had = {each.located.uid for each in self._visited.values() if each.asked.claims}
         return had | {uid for uid, pod in self._known.pods.items() if self.book.claims(pod).claims}
 
+    def asked(self, located: Located) -> Asked | None:
+        """What is asked of the pod of a sandbox; None for one that is not proven."""
+        pod = self._pod(located)
+        return self.book.claims(pod) if pod else None
+
     @property
     def overdue(self) -> bool:
         """Whether it is time to look at everything: at first, and every ten minutes."""
@@ -129,6 +135,8 @@ class Passes:
             asked = self.book.claims(pod)
             before = self._visited.get(sandbox)
             if asked.skipped:  # a pod that ends keeps what it has
+                if before:
+                    before.due = self._resync
                 continue
             same = before and (before.asked, before.located, before.cluster) == (asked, each, self.book.cluster)
             if before and same and not everything and now < before.due:
@@ -188,8 +196,12 @@ def _lacks(resolved: Resolved) -> bool:
 
 
 def routes_of(known: Known) -> tuple[Route, ...]:
-    """The Routes of the API and of the file. The file's Services are known only where there is a cluster."""
+    """The Routes of the file, which have no uid, and of the API. The file's Services are known only where there is a cluster."""
     from_file = (read_route(each) for each in known.from_file)
-    own = tuple(each if known.has_api else without_services(each) for each in from_file)
+    own = tuple(replace(each if known.has_api else without_services(each), uid="") for each in from_file)
     taken = {each.name for each in own}
-    return (*own, *(each for each in map(read_route, known.objects) if each.name not in taken))
+    return (*own, *(_hidden(each) if each.name in taken else each for each in map(read_route, known.objects)))
+
+
+def _hidden(route: Route) -> Route:
+    return replace(route, problems=(*route.problems, HIDDEN), is_unusable=True)

@@ -7,17 +7,24 @@ asked for the pods of which the others do not tell, for each of these is a reque
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.loops import longer
 from userspace_cni.host.cni_cache import CniCache, Sandbox
 from userspace_cni.host.pod_routes import Place
+from userspace_cni.routes.facts import title_of
 
 if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
 
+AGAIN_S: Final = 1.0
+AGAIN_MAX_S: Final = 60.0
+"""After so many seconds a runtime that did not answer is asked again: each such request takes its time from a round."""
+_ID_MIN: Final = 12
 Source = Literal["records", "cache", "cri"]
 
 
@@ -39,6 +46,20 @@ class Located:
     uid: str
     source: Source
 
+    @property
+    def title(self) -> str:
+        """As `title_of`."""
+        return title_of(self.namespace, self.name)
+
+    def is_called(self, text: str) -> bool:
+        """As the function of that name."""
+        return is_called(text, self.namespace, self.name, self.place.sandbox)
+
+
+def is_called(text: str, namespace: str, name: str, sandbox: str) -> bool:
+    """Whether a sandbox is named so: by its pod, or by the beginning of its id, of 12 characters at least."""
+    return text == title_of(namespace, name) or (len(text) >= _ID_MIN and sandbox.startswith(text))
+
 
 class Places:
     """The sources. For one thread at a time."""
@@ -51,6 +72,8 @@ class Places:
         self._last: tuple[Located, ...] = ()
         self.problems: Mapping[Source, str] = {}
         """Which sources cannot be read now, and why."""
+        self._refusal = UserspaceError("", "")
+        self._pause_s = self._again = 0.0
 
     @property
     def unreadable(self) -> int:
@@ -92,7 +115,21 @@ class Places:
         missing = None if wanted is None else set(wanted) - set(known)
         if not self._runtime or missing == set() or not os.path.exists(self._socket):  # noqa: PTH110 - as the host calls it
             return []
-        return [_located(each, "cri") for each in self._runtime.sandboxes(missing)]
+        if time.monotonic() < self._again:
+            raise self._refusal.with_traceback(None)
+        try:
+            found = self._runtime.sandboxes(missing)
+        except UserspaceError as error:
+            self._refusal, self._pause_s = error, longer(self._pause_s, AGAIN_S, AGAIN_MAX_S)
+            self._again = time.monotonic() + self._pause_s
+            raise
+        self._pause_s = 0.0
+        return [_located(each, "cri") for each in found]
+
+    @property
+    def again_s(self) -> float:
+        """In how many seconds a source may be read that cannot be read now; 0.0 where all can."""
+        return max(AGAIN_S, self._again - time.monotonic()) if self.problems else 0.0
 
 
 def _located(sandbox: Sandbox, source: Source) -> Located:

@@ -69,12 +69,15 @@ class Drift:
 def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Explanation:
     """Where the pod's packets to `dst` go, now and when all is applied. `protocol`: as in `resolve`."""
     target = alone(dst) if isinstance(dst, Address) else dst
+    if _is_own(target, inside):
+        lo = Way(target, "lo", None, is_ours=False)
+        return Explanation(target, None, lo, lo, ("it is the pod's own address: no packet to it leaves the pod",))
     others = [(each, False) for each in inside.others(protocol)]
     now = _way(target, [(each, each.protocol == protocol) for each in inside.routes])
     ours = [(PodRoute(each.dst, each.via, each.dev, each.metric, protocol), True) for each in resolved.routes]
     then = _way(target, [*ours, *others])
     reasoned = next((each for each in resolved.wanted if then and then.is_ours and each.wanted.dst == then.dst), None)
-    told = [*asked.told, *resolved.skipped, *resolved.refusals]
+    told = [*asked.told, *resolved.conflicts, *resolved.skipped, *resolved.refusals]
     known = [each for each in told if each.dst is not None and prefix(each.dst).covers(prefix(target))]
     notes = [f"Route '{each.route}': {each.text}" for each in known]
     if asked.skipped:
@@ -105,6 +108,12 @@ def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> Way | None
         return None
     found, is_ours = best[1]
     return Way(found.dst, found.dev, found.via, is_ours)
+
+
+def _is_own(target: Network, inside: Inside) -> bool:
+    """Whether the kernel's local table decides about it, before any route of ours or of others."""
+    addresses = (each.ip for link in inside.links.values() for each in link.addresses)
+    return target.is_loopback or any(alone(each) == target for each in addresses)
 
 
 def _effects(target: Network, then: Way, former: Way | None, inside: Inside) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from userspace_cni.base.routing import Network, Wanted
 from userspace_cni.node.state import RouteUse
-from userspace_cni.routes.passes import Passes, Visited
+from userspace_cni.routes.passes import HIDDEN, Passes, Visited
 from userspace_cni.routes.resource import Route
 from userspace_cni.routes.rules import Told
 
@@ -19,15 +19,22 @@ TEXT_MAX: Final = 256
 
 
 def uses(passes: Passes) -> tuple[RouteUse, ...]:
-    """What this node has of each Route that can be used and selects a pod here. The same pods give the same."""
-    visited = _sorted(passes)
-    told = {each.route.name: each.told for each in passes.book.expanded}
-    used = [_use(each, visited, told.get(each.name, ())) for each in passes.routes if not each.is_unusable]
+    """What this node has of each Route of the API that can be used; the same pods give the same. Nothing of the file's."""
+    visited, told = _sorted(passes), _told(passes)
+    used = [_use(each, visited, told.get(each.name, ())) for each in passes.routes if each.uid and not each.is_unusable]
+    hidden = [
+        RouteUse(each.name, each.generation, 0, 0, 0, 0, message=HIDDEN) for each in passes.routes if HIDDEN in each.problems
+    ]
     left, bounded = ALL_FAILURES_MAX, []
-    for each in sorted(used, key=lambda each: each.name):
+    for each in sorted([*used, *hidden], key=lambda each: each.name):
         bounded.append(replace(each, failures=each.failures[:left]))
         left -= len(bounded[-1].failures)
     return tuple(bounded)
+
+
+def _told(passes: Passes) -> Mapping[str, Sequence[Told]]:
+    """What is told of each Route that can be used, but for remarks."""
+    return {each.route.name: [one for one in each.told if one.kind != "remark"] for each in passes.book.expanded}
 
 
 def _use(route: Route, visited: Iterable[Visited], told: Iterable[Told]) -> RouteUse:
@@ -38,10 +45,10 @@ def _use(route: Route, visited: Iterable[Visited], told: Iterable[Told]) -> Rout
         faults = [each.problem] if each.problem else _faults(route, each)
         if faults:
             failed += 1
-            failures.append((f"{each.pod.namespace}/{each.pod.name}", faults[0][:TEXT_MAX]))
+            failures.append((each.pod.title, faults[0][:TEXT_MAX]))
         elif any(one.asked_by == route.name for one in each.resolved.wanted):
             applied += 1
-        conflicts += sum(one.kind == "conflict" and one.route == route.name for one in each.asked.told)
+        conflicts += sum(one.route == route.name for one in each.resolved.conflicts)
     return RouteUse(
         route.name,
         route.generation,
@@ -51,37 +58,49 @@ def _use(route: Route, visited: Iterable[Visited], told: Iterable[Told]) -> Rout
         failed,
         conflicts,
         tuple(failures[:FAILURES_MAX]),
-        next((each.text for each in told), ""),
+        _said(told),
     )
+
+
+def _said(told: Iterable[Told]) -> str:
+    """The text that stands for all that is told of a Route: what can never be rather than what may still come. "" for nothing."""
+    first: Sequence[Told] = sorted(told, key=lambda each: each.kind != "refused")
+    return first[0].text if first else ""
 
 
 def _faults(route: Route, visited: Visited) -> list[str]:
     """What of the Route cannot be in the pod."""
-    refused = visited.outcome.refused if visited.outcome else ()
-    kernel = {str(each.wanted): each.asked_by for each in visited.resolved.wanted}
-    own = [text for text in refused if kernel.get(text.partition(": ")[0], route.name) == route.name]
-    return [*own, *(each.text for each in visited.resolved.refusals if each.route == route.name)]
+    return [text for name, text in faults(visited) if name in (route.name, "")]
+
+
+def faults(visited: Visited) -> Iterator[tuple[str, str]]:
+    """What cannot be in this very pod, each with its Route, "" where that is not known; not what cannot be in any pod."""
+    if visited.outcome and visited.outcome.refused:
+        kernel = {str(each.wanted): each.asked_by for each in visited.resolved.wanted}
+        yield from ((kernel.get(text.partition(": ")[0], ""), text) for text in visited.outcome.refused)
+    yield from ((each.route, each.text) for each in visited.resolved.refusals)
 
 
 def described(passes: Passes) -> dict[str, Any]:
     """Routes and pods, as JSON values."""
+    visited = _sorted(passes)
     told = {each.route.name: each.told for each in passes.book.expanded}
-    known = {each.name: each for each in uses(passes)}
     return {
-        "routes": [_of_route(each, known.get(each.name), told.get(each.name, ())) for each in passes.routes],
-        "pods": [_of_pod(each) for each in _sorted(passes)],
+        "routes": [_of_route(each, visited, () if each.is_unusable else told.get(each.name, ())) for each in passes.routes],
+        "pods": [_of_pod(each) for each in visited],
     }
 
 
-def _of_route(route: Route, use: RouteUse | None, told: Iterable[Told]) -> dict[str, Any]:
+def _of_route(route: Route, visited: Iterable[Visited], told: Sequence[Told]) -> dict[str, Any]:
     counted = ("matched", "applied", "skipped", "failed")
+    use = None if route.is_unusable else _use(route, visited, told)
     return {
         "name": route.name,
         "generation": route.generation,
         "usable": not route.is_unusable,
         "problems": list(route.problems),
-        "remarks": list(route.remarks),
-        "told": _texts(told),
+        "remarks": [*route.remarks, *(each.text for each in told if each.kind == "remark")],
+        "told": _texts(each for each in told if each.kind != "remark"),
         "pods": {name: getattr(use, name) if use else 0 for name in counted},
     }
 
@@ -102,7 +121,7 @@ def _of_pod(visited: Visited) -> dict[str, Any]:
         "wanted": [{**_wanted(each.wanted), "route": each.asked_by, "why": each.why} for each in visited.resolved.wanted],
         "skipped": _texts(visited.resolved.skipped),
         "refused": [*_texts(visited.resolved.refusals), *(outcome.refused if outcome else ())],
-        "conflicts": _texts(each for each in visited.asked.told if each.kind == "conflict"),
+        "conflicts": _texts(visited.resolved.conflicts),
         "overridden": [shown(each) for each in visited.resolved.overridden],
         "problem": visited.problem,
     }

@@ -42,13 +42,14 @@ class Resolved:
     """The routes that a pod is to have, in the order in which they are made, and why others are not among them.
 
     `skipped`: what this pod lacks, or has of its own; `refusals`: what cannot be; `overridden`: destinations for which others
-    have a route, before which ours stands.
+    have a route, before which ours stands; `conflicts`: which Routes' entries another Route keeps from effect.
     """
 
     wanted: tuple[Reasoned, ...] = ()
     skipped: tuple[Told, ...] = ()
     refusals: tuple[Told, ...] = ()
     overridden: tuple[Network, ...] = ()
+    conflicts: tuple[Told, ...] = ()
 
     @property
     def routes(self) -> tuple[Wanted, ...]:
@@ -89,15 +90,16 @@ class _Pass:
         self._sources: dict[tuple[str, int], _Source] = {}
         self._wanted: list[tuple[Prefix, Reasoned]] = []
         self._skipped: list[Told] = []
-        self._refusals: list[Told] = []
+        self._refusals: list[Told] = list(asked.left_out)
         self._overridden: list[Network] = []
+        self._conflicts: list[Told] = []
 
     def resolved(self, cluster: Cluster) -> Resolved:
         """All of it."""
         hiding = self._hiding()
-        for claim in self._asked.claims:
-            if why := self._lacking(claim):
-                self._skip(claim, why)
+        for first in self._asked.claims:
+            claim = self._possible(first)
+            if claim is None:
                 continue
             via, how = self._gateway(claim)
             if via is not None and (why := self._unreachable(claim.dev, via)):
@@ -119,7 +121,23 @@ class _Pass:
             if claim.dev in self._tables:
                 self._leads(claim.dev, claim.prefix, via)
         made = tuple(each for _, each in self._wanted)
-        return Resolved(made, tuple(self._skipped), tuple(self._refusals), tuple(self._overridden))
+        told = tuple(self._skipped), tuple(self._refusals), tuple(self._overridden), tuple(self._conflicts)
+        return Resolved(made, *told)
+
+    def _possible(self, first: Claim) -> Claim | None:
+        """The claim for which the pod has what is needed: the first one, or else that of the next best Route; None for none."""
+        rivals = self._asked.rivals.get(first.prefix)
+        if rivals is None:
+            return None if self._is_lacking(first) else first
+        able = [each for each in rivals if not self._is_lacking(each.claim)]
+        self._conflicts += [each.lost_to(able[0]) for each in able[1:]]
+        return able[0].claim if able else None
+
+    def _is_lacking(self, claim: Claim) -> bool:
+        """Whether the pod lacks something for the claim, which is told then."""
+        if why := self._lacking(claim):
+            self._skip(claim, why)
+        return bool(why)
 
     def _skip(self, claim: Claim, why: str) -> None:
         self._skipped.append(Told(claim.route, "skipped", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))

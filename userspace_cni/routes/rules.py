@@ -6,7 +6,7 @@ Pods for which the same Routes ask share one answer: a node has a hundred pods a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
@@ -19,8 +19,15 @@ from userspace_cni.routes.values import ALL, AUTO, ServiceEntry
 
 ROUTES_MAX: Final = 1024
 """Routes of ours in a pod at most."""
-Kind = Literal["conflict", "duplicate", "refused", "skipped", "service"]
-"""Of what is told: another Route won; an earlier entry has it; never possible; not in this pod; no such Service or address."""
+Kind = Literal["conflict", "duplicate", "refused", "remark", "skipped", "service"]
+"""Of what is told: another Route won; an earlier entry has it; never possible; possible, with more effect than expected; not in
+this pod; no such Service or address."""
+
+
+_TAKEN: Final = (
+    "the networks of {} are not known, so that they follow this default route: name them in the setting route_cluster_ranges"
+)
+"""The remark on a default route."""
 
 
 class Told(NamedTuple):
@@ -48,16 +55,39 @@ class Claim(NamedTuple):
     gates: Gates
 
 
+class Rank(NamedTuple):
+    """By what a Route wins over another one: how specific its selector of the pod is; its priority; since when it is there."""
+
+    specificity: int
+    priority: int
+    created: str
+
+
+class Rival(NamedTuple):
+    """One of several Routes' claims for one destination."""
+
+    claim: Claim
+    rank: Rank
+
+    def lost_to(self, winner: Rival) -> Told:
+        """What is to be said of it where the other one is in force."""
+        text = f"{self.claim.origin}: Route '{winner.claim.route}' has {self.claim.dst}: {_why_winning(winner.rank, self.rank)}"
+        return Told(self.claim.route, "conflict", self.claim.dst, text)
+
+
 @dataclass(frozen=True)
 class Asked:
-    """What all Routes together ask of a pod. `claims`: one per destination, long prefixes first.
+    """What all Routes together ask of a pod. `claims`: one per destination, the winning Route's, long prefixes first.
 
-    `routes`: the names of those that select the pod. `skipped`: why none may.
+    `rivals`: of each destination for which several Routes ask, all claims, the winner first. `routes`: the names of those that
+    select the pod. `left_out`: what exceeds ROUTES_MAX. `skipped`: why none may.
     """
 
     claims: tuple[Claim, ...] = ()
+    rivals: Mapping[Prefix, tuple[Rival, ...]] = field(default_factory=dict)
     told: tuple[Told, ...] = ()
     routes: tuple[str, ...] = ()
+    left_out: tuple[Told, ...] = ()
     skipped: str = ""
 
     @cached_property
@@ -70,7 +100,8 @@ class Asked:
     @cached_property
     def gateways(self) -> Mapping[tuple[Address, str], None]:
         """The gateways that entries name, each with the device."""
-        return dict.fromkeys((each.via, each.dev) for each in self.claims if each.via is not None)
+        losing = (rival.claim for rivals in self.rivals.values() for rival in rivals)
+        return dict.fromkeys((each.via, each.dev) for each in (*self.claims, *losing) if each.via is not None)
 
 
 @dataclass(frozen=True)
@@ -141,6 +172,9 @@ class Rulebook:
                 told.append(Told(route.name, "refused", claim.dst, f"{claim.origin}: {why}"))
             else:
                 found[claim.prefix] = claim
+                unknown = self.cluster.unknown(claim.prefix.version) if claim.prefix.is_default else ""
+                if unknown and claim.gates.keep_cluster_routes:
+                    told.append(Told(route.name, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}"))
         return Expanded(route, tuple(found.values()), tuple(told))
 
     def _of_networks(self, route: Route) -> Iterator[Claim]:
@@ -214,28 +248,29 @@ class Rulebook:
 
     def _merged(self, matches: tuple[tuple[int, int], ...]) -> Asked:
         """The claims of these Routes, the winning Route first."""
-        taken: dict[Prefix, tuple[Claim, int, Route]] = {}
+        taken: dict[Prefix, list[Rival]] = {}
         told: list[Told] = []
+        left_out: list[Told] = []
         for negative, number in matches:
             expanded = self._expanded[number]
+            route = expanded.route
+            rank = Rank(-negative, route.priority, route.created)
             told += expanded.told
-            left_out = 0
+            too_many = 0
             for claim in expanded.claims:
-                winner = taken.get(claim.prefix)
-                if winner:
-                    why = _why_winning(winner[1], winner[2], -negative, expanded.route)
-                    text = f"{claim.origin}: Route '{winner[0].route}' has {claim.dst}: {why}"
-                    told.append(Told(claim.route, "conflict", claim.dst, text))
+                if claim.prefix in taken:
+                    taken[claim.prefix].append(Rival(claim, rank))
                 elif len(taken) >= ROUTES_MAX:
-                    left_out += 1
+                    too_many += 1
                 else:
-                    taken[claim.prefix] = claim, -negative, expanded.route
-            if left_out:
-                why = f"{left_out} of its routes are left out: a pod has {ROUTES_MAX} at most"
-                told.append(Told(expanded.route.name, "refused", None, why))
-        claims = sorted((claim for claim, _, _ in taken.values()), key=lambda claim: order(claim.prefix))
+                    taken[claim.prefix] = [Rival(claim, rank)]
+            if too_many:
+                why = f"{too_many} of its routes are left out: a pod has {ROUTES_MAX} at most"
+                left_out.append(Told(route.name, "refused", None, why))
+        claims = sorted((rivals[0].claim for rivals in taken.values()), key=lambda claim: order(claim.prefix))
+        several = {dst: tuple(rivals) for dst, rivals in taken.items() if len(rivals) > 1}
         names = tuple(self._expanded[number].route.name for _, number in matches)
-        return Asked(tuple(claims), tuple(told), names)
+        return Asked(tuple(claims), several, tuple(told), names, tuple(left_out))
 
 
 def order(dst: Prefix) -> tuple[int, int, int]:
@@ -243,10 +278,10 @@ def order(dst: Prefix) -> tuple[int, int, int]:
     return -dst.length, dst.version, dst.network
 
 
-def _why_winning(winner: int, route: Route, loser: int, other: Route) -> str:
+def _why_winning(winner: Rank, loser: Rank) -> str:
     """By what the first Route wins over the other."""
-    if winner != loser:
+    if winner.specificity != loser.specificity:
         return "its selector is more specific"
-    if route.priority != other.priority:
-        return f"its priority is {route.priority}, not {other.priority}"
-    return "it is older" if route.created != other.created else "its name comes first"
+    if winner.priority != loser.priority:
+        return f"its priority is {winner.priority}, not {loser.priority}"
+    return "it is older" if winner.created != loser.created else "its name comes first"

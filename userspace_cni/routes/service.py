@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig, UserspaceError, of_kernel
 from userspace_cni.base.log import say
-from userspace_cni.host.files import read_file, replace_file
+from userspace_cni.host.files import read_file, read_trusted, replace_file
 from userspace_cni.host.listening import DirectoryWatch
 from userspace_cni.host.pod_routes import PodRoutes
+from userspace_cni.node.belongings import KNOWN_ROUTES
+from userspace_cni.routes.events import RefusalEvents
 from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.known import Known, as_json, from_json
@@ -40,8 +42,10 @@ ROUND_S: Final = 300.0
 ADD_S: Final = 0.2
 """How long the answer to an ADD waits for the routes of its pod at most."""
 KEEP_S: Final = 5.0
-"""Seconds between two writes of what is known: others' objects change as often as they like."""
-FILE: Final = "routes.json"
+"""Seconds between two writes of what is known beside Routes: others' objects change as often as they like."""
+_SETTLING_S: Final = 0.05
+KEEP_AGAIN_S: Final = 60.0
+"""After how many seconds a write that failed is tried again, where nothing else asks for a round."""
 _MODE: Final = 0o600
 _KEPT_MAX: Final = 64 << 20
 
@@ -55,13 +59,17 @@ class NodeRoutes:
     def __init__(self, node: LocalNode, told: Callable[[Sequence[RouteUse]], None]) -> None:
         settings = node.settings
         self._node = node
-        self._passes, self._places = composed(node)
         self._kept = self._last = self._read_kept()
-        self._keeper = RouteKeeper(self._passes, self._places, self._learn, lambda: told(uses(self._passes)))
+        self._kernel = kernel_of(node, self._kept)
+        self._passes, self._places = composed(node, self._kernel)
+        self._refusals = RefusalEvents(node.tell)
+        self._told = told
+        self._keeper = RouteKeeper(self._passes, self._places, self._learn, self._tell)
         self._watching: Watching | None = None
         self._file_problem = ""
         self._file_identity: tuple[int, ...] | None = None
         self._keep_at = 0.0
+        self._keep_problem = ""
         results = f"{settings.cni_cache_dir}/results"
         self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.root)]
         if settings.routes_file:
@@ -73,7 +81,9 @@ class NodeRoutes:
         if self._node.has_account():
             from userspace_cni.routes.watching import Watching
 
-            self._watching = Watching(self._node.clients.of("").session, self._node.name, self._keeper.ask)
+            find_ranges = not self._node.settings.route_cluster_ranges
+            session = self._node.clients.of("").session
+            self._watching = Watching(session, self._node.name, self._keeper.ask, find_ranges=find_ranges)
             self._watching.start()
         elif not self._node.settings.routes_file:
             say("warning", "neither Route objects nor a file can be read: no routes are kept", look="kubeconfig, routes_file")
@@ -114,9 +124,7 @@ class NodeRoutes:
             "route_pods_skipped": pods("skipped"),
             "route_pods_failed": pods("failed"),
             "routes_in_pods": lambda: sum(len(each.resolved.wanted) for each in self._passes.visited.values()),
-            "route_conflicts": lambda: sum(
-                told.kind == "conflict" for each in self._passes.visited.values() for told in each.asked.told
-            ),
+            "route_conflicts": lambda: sum(len(each.resolved.conflicts) for each in self._passes.visited.values()),
             "route_looks": lambda: self._keeper.looks,
             "route_round_seconds": lambda: self._keeper.seconds,
             "route_cache_unreadable": lambda: self._places.unreadable,
@@ -148,24 +156,54 @@ class NodeRoutes:
             "unreadable": self._places.unreadable,
         }
 
+    def _tell(self) -> None:
+        """Tell of the round that has come to its end: the report to the API, and the pods of which something was refused."""
+        if self._kernel.former and self._has_looked_everywhere():
+            self._kernel.former = frozenset()
+            self._keeper.ask()
+        self._told(uses(self._passes))
+        self._refusals.tell(self._passes.visited.values())
+
+    def _has_looked_everywhere(self) -> bool:
+        """Whether no pod can have been left out since this agent began, whose first round is over all that it knows of."""
+        if (self._watching and not self._watching.has_listed) or self._places.problems:
+            return False
+        return not any(each.problem or (each.outcome and each.outcome.refused) for each in self._passes.visited.values())
+
     def _learn(self) -> bool:
         """Go by what is known now, and keep it when it has changed; whether it is enough to act on."""
         before = self._last
+        settling = bool(self._watching and self._watching.settling)
         known = self._watching.known(before) if self._watching else replace(before, has_api=False, objects=())
         known = replace(known, from_file=self._of_file(before.from_file))
-        known = with_ranges(known, self._node.settings)
+        numbers = tuple(sorted({self._kernel.protocol, *self._kernel.former}))
+        known = replace(with_ranges(known, self._node.settings), protocols=numbers)
         self._last = known
         self._passes.learn(known)
         if self._watching:
             self._watching.follow(self._passes.routes)
-        if known != self._kept and known.is_enough:
-            wait_s = self._keep_at - time.monotonic()
-            if wait_s > 0:
-                self._keeper.remind(wait_s)
-            else:
-                self._keep(known)
-                self._keep_at = time.monotonic() + KEEP_S
+            if settling or self._watching.settling:
+                self._keeper.remind(_SETTLING_S)
+                return False
+        if known.is_enough:
+            self._keep_if_changed(known)
         return known.is_enough
+
+    def _keep_if_changed(self, known: Known) -> None:
+        """Keep what is known, if it is something else.
+
+        Routes at once, before anything is done for them: the next agent, which may find no API server, must not make again what
+        was deleted.
+        """
+        if known == self._kept:
+            return
+        same_routes = (known.objects, known.from_file) == (self._kept.objects, self._kept.from_file)
+        wait_s = self._keep_at - time.monotonic()
+        if same_routes and wait_s > 0:
+            self._keeper.remind(wait_s)
+        else:
+            self._keep(known)
+            self._keep_at = time.monotonic() + KEEP_S
 
     def _of_file(self, before: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
         """What is in the file of routes, which is read when it is another one; `before` where it cannot be read."""
@@ -196,18 +234,25 @@ class NodeRoutes:
         try:
             dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                replace_file(dirfd, FILE, as_json(known), _MODE)
+                replace_file(dirfd, KNOWN_ROUTES, as_json(known), _MODE)
             finally:
                 os.close(dirfd)
         except (OSError, ValueError, TypeError, RecursionError, UserspaceError) as error:
-            say("warning", "what is known of routes cannot be kept for the next agent", error=repr(error))
+            if repr(error) != self._keep_problem:
+                say("warning", "what is known of routes cannot be kept for the next agent", error=repr(error))
+            self._keep_problem = repr(error)
+            self._keeper.remind(KEEP_AGAIN_S)
         else:
-            self._kept = known
+            if self._keep_problem:
+                say("info", "what is known of routes is kept for the next agent again")
+            self._kept, self._keep_problem = known, ""
 
 
-def kernel_of(node: LocalNode) -> PodRoutes:
-    """Routes of ours in the namespaces of the pods of `node`."""
-    return PodRoutes(node.settings.route_protocol, (node.settings.switch_netns,), node.root)
+def kernel_of(node: LocalNode, kept: Known) -> PodRoutes:
+    """Routes of ours in the namespaces of the pods of `node`, with the numbers that they have had there."""
+    made = PodRoutes(node.settings.route_protocol, (node.settings.switch_netns,), node.root)
+    made.former = frozenset(kept.protocols) - {made.protocol}
+    return made
 
 
 def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Places]:
@@ -219,13 +264,13 @@ def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Pla
         from userspace_cni.host.cri import Cri
 
         cri = Cri(settings.cri_socket, node.root)
-    return Passes(kernel or kernel_of(node), rules), Places(node, cri)
+    return Passes(kernel or kernel_of(node, Known()), rules), Places(node, cri)
 
 
 def read_kept(node: LocalNode) -> Known:
     """What the agent of this state directory knew last; nothing where there was none. Raises UserspaceError."""
     state = node.root.path(node.settings.state_dir)
-    what = f"reading {node.settings.state_dir}/{FILE}"
+    what = f"reading {node.settings.state_dir}/{KNOWN_ROUTES}"
     try:
         dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -233,7 +278,9 @@ def read_kept(node: LocalNode) -> Known:
     except OSError as error:
         raise of_kernel(what, error, "it takes root") from error
     try:
-        content = read_file(dirfd, FILE, _KEPT_MAX)
+        content = read_file(dirfd, KNOWN_ROUTES, _KEPT_MAX + 1)
+        if content is not None and len(content) > _KEPT_MAX:
+            raise ValueError(f"it has more than {_KEPT_MAX >> 20} MiB")
         return Known() if content is None else from_json(content.decode())
     except OSError as error:
         raise of_kernel(what, error, "it takes root") from error
@@ -253,7 +300,7 @@ def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
         directory, name = os.path.split(real)
         dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            content = read_file(dirfd, name, BYTES_MAX + 1)
+            content = read_trusted(dirfd, name, BYTES_MAX + 1)
         finally:
             os.close(dirfd)
         if content is None and os.path.lexists(real):
@@ -283,12 +330,19 @@ def file_identity(node: LocalNode) -> tuple[int, ...] | None:
         facts = os.stat(node.root.path(node.settings.routes_file))  # noqa: PTH116 - the host's path
     except (OSError, DirectoryRefused):
         return None
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_mode, facts.st_uid
 
 
 def with_ranges(known: Known, settings: Settings) -> Known:
-    """What is known, with the networks of the cluster that the settings name."""
+    """What is known, with the networks of the cluster that the settings name in the place of those that were found."""
     from ipaddress import ip_network
 
     named: tuple[IPv4Network | IPv6Network, ...] = tuple(map(ip_network, settings.route_cluster_ranges))
-    return replace(known, cluster=replace(known.cluster, service_ranges=named))
+    versions = {each.version for each in named}
+
+    def found(ranges: Sequence[IPv4Network | IPv6Network]) -> tuple[IPv4Network | IPv6Network, ...]:
+        return tuple(each for each in ranges if each.version not in versions)
+
+    cluster = known.cluster
+    services, pods = found(cluster.service_ranges), found(cluster.pod_ranges)
+    return replace(known, cluster=replace(cluster, service_ranges=services, pod_ranges=pods, named_ranges=named))

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from userspace_cni.base.errors import InvalidConfig, quoted
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.prefixes import host, prefix
+from userspace_cni.routes.prefixes import Prefix, host, prefix
 
 AUTO: Final = "auto"
 """As a gateway: that of the pod's own routes."""
@@ -108,11 +108,14 @@ def read_dst(value: object, via: Via, where: str) -> Network:
         dst = ip_network(text)
     except ValueError as error:
         raise InvalidConfig(f"{where} is {quoted(value)}", f"it is no network: {error}") from None
-    if dst.prefixlen:
-        for never, what in _NEVER:
-            if prefix(dst).overlaps(never):
-                raise InvalidConfig(f"{where} is {quoted(value)}", f"routes to {what} ({never}) are never made")
+    if dst.prefixlen and (why := why_never(prefix(dst))):
+        raise InvalidConfig(f"{where} is {quoted(value)}", why)
     return dst
+
+
+def why_never(dst: Prefix) -> str:
+    """Why there is never a route of ours to the destination; "" where there may be one."""
+    return next((f"routes to {what} ({never}) are never made" for never, what in _NEVER if dst.overlaps(never)), "")
 
 
 def read_dev(value: object, where: str) -> str:

@@ -1,14 +1,15 @@
 """What the API says that routes depend on: the watches, and what is known by them.
 
-Namespaces' labels, ReplicaSets and Jobs are followed from when a Route asks for them: most clusters have none that does. What was
-not listed to its end stays as it was known before, by this agent or the one before it.
+Namespaces' labels, ReplicaSets, Jobs, all Nodes and ServiceCIDRs are followed from when a Route asks for them: most clusters have
+none that does. What was not listed to its end stays as it was known before, by this agent or the one before it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import (
@@ -19,19 +20,23 @@ from userspace_cni.kube.resources import (
     PODS,
     REPLICA_SETS,
     ROUTES,
+    SERVICE_CIDRS,
     SERVICES,
     Resource,
 )
 from userspace_cni.routes.known import (
     Known,
     by_uid,
+    joined,
     kept_endpoints,
     kept_labels,
     kept_node,
     kept_parent,
     kept_pod,
+    kept_ranges,
     kept_route,
     kept_service,
+    kept_service_ranges,
 )
 from userspace_cni.routes.resource import Route, Selection
 
@@ -40,27 +45,54 @@ if TYPE_CHECKING:
 
     from userspace_cni.kube.credentials import Session
     from userspace_cni.kube.list_watch import Pace
+    from userspace_cni.routes.facts import Cluster
 
-_PARENTS: Final = {"ReplicaSet": REPLICA_SETS, "Job": JOBS}
+
+class _Followed(NamedTuple):
+    """Objects that are followed, what is kept of each, and the field selector, "{}" in it for the node's name."""
+
+    resource: Resource
+    keep: Callable[[Mapping[str, Any]], Any]
+    fields: str = ""
+
+
+_ROUTES: Final = _Followed(ROUTES, kept_route)
+_PODS: Final = _Followed(PODS, kept_pod, "spec.nodeName={}")
+_SERVICES: Final = _Followed(SERVICES, kept_service)
+_OWN_NODE: Final = _Followed(NODES, kept_node, "metadata.name={}")
+_APISERVER: Final = _Followed(APISERVER, kept_endpoints, "metadata.name=kubernetes")
+_ALWAYS: Final = (_ROUTES, _PODS, _SERVICES, _OWN_NODE, _APISERVER)
+_NAMESPACES: Final = _Followed(NAMESPACES, kept_labels)
+_PARENTS: Final = {"ReplicaSet": _Followed(REPLICA_SETS, kept_parent), "Job": _Followed(JOBS, kept_parent)}
 _NEEDS_PARENTS: Final = frozenset({"Deployment", "Job", "CronJob"})
+SETTLE_S: Final = 2.0
+"""How long at most what is followed anew is awaited before anything is done."""
+_NODES: Final = _Followed(NODES, kept_ranges)
+_SERVICE_CIDRS: Final = _Followed(SERVICE_CIDRS, kept_service_ranges)
 
 
 class Watching:
-    """The watches for the node `node`, as the API calls it. `changed` may not wait. Safe to use from any thread."""
+    """The watches for the node `node`, as the API calls it. `changed` may not wait. Safe to use from any thread.
 
-    def __init__(self, session: Session, node: str, changed: Callable[[], None], pace: Pace | None = None) -> None:
+    `find_ranges`: follow what tells the networks of Services and of all nodes' pods, from when a default route would take them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        node: str,
+        changed: Callable[[], None],
+        *,
+        find_ranges: bool = True,
+        pace: Pace | None = None,
+    ) -> None:
         self._session = session
         self._node = node
         self._changed = changed
+        self._find_ranges = find_ranges
         self._pace = pace
-        kept: Mapping[Resource, tuple[Callable[[Mapping[str, Any]], Any], str]] = {
-            ROUTES: (kept_route, ""),
-            PODS: (kept_pod, f"spec.nodeName={node}"),
-            SERVICES: (kept_service, ""),
-            NODES: (kept_node, f"metadata.name={node}"),
-            APISERVER: (kept_endpoints, "metadata.name=kubernetes"),
-        }
-        self._watches = {resource: self._watch(resource, keep, fields) for resource, (keep, fields) in kept.items()}
+        self._settled_at = 0.0
+        self._watches = {each: self._watch(each) for each in _ALWAYS}
 
     def start(self) -> None:
         """Start the threads; returns at once. Raises Unavailable."""
@@ -80,50 +112,81 @@ class Watching:
     @property
     def problem(self) -> str:
         """Why something is not watched now; "" when all is."""
-        return " | ".join(watch.problem for watch in list(self._watches.values()) if watch.problem)
+        return " | ".join(dict.fromkeys(watch.problem for watch in list(self._watches.values()) if watch.problem))
 
     def follow(self, routes: Sequence[Route]) -> None:
-        """Follow what these Routes' selectors ask for beside pods, from now on. Raises Unavailable."""
+        """Follow what these Routes ask for beside pods and Services, from now on. Raises Unavailable."""
         chosen = [selection for each in routes for selection in (each.selection, each.exclude)]
-        wanted: set[Resource] = set()
+        wanted: set[_Followed] = set()
         # what excludes a workload excludes each pod whose owners are not known
         if _workloads(chosen) & _NEEDS_PARENTS or any(each.exclude.workloads for each in routes):
             wanted |= set(_PARENTS.values())
         if any(each.labels for selection in chosen for each in selection.namespaces):
-            wanted.add(NAMESPACES)
-        for resource in wanted - self._watches.keys():
-            watch = self._watch(resource, kept_labels if resource is NAMESPACES else kept_parent, "")
-            self._watches = {**self._watches, resource: watch}
+            wanted.add(_NAMESPACES)
+        if self._find_ranges and any(map(takes_cluster, routes)):
+            wanted |= {_NODES, _SERVICE_CIDRS}
+        for each in wanted - self._watches.keys():
+            watch = self._watch(each)
+            self._watches = {**self._watches, each: watch}
+            self._settled_at = time.monotonic() + SETTLE_S
             watch.start()
+
+    @property
+    def settling(self) -> bool:
+        """Whether what Routes have asked for just now may be known in a moment: a default route must not come before it."""
+        return time.monotonic() < self._settled_at and not all(watch.tried for watch in self._watches.values())
+
+    @property
+    def has_listed(self) -> bool:
+        """Whether Routes, pods and Services have been listed by these very watches."""
+        return None not in (self._of(_ROUTES), self._of(_SERVICES), self._of(_PODS))
 
     def known(self, before: Known) -> Known:
         """What is known now; `before` where there was no complete list yet."""
-        routes, services, pods = self._of(ROUTES), self._of(SERVICES), self._of(PODS)
-        parents = {kind: self._of(resource) for kind, resource in _PARENTS.items()}
-        cluster = before.cluster
-        if (nodes := self._of(NODES)) is not None:
-            addresses, ranges = nodes.get(self._node, ((), ()))
-            cluster = replace(cluster, nodes=addresses, pod_ranges=ranges)
-        if (apiserver := self._of(APISERVER)) is not None:
-            cluster = replace(cluster, apiservers=apiserver.get("default/kubernetes", ()))
-        if (namespaces := self._of(NAMESPACES)) is not None:
-            cluster = replace(cluster, namespaces=namespaces)
+        routes, services, pods = self._of(_ROUTES), self._of(_SERVICES), self._of(_PODS)
+        parents = {kind: self._of(followed) for kind, followed in _PARENTS.items()}
         return replace(
             before,
             objects=before.objects if routes is None else tuple(routes.values()),
             services=before.services if services is None else tuple(services.values()),
             pods=before.pods if pods is None else by_uid(pods.values(), parents, before.pods),
-            cluster=cluster,
+            cluster=self._cluster(before.cluster),
             has_api=True,
             complete=before.complete or None not in (routes, services, pods),
         )
 
-    def _of(self, resource: Resource) -> Mapping[str, Any] | None:
-        watch = self._watches.get(resource)
+    def _cluster(self, cluster: Cluster) -> Cluster:
+        if (own := self._of(_OWN_NODE)) is not None:
+            addresses, ranges = own.get(self._node, ((), ()))
+            cluster = replace(cluster, nodes=addresses, own_ranges=ranges)
+        if (apiserver := self._of(_APISERVER)) is not None:
+            cluster = replace(cluster, apiservers=apiserver.get("default/kubernetes", ()))
+        if (namespaces := self._of(_NAMESPACES)) is not None:
+            cluster = replace(cluster, namespaces=namespaces)
+        if (nodes := self._of(_NODES)) is not None:
+            cluster = replace(cluster, pod_ranges=joined(each for ranges in nodes.values() for each in ranges))
+        if (services := self._of(_SERVICE_CIDRS)) is not None:
+            cluster = replace(cluster, service_ranges=joined(each for ranges in services.values() for each in ranges))
+        return cluster
+
+    def _of(self, followed: _Followed) -> Mapping[str, Any] | None:
+        watch = self._watches.get(followed)
         return watch.objects() if watch else None
 
-    def _watch(self, resource: Resource, keep: Callable[[Mapping[str, Any]], Any], fields: str) -> ObjectWatch:
-        return ObjectWatch(self._session, resource, field_selector=fields, keep=keep, on_change=self._changed, pace=self._pace)
+    def _watch(self, each: _Followed) -> ObjectWatch:
+        return ObjectWatch(
+            self._session,
+            each.resource,
+            field_selector=each.fields.format(self._node),
+            keep=each.keep,
+            on_change=self._changed,
+            pace=self._pace,
+        )
+
+
+def takes_cluster(route: Route) -> bool:
+    """Whether the Route has a default route, with which the cluster's networks are to stay where they are."""
+    return route.gates.keep_cluster_routes and any(not each.dst.prefixlen for each in route.networks)
 
 
 def _workloads(chosen: Iterable[Selection]) -> set[str]:

@@ -28,6 +28,8 @@ from tests.lab.switch.switch import Switch, wait_until
 
 AGENT = ROOT / "deploy" / "cluster"
 """What an administrator applies, a file or a directory for kustomize."""
+CONTROLLER = AGENT / "overlays" / "controller"
+NAMESPACE = "userspace-cni"
 AGENT_LABEL = "app.kubernetes.io/name=userspace-cni"
 RUNNING_S = 90.0
 """How long is waited for what a node does; a loaded machine starts a pod in some seconds."""
@@ -99,6 +101,15 @@ class Cluster:
         """Apply the agent's DaemonSet as it is written, and wait until its pod is Ready."""
         self.apply(AGENT)
         self.wait_agent()
+
+    def deploy_controller(self) -> None:
+        """Apply the overlay of the controller; it is not waited for."""
+        self.apply(CONTROLLER)
+
+    def end_controller(self) -> None:
+        """Delete what the overlay made, and the Lease, which controllers that end may not give back without their rights."""
+        self.kubectl("delete", "-k", str(CONTROLLER), "--ignore-not-found", "--wait=false")
+        self.delete("lease", "--all", f"--namespace={NAMESPACE}")
 
     def wait_agent(self) -> None:
         """Wait until the agent is Ready."""
@@ -177,14 +188,14 @@ class Cluster:
 
     def events(self, name: str, namespace: str = "default") -> list[str]:
         """Events of the object, the oldest first: "REASON: message (count)"."""
-        found = self.get("events", f"--field-selector=involvedObject.name={name}", f"--namespace={namespace}")["items"]
+        found = self.get("events", f"--field-selector=involvedObject.name={name}", f"--namespace={namespace}").get("items", [])
         found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         return [f"{event['reason']}: {event.get('message', '')} ({event.get('count')})" for event in found]
 
     def reasoned(self, name: str, reason: str, namespace: str = "default") -> list[dict[str, Any]]:
         """The object's events with this reason."""
         chosen = f"--field-selector=involvedObject.name={name},reason={reason}"
-        return list(self.get("events", chosen, f"--namespace={namespace}")["items"])
+        return list(self.get("events", chosen, f"--namespace={namespace}").get("items", []))
 
     def exec(self, pod: str, *command: str, container: str = "", namespace: str = "default") -> str:
         """What a command prints in a container of the pod."""

@@ -27,7 +27,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from tests.lab.kube.eventstore import EventStore
-from tests.lab.kube.objectstore import BUILT_IN, ObjectStore, Write, defined
+from tests.lab.kube.objectstore import BUILT_IN, Kind, ObjectStore, Write, defined
 from tests.lab.kube.podstore import PodStore
 from tests.lab.kube.store import Refusal, Selection, Store, merged
 
@@ -201,7 +201,10 @@ class ApiServer:
 
     def define(self, definition: Mapping[str, Any]) -> ObjectStore:
         """Serve the kind of a CustomResourceDefinition from now on, where 404 was the answer; returns its objects."""
-        kind = defined(definition)
+        return self.serve(defined(definition))
+
+    def serve(self, kind: Kind) -> ObjectStore:
+        """Serve the kind from now on, where 404 was the answer; returns its objects."""
         self._stores[kind.title] = ObjectStore(kind)
         return self._stores[kind.title]
 
@@ -255,6 +258,10 @@ class ApiServer:
     def answer(self, request: Request) -> dict[str, Any]:
         """The object that answers `request`, which is no watch. Raises Refusal."""
         path = urlsplit(request.path).path
+        if request.option("dryRun") not in ("", "All"):
+            raise Refusal(400, "BadRequest", f"dryRun: Invalid value: {request.option('dryRun')!r}")
+        if request.option("dryRun") and (_POD.fullmatch(path) or _EVENTS.fullmatch(path)):
+            raise Refusal(501, "NotImplemented", "this server makes no dry runs of pods and Events")
         if match := _POD.fullmatch(path):
             return self._one(request, match["namespace"], match["name"], bool(match["status"]))
         if match := _EVENTS.fullmatch(path):
@@ -263,7 +270,7 @@ class ApiServer:
         if request.verb == "LIST":
             return store.page(selection_of(request, store), int(request.option("limit") or 0), request.option("continue"))
         if isinstance(store, ObjectStore):
-            return _write(store, request)
+            return _dry_run(store, request) if request.option("dryRun") else _write(store, request)
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
     def store_of(self, request: Request) -> Store:
@@ -504,6 +511,18 @@ def selection_of(request: Request, store: Store) -> Selection:
     match = _OBJECTS.fullmatch(urlsplit(request.path).path)
     namespace = (match["namespace"] or "") if match else ""
     return Selection(namespace, request.option("fieldSelector"), request.option("labelSelector"), store.known)
+
+
+def _dry_run(store: ObjectStore, request: Request) -> dict[str, Any]:
+    """As `_write`, and nothing is stored: the answer has the version that is stored, none where there is none. Raises Refusal."""
+    match = _OBJECTS.fullmatch(urlsplit(request.path).path)
+    assert match
+    with store.rehearsed():
+        made = _write(store, request)
+    stored = store.things.get((match["namespace"] or "", match["name"] or ""))
+    version = {"resourceVersion": stored["metadata"]["resourceVersion"]} if stored else {}
+    metadata = {key: each for key, each in made["metadata"].items() if key != "resourceVersion"}
+    return {**made, "metadata": {**metadata, **version}}
 
 
 def _write(store: ObjectStore, request: Request) -> dict[str, Any]:

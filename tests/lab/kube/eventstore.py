@@ -1,7 +1,7 @@
 """The Events of the API server for tests, with the real one's rules for making, changing and forgetting them.
 
-A name is taken once per namespace (409), an Event is about an object of its own namespace (422), and a merge patch keeps what it
-does not name. Nothing in here knows HTTP or the code under test.
+A name is taken once per namespace (409), an Event is about an object of its own namespace, in `default` also about one of the
+cluster (422), and a merge patch keeps what it does not name. Nothing in here knows HTTP or the code under test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EventStore:
                 raise Refusal(422, "Invalid", "metadata.name: Required value")
             if metadata.get("namespace", namespace) != namespace:
                 raise Refusal(400, "BadRequest", "the namespace of the object does not match the namespace on the request")
-            if (event.get("involvedObject") or {}).get("namespace") != namespace:
+            if (event.get("involvedObject") or {}).get("namespace", "default") != namespace:
                 raise Refusal(422, "Invalid", "involvedObject.namespace: Invalid value: does not match event.namespace")
             if namespace in self.ending:
                 text = f"unable to create new content in namespace {namespace} because it is being terminated"
@@ -58,7 +58,7 @@ class EventStore:
             self._events.clear()
 
     def of(self, pod: str, namespace: str = "default") -> dict[str, dict[str, Any]]:
-        """The Events about a pod, by reason. Raises AssertionError when there are two of one reason."""
+        """The Events about a pod, or an object of the cluster, by reason. Raises AssertionError when there are two of one."""
         with self._guard:
             about = [event for event in self._events.values() if event["involvedObject"]["name"] == pod]
             found = [event for event in about if event["metadata"]["namespace"] == namespace]

@@ -11,7 +11,8 @@ import copy
 import datetime as dt
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -57,6 +58,8 @@ BUILT_IN: Final = (
     Kind("batch", "v1", "jobs", "Job", namespaced=True, has_status=True),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True),
 )
+SERVICE_CIDRS: Final = Kind("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", has_status=True)
+"""Which servers have from Kubernetes 1.33 on."""
 
 
 def defined(definition: Mapping[str, Any]) -> Kind:
@@ -97,6 +100,16 @@ class ObjectStore(Store):
         super().__init__(kind.api_version, kind.kind)
         self.of = kind
         self.writes = 0
+
+    @contextmanager
+    def rehearsed(self) -> Iterator[None]:
+        """As Store.rehearsed; nor is it counted."""
+        with super().rehearsed():
+            writes = self.writes
+            try:
+                yield
+            finally:
+                self.writes = writes
 
     def item(self, thing: dict[str, Any]) -> dict[str, Any]:
         """An object as lists have it: those of custom resources name their kind."""

@@ -10,6 +10,7 @@ import copy
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -112,6 +113,17 @@ class Store:
             old = self.things.pop((namespace, name))
             self._version += 1
             self._remember(Change(self._version, old, None))
+
+    @contextmanager
+    def rehearsed(self) -> Iterator[None]:
+        """What is written inside is as if it had not been: a dry run. Nothing outside sees it."""
+        with self.changed:
+            things, version, remembered = dict(self.things), self._version, len(self._history)
+            try:
+                yield
+            finally:
+                self.things, self._version = things, version
+                del self._history[remembered:]
 
     def compact(self) -> None:
         """Forget the history: a watch from an older version, and the next page of a list, are then answered 410."""

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.lab.node.forked import server
+from tests.lab.node.forked import died
 from tests.lab.node.inside import TrippedDrivers
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.records import Record
@@ -74,12 +74,7 @@ class KeptNode:
         """Pursue these wishes in a process that dies when it has passed so many points; the last one, "" if it lived on."""
         passed = self.directory / "passed"
         passed.write_text("")
-        process = server().Process(target=_die_after, args=(self.node.settings, networks, points, passed, self.gone_s))
-        process.start()
-        process.join(60)
-        assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
-        killed = process.exitcode != 0
-        process.close()
+        killed = died(_die_after, self.node.settings, networks, points, passed, self.gone_s)
         return passed.read_text().splitlines()[-1] if killed else ""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from typing import Final
 
@@ -30,3 +32,14 @@ def server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED, "tests.lab.node.inside", "tests.lab.node.served", "tests.agent.living"])
     return context
+
+
+def died(work: Callable[..., None], *args: object) -> bool:
+    """Whether a process that does the work was killed by SIGKILL, which it may send itself; else it must have come to its end."""
+    process = server().Process(target=work, args=args)
+    process.start()
+    process.join(60)
+    code = process.exitcode
+    assert code in (0, -signal.SIGKILL), code
+    process.close()
+    return code != 0

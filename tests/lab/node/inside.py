@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.forked import server
+from tests.lab.node.forked import died
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import Record
@@ -158,13 +158,7 @@ def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:
 
 def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:
     """Run one verb in its own process, which gets SIGKILL at the first `point`; returns whether it got there."""
-    process = server().Process(target=_die_at, args=(dict(environ), stdin, point))
-    process.start()
-    process.join(60)
-    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
-    killed = process.exitcode != 0
-    process.close()
-    return killed
+    return died(_die_at, dict(environ), stdin, point)
 
 
 def _die_at(environ: dict[str, str], stdin: bytes, point: str) -> None:

@@ -11,7 +11,12 @@ BOX: Final = "a" * 64
 
 def cached(directory: Path, path: str, name: str = "web-0", uid: str = "", sandbox: str = BOX) -> Path:
     """Write the file of a pod default/`name` whose namespace is at `path` into the cache `directory`; where it is."""
-    args = [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", uid or f"u-{name}"]]
+    return written(directory, path, sandbox, K8S_POD_NAMESPACE="default", K8S_POD_NAME=name, K8S_POD_UID=uid or f"u-{name}")
+
+
+def written(directory: Path, path: str, sandbox: str, **arguments: str) -> Path:
+    """Write the file of a sandbox of which the runtime has said just this; podman says K8S_POD_NAME alone."""
+    args = [list(each) for each in arguments.items()]
     result = {"interfaces": [{"name": "eth0", "sandbox": path}]}
     made = directory / "results" / f"net-{sandbox}-eth0"
     made.parent.mkdir(exist_ok=True)

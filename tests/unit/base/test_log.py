@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +157,32 @@ def test_one_attachment_in_place_of_another(capsys: pytest.CaptureFixture[str]) 
         "verb": "ADD", "pod": None, "network": None, "container": "other", "interface": None
     }  # fmt: skip
     assert {key: two.get(key) for key in OF_THE_POD} == OF_THE_POD
+
+
+@pytest.mark.parametrize("write", [say, sidecar.say])
+def test_a_signal_amid_a_line(monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]) -> None:
+    """Its handler may log, too: that line is lost, the process goes on."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", buffering=1, encoding="utf-8") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        os.set_blocking(reading, False)
+
+        def handle(*_: object) -> None:
+            write("info", "from the handler")
+            os.read(reading, 1 << 20)
+
+        former = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)  # the pipe is full by then, and the writer waits in it
+            for number in range(400):
+                write("info", "x" * 1000, number=number)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+            monkeypatch.undo()
+            os.close(reading)
+            with suppress(OSError):
+                stderr.close()
 
 
 def test_what_is_learnt_ends_with_its_block(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,8 +93,8 @@ def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     result = run("routes", "list", "--pod", "default/web-0")
     assert result.exit_code == 0
     assert cells(result) == [
-        ["ROUTE", "PODS", "STATE", "DETAILS"],
-        ["low-latency", "2: 1 applied, 1 skipped", "good"],
+        ["ROUTE", "STATE", "PODS", "APPLIED", "SKIPPED", "FAILED", "DETAILS"],
+        ["low-latency", "good", "2", "1", "1", "0"],
         ["POD", "STATE", "ROUTE", "DETAILS"],
         ["default/web-0", "there", "low-latency", "default via 10.2.0.1 dev eth1 (named)"],
         ["default/web-0", "refused", "low-latency", "10.9.0.0/16 dev eth1: Invalid argument (by the kernel)"],
@@ -117,19 +117,60 @@ def test_one_pod_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_wrong_of_a_route(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot be used, and one of which a part is refused, are told with the reason."""
     broken = {**ROUTE, "name": "broken", "usable": False, "problems": ["'spec' has no such field"]}
-    says(monkeypatch, {**TOLD, "routes": [broken, {**ROUTE, "told": ["low-latency: no such Service"]}], "pods": []})
-    result = run("routes", "list")
-    assert [line[2:] for line in cells(result)[1:]] == [
-        ["unusable", "'spec' has no such field"],
-        ["in part", "low-latency: no such Service"],
+    failing = {**ROUTE, "name": "failing", "pods": {"matched": 2, "applied": 1, "skipped": 0, "failed": 1}}
+    told = {**ROUTE, "told": ["low-latency: no such Service", "low-latency: no ClusterIP"]}
+    many = {**ROUTE, "name": "many", "problems": [f"spec.route[{number}]" for number in range(9)]}
+    says(monkeypatch, {**TOLD, "routes": [broken, failing, told, many], "pods": []})
+    lines = cells(run("routes", "list"))[1:]
+    assert [(line[0], line[1], line[-1]) for line in lines if len(line) > 2] == [
+        ("broken", "unusable", "'spec' has no such field"),
+        ("failing", "in part", "1"),
+        ("low-latency", "in part", "no such Service"),
+        ("many", "in part", "spec.route[0]"),
     ]
+    assert [line for line in lines if len(line) == 2] == [
+        ["low-latency", "no ClusterIP"],
+        *(["many", f"spec.route[{number}]"] for number in range(1, 5)),
+        ["many", "and 4 more: --json has them"],
+    ]
+
+
+def test_many_pods_are_a_line_each(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many routes each has, those that failed first, with a reason; one that no Route concerns is left out."""
+    wanted = [{"dst": f"10.{n}.0.0/16", "dev": "eth1", "via": "", "route": "low-latency", "why": "on-link"} for n in range(10)]
+    good = {**POD, "wanted": wanted, "skipped": [], "refused": [], "conflicts": []}
+    pods: list[dict[str, Any]] = [{**good, "name": f"web-{number}"} for number in range(108)]
+    pods += [{**good, "name": "none", "routes": [], "wanted": []}, {**good, "name": "host", "host_network": True}]
+    pods.append({**good, "name": "less", "state": "skipped", "wanted": [], "skipped": ["low-latency: no device eth1"] * 3})
+    pods.append({**good, "name": "worse", "state": "failed", "refused": [f"10.{n}.0.0/16 dev eth1: Invalid" for n in (3, 4)]})
+    says(monkeypatch, {**TOLD, "pods": pods, "problems": {}, "unreadable": 0})
+    result = run("routes", "list")
+    lines = cells(result)[2:]
+    assert lines[:2] == [
+        ["POD", "STATE", "ROUTES", "DETAILS"],
+        ["default/worse", "failed", "8 there, 2 refused", "10.3.0.0/16 dev eth1: Invalid (and 1 more)"],
+    ]
+    assert lines[2] == ["default/web-0", "applied", "10 there"]
+    assert lines[-2:] == [
+        ["default/host", "left alone", "it has the node's own network"],
+        ["default/less", "skipped", "3 skipped", "no device eth1 (and 2 more)"],
+    ]
+    assert (len(lines), result.stderr) == (112, "--pod NAMESPACE/NAME lists each route of a pod, --all of all\n")
+    assert len(cells(run("routes", "list", "--all"))) == 3 + 1090 + 1 + 3
+
+
+def test_a_route_that_the_kernel_keeps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that no Route asks for any more, and that cannot be removed, is told whole and without a Route."""
+    says(monkeypatch, {**TOLD, "pods": [{**POD, "wanted": [], "skipped": [], "conflicts": []}]})
+    [line] = [each for each in cells(run("routes", "list", "--all")) if each[1] == "refused"]
+    assert line[2:] == ["10.9.0.0/16 dev eth1: Invalid argument (by the kernel)"]
 
 
 def test_a_pod_without_a_namespace_to_look_into(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it is to have is wanted, and not said to be there; the node's own network is left alone."""
     host = {**POD, "name": "host", "host_network": True}
     says(monkeypatch, {**TOLD, "pods": [{**POD, "problem": "it is gone"}, host]})
-    states = [line[1] for line in cells(run("routes", "list"))[3:]]
+    states = [line[1] for line in cells(run("routes", "list", "--all"))[3:]]
     assert states == ["failed", "wanted", "refused", "skipped", "conflict", "left alone"]
 
 
@@ -154,14 +195,15 @@ def test_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("list", "--pod", "web-0"),
+        ("list", "--pod", "/web-0"),
         ("list", "--pod", "a/b/c"),
-        ("explain", "web-0", "10.0.0.1"),
+        ("explain", "default/", "10.0.0.1"),
         ("explain", "default/web-0", "ten"),
+        ("explain", "default/web-0", "10.0.0.0/33"),
         ("explain", "default/web-0", "10.0.0.1/8"),
         ("explain", "default/web-0"),
         ("flush", "--json"),
-        ("flush", "--pod", "web-0"),
+        ("flush", "--pod", "/"),
     ],
 )
 def test_arguments_that_are_wrong(run: Run, arguments: tuple[str, ...]) -> None:
@@ -206,9 +248,7 @@ def test_the_agent_s_answers(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ("[{]", "it is not YAML"),
-        ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"route": "10.0.0.1/8", "dev": "eth1"}]', "entry 2"),
         ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"kind": "Route"}]', "two files"),
-        ('{"kind": "Pod", "apiVersion": "v1"}', "it must be Route"),
         ("", "there is nothing in it"),
         ("---\n# none\n", "there is nothing in it"),
     ],
@@ -219,3 +259,92 @@ def test_a_file_that_is_none_of_routes(run: Run, given: str, said: str) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert said in result.stderr
     assert run("routes", "apply", "-f", "/no/such/file").exit_code == 2
+    result = run("routes", "apply", "-f", "/")
+    assert (result.exit_code, "/ is a directory" in result.stderr) == (2, True)
+
+
+def test_where_a_text_is_no_yaml(run: Run) -> None:
+    """The place is told in the words of people, without the parser's name of the text."""
+    result = run("routes", "apply", "-f", "-", given="- route: 10.0.0.0/8\n- dev: eth1: x\n")
+    assert "stdin: it is not YAML: line 2, column 12: mapping values are not allowed" in result.stderr
+    assert "unicode string" not in result.stderr
+
+
+SHORT = """\
+# the second network
+- route: 10.0.0.0/8
+  dev: eth1
+
+- route: 10.0.0.1/8
+  dev: eth1
+- {svc: nginx, dev: eth1}
+"""
+DOCUMENTS = """\
+---
+# by hand
+apiVersion: k8s.ovn.org/v1
+kind: Route
+metadata: {name: one}
+spec:
+  route:
+    - {dst: 10.0.0.0/8, dev: eth1}
+    - dst: 10.1.0.0/16
+      dev: lo
+---
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: two}
+---
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: k8s.ovn.org/v1, kind: Route, metadata: {name: three}}
+  - apiVersion: k8s.ovn.org/v1
+    kind: Route
+    metadata: {name: four}
+    spec:
+      pods: [{}]
+  - {apiVersion: k8s.ovn.org/v1, kind: Route, metadata: {name: three}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (SHORT, [(5, "entry 2: 'route' is '10.0.0.1/8'"), (7, "entry 3: 'svc' is 'nginx'")]),
+        (f"routes:\n{SHORT}", [(6, "entry 2: 'route'"), (8, "entry 3: 'svc'")]),
+        ('[\n\t{"route": "10.0.0.0/8",\n\t"dev": "lo"}\n]', [(2, "entry 1: 'dev' is 'lo'")]),
+        ("{route: 10.0.0.0/8}", [(1, "entry 1: 'dev' is None")]),
+        ('"a": [7]\n', [(1, "entry 1 is 7")]),
+        (
+            DOCUMENTS,
+            [
+                (9, "Route 'one': spec.route[1]: 'dev' is 'lo'"),
+                (13, "object number 2 is 'Pod' of 'v1'"),
+                (25, "Route 'four': 'spec.pods[0]' is empty"),
+                (26, "Route 'three' is in it twice: objects number 3 and 5"),
+            ],
+        ),
+    ],
+)
+def test_each_fault_of_a_file_has_its_line(run: Run, tmp_path: Path, given: str, lines: list[tuple[int, str]]) -> None:
+    """All faults are told at once, each with the line of the entry, object or field, in the form that editors follow."""
+    path = tmp_path / "routes.yaml"
+    path.write_text(given)
+    result = run("routes", "apply", "-f", str(path), "--dry-run")
+    assert result.exit_code == 1
+    for line, (number, said) in zip(result.stdout.splitlines(), lines, strict=True):
+        assert line.startswith(f"{path}:{number}: {said}")
+    assert "nothing was applied" in result.stderr
+    found = json.loads(run("routes", "apply", "-f", str(path), "--json").stdout)
+    assert [each["line"] for each in found["faults"]] == [number for number, _ in lines]
+    assert (found["routes"], found["more_faults"]) == ([], 0)
+
+
+def test_many_faults_are_counted(run: Run) -> None:
+    """The first twenty are named; how many more there are is told."""
+    result = run("routes", "apply", "-f", "-", given="- {route: x, dev: eth1}\n" * 33)
+    lines = result.stdout.splitlines()
+    assert (len(lines), lines[-1], "33 faults" in result.stderr) == (21, "stdin: 13 more", True)
+    assert lines[19].startswith("stdin:20: entry 20: ")

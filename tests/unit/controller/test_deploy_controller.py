@@ -139,7 +139,8 @@ def test_the_controllers_rights_are_what_it_uses(
         api.add(node(name))
         api.add(state(name, [wish()]))
     api.add(ip("web", "pods", "b", "10.0.1.5"))
-    api.add({"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "one"}, "spec": {}})
+    refused = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "one"}, "spec": {"pods": [{}]}}
+    api.add(refused)
     routed = state("a", [wish()])
     api.add({**routed, "status": {**routed["status"], "routes": []}})
     controller = Controller(session(), NAMESPACE, Pace(rounds_s=0.1))
@@ -150,7 +151,13 @@ def test_the_controllers_rights_are_what_it_uses(
     wait_until(lambda: api.objects("ips.userspace-cni.io").names() == [])
     wait_until(lambda: networks.get("", "net1")["status"]["readyNodes"] == ["a"])
     wait_until(lambda: api.objects("routes.k8s.ovn.org").get("", "one").get("status"))
+    wait_until(lambda: api.events.of("one"))
     controller.stop()
+    api.add({**refused, "status": {"conditions": []}})  # so that the next controller has to tell it again
+    later = Controller(session(), NAMESPACE, Pace(rounds_s=0.1))
+    later.start()
+    wait_until(lambda: any(request.verb == "EVENT" and request.method == "PATCH" for request in api.requests))
+    later.stop()
     rules = [documents[f"{kind} userspace-cni-controller"]["rules"] for kind in ("ClusterRole", "Role")]
     allowed = granted([each for some in rules for each in some])
     used = {asked(request) for request in api.requests}

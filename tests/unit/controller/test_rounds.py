@@ -14,7 +14,7 @@ from tests.lab.kube.cluster_objects import ip, node, ours, state, wish
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import Cluster
-from userspace_cni.controller.rounds import Counting, Pace, Rounds
+from userspace_cni.controller.rounds import Hearing, Pace, Rounds
 from userspace_cni.controller.watches import Watches
 from userspace_cni.controller.writes import versions
 from userspace_cni.kube.credentials import Session
@@ -37,8 +37,8 @@ class Leader:
 
     def on(self, cluster: Callable[[], Cluster | None], session: Callable[[], Session], pace: Pace = QUICK) -> Rounds:
         """Rounds on what `cluster` gives."""
-        counting = Counting(lambda resource, outcome: self.counted.update([(resource, outcome)]))
-        return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, counting, pace)
+        hearing = Hearing(lambda resource, outcome: self.counted.update([(resource, outcome)]))
+        return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, pace)
 
     def known(self, told: Callable[[Cluster], Any]) -> Any:
         """Wait until something is true of the cluster as it is known; what that is."""
@@ -159,7 +159,7 @@ def test_a_controller_that_does_not_lead_writes_nothing(api: ApiServer, leader: 
     """It knows all, and is ready to begin."""
     populate(api, 2)
     leader.leads = False
-    leader.known(lambda cluster: len(cluster.states) == 2 and cluster.subnets)
+    leader.known(populated(2))
     assert leader.rounds.round() == 0
     leader.leads = True
     assert leader.settle() == 3
@@ -170,7 +170,7 @@ def test_a_death_between_two_writes_is_finished_by_the_next_leader(
 ) -> None:
     """What was not written is written by another controller, which begins with what the server has; ranges stay as they are."""
     populate(api, 3)
-    leader.known(lambda cluster: len(cluster.states) == 3 and len(cluster.nodes) == 3)
+    leader.known(populated(3))
 
     class Died(BaseException):
         """As SIGKILL: nothing is done after it."""
@@ -178,7 +178,7 @@ def test_a_death_between_two_writes_is_finished_by_the_next_leader(
     def die(resource: str, outcome: str) -> None:
         raise Died
 
-    dying = Rounds(Objects(session()), leader.watches.cluster, lambda: True, Absence(), Counting(die), QUICK)
+    dying = Rounds(Objects(session()), leader.watches.cluster, lambda: True, Absence(), Hearing(die), QUICK)
     with pytest.raises(Died):
         dying.round()
     given = status(api, "subnets", "pods")["nodeRanges"]
@@ -195,7 +195,7 @@ def test_a_former_leader_cannot_write_over_what_the_next_one_wrote(
 ) -> None:
     """A write that follows from an older version is refused by the server, so that two leaders never give one range twice."""
     populate(api, 1)
-    stale = leader.known(lambda cluster: len(cluster.states) == 1 and len(cluster.nodes) == 1 and cluster.subnets and cluster)
+    stale = leader.known(lambda cluster: populated(1)(cluster) and cluster)
     former = leader.on(lambda: stale, session)
     api.add(node("a"))
     api.add(state("a"))
@@ -213,7 +213,7 @@ def test_what_a_gone_node_left_is_collected(api: ApiServer, leader: Leader) -> N
     populate(api, 3)
     api.add(ip("web", "pods", "n0001", "10.0.1.5"))
     api.add(ip("db", "pods", "n0002", "10.0.2.5"))
-    leader.known(lambda cluster: len(cluster.states) == 3 and len(cluster.nodes) == 3 and len(cluster.addresses) == 2)
+    leader.known(lambda cluster: populated(3)(cluster) and len(cluster.addresses) == 2)
     leader.settle()
     api.objects("nodes").remove("", "n0001")
     leader.known(lambda cluster: len(cluster.nodes) == 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.lab.kube.cluster_objects import node, state
 from tests.unit.controller.test_rounds import AT_REST, NODES, Leader, leader, writes
 from userspace_cni.controller.cluster import Cluster, Kept, Node, Reported
 from userspace_cni.controller.route_statuses import FAILURES_MAX, reports_of, route_status
+from userspace_cni.controller.writes import summaries
 
 __all__ = ["leader"]
 NOW = "2026-02-01T00:00:00Z"
@@ -58,6 +60,16 @@ def test_progressing() -> None:
     status = told(cluster(use(2), use(1), None, generation=2))
     assert (status["status"], status["nodes"]["applied"], status["pods"]["matched"]) == ("Progressing", 1, 3)
     assert "2 of 3 nodes have not told of this version yet, as n1" in conditions(status)["Applied"][1]
+
+
+def test_when_no_node_keeps_routes_any_more() -> None:
+    """What the last one has reported is not left as it was; a Route of which no node ever told has no status of ours."""
+    before = told(cluster(use()))
+    gone = replace(cluster(status=before), states={"n0": Reported("u", (), (), None)})
+    [write] = summaries(gone, (), NOW)
+    assert (write.status["status"], write.status["nodes"]["total"]) == ("Progressing", 0)
+    assert conditions(dict(write.status))["Applied"] == ("False", "no node keeps routes: the setting routes")
+    assert list(summaries(replace(gone, routes={"one": replace(gone.routes["one"], status={})}), (), NOW)) == []
 
 
 def test_degraded() -> None:

@@ -91,12 +91,15 @@ def test_rights_on_the_api(documents: dict[str, Any]) -> None:
         "pods/status": {"patch", "update"},
         "events": {"create", "patch"},
         **{name: {"list", "watch"} for name in ("provider-networks", "nodes")},
-        **{name: {"list", "watch"} for name in ("routes", "services", "endpoints", "namespaces", "replicasets", "jobs")},
+        **{
+            name: {"list", "watch"}
+            for name in ("routes", "services", "endpoints", "namespaces", "replicasets", "jobs", "servicecidrs")
+        },
         **{name: {"get", "list", "watch"} for name in ("vlans", "subnets")},  # get: in a process of one call
         "ips": {"create", "patch", "delete", "list", "get"},
     }
     groups = {group for rule in documents["ClusterRole"]["rules"] for group in rule["apiGroups"]}
-    assert groups == {"", "userspace-cni.io", "k8s.ovn.org", "apps", "batch"}
+    assert groups == {"", "userspace-cni.io", "k8s.ovn.org", "apps", "batch", "networking.k8s.io"}
 
 
 def test_the_hosts_root(pod: dict[str, Any], agent: dict[str, Any], settings: Settings) -> None:

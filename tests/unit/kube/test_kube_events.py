@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
-from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, VOLUME_MISSING, Notice, Recipient
+from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, ROUTE_REFUSED, VOLUME_MISSING, Notice, Recipient
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.events import MESSAGE_MAX, Events, Pace
 
@@ -30,9 +30,9 @@ class Teller:
         self._session = KubeClient(api.kubeconfig(directory)).session
         self._made: list[Events] = []
 
-    def agent(self, pace: Pace = FAST) -> Events:
+    def agent(self, pace: Pace = FAST, node: str = "n1", component: str = "userspace-cni") -> Events:
         """A new agent's."""
-        self._made.append(Events(self._session, "n1", self._drop, pace))
+        self._made.append(Events(self._session, node, self._drop, pace, component))
         self._made[-1].start()
         return self._made[-1]
 
@@ -79,6 +79,21 @@ def test_an_event(api: ApiServer, teller: Teller) -> None:
     assert event["firstTimestamp"] == event["lastTimestamp"]
     assert event["count"] == 1
     assert teller.dropped == 0
+
+
+def test_an_event_about_an_object_of_the_cluster(api: ApiServer, teller: Teller) -> None:
+    """It is in the namespace `default`, names no namespace and no node, and is not that of a pod of the same name."""
+    events = teller.agent(RARE, "", "controller")
+    events.tell(Recipient("", "app", "u-1", "", "Route", "k8s.ovn.org/v1"), [Notice(ROUTE_REFUSED, "to loopback")])
+    wait_until(lambda: api.events.of("app"))
+    event = api.events.of("app")["RouteRefused"]
+    assert event["metadata"]["namespace"] == "default"
+    assert event["involvedObject"] == {"kind": "Route", "apiVersion": "k8s.ovn.org/v1", "name": "app", "uid": "u-1"}
+    assert (event["message"], event["source"]) == ("to loopback", {"component": "controller"})
+    api.events.expire()
+    events.tell(Recipient("default", "app", "u-1", ""), [Notice(ROUTE_REFUSED, "no way to 192.0.2.9")])
+    wait_until(lambda: api.events.of("app"))
+    assert api.events.of("app")["RouteRefused"]["metadata"]["name"] != event["metadata"]["name"]
 
 
 def test_a_hundred_retries(api: ApiServer, teller: Teller) -> None:
@@ -137,7 +152,7 @@ def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
     assert len(event["metadata"]["name"]) <= 253
 
 
-@pytest.mark.parametrize(("namespace", "name"), [("", ""), ("default", ""), ("..", "app"), ("default", "../x")])
+@pytest.mark.parametrize(("namespace", "name"), [("", ""), ("", "app"), ("default", ""), ("..", "app"), ("default", "../x")])
 def test_no_pod(api: ApiServer, teller: Teller, namespace: str, name: str) -> None:
     """What is no pod, as a call by hand, is told nothing, and its name leads to no other path."""
     events = teller.agent()

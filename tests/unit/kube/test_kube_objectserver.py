@@ -139,6 +139,24 @@ def test_unknown_fields_are_pruned_or_refused(api: ApiServer) -> None:
     assert "colour" not in body
 
 
+def test_a_dry_run_stores_nothing(api: ApiServer) -> None:
+    """It is answered as the write would be, also where that is refused; nothing is stored, and no watch is told."""
+    body = garden(spec={"size": 1})
+    status, answer = apply(api, "one", body, "&dryRun=All")
+    assert (status, answer["spec"]["colour"], answer["metadata"].get("resourceVersion")) == (200, "red", None)
+    assert call(api, "GET", f"{LIST}/g")[0] == 404
+    stored = apply(api, "one", body)[1]
+    before = api.objects("gardens.example.io").version
+    answer = apply(api, "one", garden(spec={"size": 2}), "&dryRun=All")[1]
+    assert (answer["spec"]["size"], answer["metadata"]["generation"]) == (2, 2)
+    assert answer["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+    assert apply(api, "one", garden(spec={"size": 10}), "&dryRun=All")[0] == 422
+    assert apply(api, "two", garden(spec={"size": 2}), "&dryRun=All")[0] == 409
+    assert apply(api, "one", body, "&dryRun=Some")[0] == 400
+    assert call(api, "GET", f"{LIST}/g")[1] == stored
+    assert (api.objects("gardens.example.io").version, api.objects("gardens.example.io").since(before)) == (before, [])
+
+
 def test_a_write_with_an_old_version_conflicts(api: ApiServer) -> None:
     """PUT needs the version that was read; a merge patch is checked where it names one; a name is taken once."""
     first = made(api)

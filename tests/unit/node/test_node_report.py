@@ -23,8 +23,8 @@ from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
-from userspace_cni.node.reporting import MANAGER, Pace, Report
-from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, SubnetUse, labels, notes, status
+from userspace_cni.node.reporting import MANAGER, Pace, Report, Withdrawal
+from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, RouteUse, SubnetUse, labels, notes, status
 
 NAME = "worker-1"
 QUICK = Pace(settle_s=0.02, pause_min_s=0.05, pause_max_s=0.1, look_s=600.0)
@@ -40,6 +40,7 @@ class World:
 
     api: ApiServer
     objects: Objects
+    clients: Clients
     chassis: str | UserspaceError = "chassis-1"
     reports: list[Report] = field(default_factory=list)
 
@@ -76,7 +77,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     with ApiServer() as api:
         define_all(api)
         api.add(node(NAME, "192.0.2.11") | {"metadata": {"name": NAME, "labels": {"zone": "a"}}})
-        made = World(api, Objects(Clients(Bounds.of(Settings()), HERE, api.kubeconfig(tmp_path)).of("").session))
+        clients = Clients(Bounds.of(Settings()), HERE, api.kubeconfig(tmp_path))
+        made = World(api, Objects(clients.of("").session), clients)
         yield made
         for each in made.reports:
             each.stop()
@@ -293,3 +295,48 @@ def test_the_manager_of_what_is_written_is_the_agent(world: World) -> None:
     report.told([WELL])
     report.report()
     assert {each["manager"] for each in world.state["metadata"]["managedFields"]} == {MANAGER}
+
+
+def test_an_agent_without_routes_takes_back_those_that_were_reported(world: World) -> None:
+    """Only they go, after a fault, too, and nothing is written again; else a Route would await this node for ever."""
+    report = world.report()
+    report.told([WELL])
+    report.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
+    report.report()
+    before = world.state["status"]
+    writes = world.writes
+    world.api.faults.append(Fault(status=503, times=1, about="/nodestates/"))
+    withdrawal = Withdrawal(world.clients, NAME, QUICK)
+    withdrawal.start()
+    wait_until(lambda: not withdrawal.alive)
+    assert world.state["status"] == {key: value for key, value in before.items() if key != "routes"}
+    Withdrawal(world.clients, NAME, QUICK).withdraw()
+    assert world.writes == writes + 1
+
+
+def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World) -> None:
+    """Else each restart would take the node out of every Route's status for a moment."""
+    former = world.report()
+    former.told([WELL])
+    former.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
+    former.report()
+    routes = world.state["status"]["routes"]
+    report = Report(world.objects, NAME, lambda: "chassis-1", routes=True, pace=QUICK)
+    report.told([ILL])
+    report.report()
+    assert (world.state["status"]["routes"], world.state["status"]["wishes"][0]["ready"]) == (routes, False)
+    report.told_routes([])
+    report.report()
+    assert world.state["status"]["routes"] == []
+
+
+def test_a_node_that_never_reported_writes_nothing(world: World) -> None:
+    """Neither without a NodeState, nor without the right to read it."""
+    for fault in (None, Fault(status=403)):
+        if fault:
+            world.api.faults.append(fault)
+        withdrawal = Withdrawal(world.clients, NAME, QUICK)
+        withdrawal.start()
+        withdrawal._thread.join(10)
+        assert not withdrawal.alive
+    assert not world.writes

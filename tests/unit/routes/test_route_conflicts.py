@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.routes.building import thing
+from tests.unit.routes.building import link, thing
+from userspace_cni.base.routing import Inside
 from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.resolving import Resolved, resolve
 from userspace_cni.routes.resource import Route, read_route
-from userspace_cni.routes.rules import Rulebook
+from userspace_cni.routes.rules import Asked, Rulebook
 
 POD = Pod("shop", "web-7", "u1", {"app": "web"}, (("ReplicaSet", "web-5d9"), ("Deployment", "web")))
 SELECTORS: tuple[dict[str, Any], ...] = (
@@ -29,6 +31,13 @@ def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "20
     return read_route(thing(name, created, **spec))
 
 
+def everywhere(asked: Asked, *lacks: str) -> Resolved:
+    """What becomes of it in a pod that has each device but these."""
+    names = [f"eth{number}" for number in range(10)]
+    links = {name: link(name, index, "192.0.2.1/24") for index, name in enumerate(names, 2) if name not in lacks}
+    return resolve(asked, Inside(links), Cluster())
+
+
 @pytest.mark.parametrize(
     ("winner", "loser", "why"),
     [
@@ -45,7 +54,7 @@ def test_who_wins(winner: Route, loser: Route, why: str) -> None:
     for routes in ((winner, loser), (loser, winner)):
         found = Rulebook(routes, ()).claims(POD)
         assert [each.route for each in found.claims] == [winner.name]
-        [told] = found.told
+        [told] = everywhere(found).conflicts
         assert (told.route, told.kind, str(told.dst)) == (loser.name, "conflict", "10.0.0.0/8")
         assert f"Route '{winner.name}' has 10.0.0.0/8" in told.text
         assert why in told.text
@@ -67,6 +76,25 @@ def test_a_loser_keeps_its_other_destinations() -> None:
     ]
 
 
+def test_the_next_best_takes_the_place_of_one_whose_device_is_not_there() -> None:
+    """A Route is of no effect in a pod without its device, so another one's entry for the destination is in force there."""
+    entries = ("eth3", 9), ("eth2", 5), ("eth1", 0)
+    routes = [read_route(thing(dev, route=[{"dst": "10.0.0.0/8", "dev": dev}], priority=high)) for dev, high in entries]
+    asked = Rulebook(routes, ()).claims(POD)
+    for lacks, winner, losers in (
+        ((), "eth3", ["eth2", "eth1"]),
+        (("eth3",), "eth2", ["eth1"]),
+        (("eth2",), "eth3", ["eth1"]),
+        (("eth3", "eth2"), "eth1", []),
+        (("eth3", "eth2", "eth1"), None, []),
+    ):
+        found = everywhere(asked, *lacks)
+        assert [each.wanted.dev for each in found.wanted] == ([winner] if winner else [])
+        assert [each.route for each in found.conflicts] == losers
+        assert all(f"Route '{winner}' has 10.0.0.0/8: its priority is" in each.text for each in found.conflicts)
+        assert {each.route for each in found.skipped} == set(lacks)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
     """Any Routes, in any order: one claim per destination, always the same; each lost entry is told once, by a better Route."""
@@ -84,14 +112,15 @@ def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
     winners = {str(each.dst): each.route for each in found.claims}
     assert len(winners) == len(found.claims)
     assert set(winners) == wanted
-    lost = {(each.route, str(each.dst)) for each in found.told}
-    assert len(lost) == len(found.told)
+    conflicts = everywhere(found).conflicts
+    lost = {(each.route, str(each.dst)) for each in conflicts}
+    assert len(lost) == len(conflicts)
     for each in routes:
         for entry in each.networks:
             winner = winners[str(entry.dst)]
             assert (winner == each.name) != ((each.name, str(entry.dst)) in lost)
             assert ranks[winner] <= ranks[each.name]
-    for told in found.told:
+    for told in conflicts:
         assert f"'{winners[str(told.dst)]}'" in told.text
     rng.shuffle(routes)
     again = Rulebook(routes, (), Cluster()).claims(POD)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.routes.building import thing
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed, route_name, routes_in
+from userspace_cni.routes.files import BYTES_MAX, FAULTS_MAX, faults_in, objects_in, parsed, route_name, routes_in
 
 ENTRIES: list[dict[str, Any]] = [
     {"svc": "default/nginx", "dev": "eth1"},
@@ -75,11 +75,11 @@ def test_the_name_of_a_files_route(path: str, name: str) -> None:
     [
         ({"svc": "/", "dev": "网卡名"}, "'svc' is '/'"),
         ({"svc": "nginx", "dev": "eth1"}, "NAMESPACE/NAME"),
-        ({"svc": "a/b/c", "dev": "eth1"}, "'b/c'"),
+        ({"svc": "a/b/c", "dev": "eth1"}, "'svc' is 'a/b/c'"),
         ({"svc": 7, "dev": "eth1"}, "'svc' is 7"),
         ({"svc": "default/nginx", "dev": "lo"}, "'dev' is 'lo'"),
         ({"route": "10.0.0.1/8", "dev": "eth1"}, "'10.0.0.1/8'"),
-        ({"route": 10, "dev": "eth1"}, "'dst' is 10"),
+        ({"route": 10, "dev": "eth1"}, "'route' is 10"),
         ({"route": "10.0.0.0/8"}, "'dev' is None"),
         ({"route": "10.0.0.0/8", "svc": "a/b", "dev": "eth1"}, "one of 'svc' and 'route'"),
         ({"dev": "eth1"}, "one of 'svc' and 'route'"),
@@ -93,6 +93,34 @@ def test_an_entry_that_cannot_be_refuses_the_file(entry: Any, why: str) -> None:
     with pytest.raises(InvalidConfig, match=r"cr-config\.json: entry 2") as refused:
         routes_in([ENTRIES[1], entry], "cr-config.json")
     assert why in str(refused.value)
+
+
+def test_all_that_is_wrong_is_named() -> None:
+    """Each wrong entry by its number, the first twenty of them; who reads the file alone is told of the first and how many."""
+    wrong = {"route": "10.0.0.1/8", "dev": "eth1"}
+    faults = faults_in([wrong, *ENTRIES, {"svc": "a", "dev": "eth1"}], "f.yaml")
+    assert [(each.number, str(each).partition(":")[0]) for each in faults.first] == [(1, "entry 1"), (5, "entry 5")]
+    with pytest.raises(InvalidConfig, match=r"^f\.yaml: entry 1: 'route' is '10\.0\.0\.1/8'.*2 faults are in it"):
+        objects_in([wrong, *ENTRIES, {"svc": "a", "dev": "eth1"}], "f.yaml")
+    faults = faults_in([wrong] * 50, "f.yaml")
+    assert (len(faults.first), faults.count, faults.more) == (FAULTS_MAX, 50, 50 - FAULTS_MAX)
+    assert faults_in(ENTRIES, "f.yaml").count == 0
+
+
+def test_all_that_is_wrong_in_objects() -> None:
+    """Objects of another kind, names given twice and the problems of each Route, in the order of the file."""
+    bad = thing(
+        "a", route=[{"dst": "10.0.0.0/8", "dev": "lo"}, {"dst": "10.0.0.0/8", "dev": "eth1"}, {"dst": "x", "dev": "eth1"}]
+    )
+    faults = faults_in([bad, {**thing("b"), "kind": "Pod"}, thing("c"), thing("a", priority=-1), {**thing(), "metadata": 7}], "f")
+    assert [(each.number, str(each).partition("; ")[0]) for each in faults.first] == [
+        (1, "Route 'a': spec.route[0]: 'dev' is 'lo'"),
+        (1, "Route 'a': spec.route[2]: 'dst' is 'x'"),
+        (2, "object number 2 is 'Pod' of 'k8s.ovn.org/v1'"),
+        (4, "Route 'a' is in it twice: objects number 1 and 4"),
+        (4, "Route 'a': 'spec.priority' is -1"),
+        (5, "object number 5: 'metadata.name' is None"),
+    ]
 
 
 def test_route_objects() -> None:

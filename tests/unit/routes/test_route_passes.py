@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
@@ -12,10 +13,10 @@ from userspace_cni.base.errors import ContainerGone, HostNamespace
 from userspace_cni.base.routing import Inside, PodLink, Wanted
 from userspace_cni.host.pod_routes import Outcome, Place
 from userspace_cni.routes.facts import Cluster, Pod, Service
-from userspace_cni.routes.known import Known, as_json, by_uid, from_json, kept_pod, kept_service, owned
-from userspace_cni.routes.passes import LATER_S, RESYNC_S, Passes, Rules
+from userspace_cni.routes.known import RANGES_MAX, Known, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
+from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules
 from userspace_cni.routes.places import Located
-from userspace_cni.routes.reports import uses
+from userspace_cni.routes.reports import described, uses
 
 ETH1 = PodLink("eth1", 3, up=True, addresses=(ip_interface("10.2.0.2/16"),))
 
@@ -68,7 +69,7 @@ def located(name: str, uid: str = "") -> Located:
 def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
     """A Route to these by eth1."""
     return {
-        "metadata": {"name": name, "generation": 1},
+        "metadata": {"name": name, "uid": f"u-{name}", "generation": 1},
         "spec": {"route": [{"dst": each, "dev": "eth1"} for each in dsts], **spec},
     }
 
@@ -166,7 +167,9 @@ def test_what_is_known_through_a_restart() -> None:
     )
     cluster = Cluster(
         (ip_network("10.96.0.0/12"),),
-        (ip_network("fd00::/64"),),
+        (ip_network("10.244.0.0/22"),),
+        (ip_network("10.244.1.0/24"), ip_network("fd00::/64")),
+        (ip_network("10.0.0.0/8"),),
         (ip_address("192.0.2.1"),),
         (ip_address("10.96.0.1"),),
         (),
@@ -258,6 +261,23 @@ def test_a_pod_that_ends_keeps_its_routes() -> None:
     node.now += RESYNC_S
     assert node.visit(known(one, pods=ending)) == ["/ns/b"]
     assert len(node.passes.visited) == 2
+    assert node.passes.next_due > node.now
+
+
+def test_a_file_of_routes_with_a_name_of_the_api() -> None:
+    """The file's counts on this node; the API is told so of its own Route, and nothing of the file's."""
+    node = Node()
+    both = [route("one", "172.16.0.0/16"), route("two", "172.17.0.0/16")]
+    node.visit(replace(known(*both), from_file=(route("one", "172.18.0.0/16"),)))
+    assert node.kernel.made["/ns/a"] == ["172.17.0.0/16 dev eth1", "172.18.0.0/16 dev eth1"]
+    hidden, used = uses(node.passes)
+    assert (hidden.name, hidden.generation, hidden.matched, hidden.message) == ("one", 1, 0, HIDDEN)
+    assert (used.name, used.applied) == ("two", 2)
+    assert [(each["usable"], each["pods"]["applied"]) for each in described(node.passes)["routes"]] == [
+        (True, 2),
+        (False, 0),
+        (True, 2),
+    ]
 
 
 def test_a_pod_whose_namespace_is_odd() -> None:
@@ -270,3 +290,17 @@ def test_a_pod_whose_namespace_is_odd() -> None:
         node.now += RESYNC_S
         assert node.visit(one) == ["/ns/a", "/ns/b"]
     assert [each.state for each in node.passes.visited.values()] == ["failed", "applied"]
+
+
+def test_networks_of_neighbours_are_one() -> None:
+    """An odd one does not swallow the others, and too many count as not known: each is a route in each pod."""
+    nodes = [ip_network(f"10.244.{number}.0/24") for number in range(200)]
+    assert [str(each) for each in joined([ip_network("0.0.0.0/0"), *nodes, ip_network("fd00::/64")])] == [
+        "10.244.0.0/17",
+        "10.244.128.0/18",
+        "10.244.192.0/21",
+        "fd00::/64",
+    ]
+    apart = [ip_network(f"10.{number}.0.0/24") for number in range(RANGES_MAX)]
+    assert len(joined(apart)) == RANGES_MAX
+    assert joined([*apart, ip_network("192.168.0.0/24")]) == ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
+
 from tests.unit.routes.building import OURS, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.facts import Cluster, Pod
@@ -65,6 +67,17 @@ def test_an_address_that_no_route_decides() -> None:
     ]
     nowhere = replace(inside(), routes=())
     assert list(explained("30.0.0.1", within=nowhere).lines())[-1] == "now: no route leads there"
+
+
+@pytest.mark.parametrize("dst", ["127.0.0.1", "192.168.9.7", "10.124.2.5", "::1", "127.8.0.0/16"])
+def test_an_address_of_the_pod_itself(dst: str) -> None:
+    """The kernel's local table comes before every route: nothing of a Route concerns it."""
+    found_out = explained(dst, route("r", "default eth1 10.124.2.1", "192.168.0.0/16 eth1"))
+    assert list(found_out.lines()) == [
+        f"{dst}: no Route decides",
+        f"now: {ip_network(dst)} dev lo, of others",
+        "note: it is the pod's own address: no packet to it leaves the pod",
+    ]
 
 
 def test_the_kernels_choice() -> None:

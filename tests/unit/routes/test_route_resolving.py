@@ -313,3 +313,18 @@ def test_another_protocol_of_ours() -> None:
         (found("10.124.2.0/24 eth1", KERNEL), found("10.124.0.0/16 eth1 10.124.2.1", OURS)),
     )
     assert lines(resolve(book.claims(POD), within, book.cluster, protocol=149)) == ["172.16.0.0/16 via 10.124.2.1 dev eth1"]
+
+
+def test_networks_that_are_not_known_are_told_by_version() -> None:
+    """Those that the settings name of one version say nothing of the other one."""
+    known = Cluster(nodes=(ip_address("192.0.2.11"), ip_address("2001:db8::11")), named_ranges=(ip_network("10.0.0.0/8"),))
+    assert (known.unknown(4), known.unknown(6)) == ("", "Services and other nodes' pods")
+    found = replace(known, named_ranges=(), pod_ranges=(ip_network("10.244.0.0/16"),), service_ranges=(ip_network("fd96::/108"),))
+    assert (found.unknown(4), found.unknown(6)) == ("Services", "other nodes' pods")
+
+
+@pytest.mark.parametrize("odd", ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/17", "128.0.0.0/1", "ff00::/12"])
+def test_a_range_that_no_pod_can_have(odd: str) -> None:
+    """What one Node says of its pods must not become a default route of all pods, nor one that no Route could ask for."""
+    everything = Cluster(pod_ranges=(ip_network(odd), ip_network("10.244.0.0/16")))
+    assert [str(each.dst) for each in everything.needs] == ["10.244.0.0/16"]

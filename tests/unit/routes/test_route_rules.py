@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.routes.building import route, service, thing
+from userspace_cni.base.routing import Inside
 from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.resource import Route, read_route
 from userspace_cni.routes.rules import Asked, Rulebook
 
@@ -236,5 +238,9 @@ def test_there_is_a_most_of_routes_in_a_pod() -> None:
     many = [f"10.{number >> 8}.{number & 255}.0/24 eth1" for number in range(1024)]
     found = asked(WEB, route("a", *many), route("b", "11.0.0.0/8 eth1", "10.0.0.0/24 eth0"))
     assert len(found.claims) == 1024
-    assert [(each.route, each.kind) for each in found.told] == [("b", "conflict"), ("b", "refused")]
-    assert "1 of its routes are left out" in found.told[1].text
+    [[winner, loser]] = found.rivals.values()
+    assert (winner.claim.route, loser.claim.route) == ("a", "b")
+    [told] = found.left_out
+    assert (told.route, told.kind) == ("b", "refused")
+    assert "1 of its routes are left out" in told.text
+    assert resolve(found, Inside(), Cluster()).refusals == (told,)

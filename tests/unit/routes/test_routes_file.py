@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -38,6 +39,25 @@ def test_what_cannot_be(tmp_path: Path, text: str) -> None:
     path = tmp_path / "cr-config.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidConfig, match=r"cr-config\.yaml"):
+        read_routes_file(node(tmp_path))
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o644, 1000)])
+def test_a_file_that_others_can_write(tmp_path: Path, mode: int, owner: int) -> None:
+    """Root does what it says in every pod: it must be root's alone."""
+    path = tmp_path / "cr-config.yaml"
+    path.write_text("[]")
+    path.chmod(mode)
+    os.chown(path, owner, owner)
+    with pytest.raises(InvalidConfig, match="writable by root alone"):
+        read_routes_file(node(tmp_path))
+
+
+def test_two_routes_of_one_name(tmp_path: Path) -> None:
+    """They are refused together: which of them counts would hang on their order."""
+    thing = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "a"}, "spec": {"route": [], "svc": []}}
+    (tmp_path / "cr-config.yaml").write_text(json.dumps([thing, thing]))
+    with pytest.raises(InvalidConfig, match="twice: objects number 1 and 2"):
         read_routes_file(node(tmp_path))
 
 

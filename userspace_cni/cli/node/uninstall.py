@@ -27,6 +27,7 @@ from userspace_cni.cli.node.install import NAMES
 from userspace_cni.cli.node.installed import USUAL, plugins
 from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Site, open_site
 from userspace_cni.node import belongings
+from userspace_cni.routes.inspection import Inspector
 
 _PAUSE_S: Final = 0.2
 """Between two looks at whether the agent has ended."""
@@ -50,7 +51,7 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
 
     Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed.
     With --force they are detached, and live on without their interfaces; without the plugin the runtime cannot delete them.
-    What the node itself has, as uplinks, is undone then: moved addresses go back to their NICs first.
+    What the node itself has, as uplinks, is undone then: moved addresses go back to their NICs first. Routes of ours in pods go.
     Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr.
 
     Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 3 while an agent runs.
@@ -68,7 +69,7 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
             _show(attached)
             view.note("nothing of the installation is removed: delete these pods first, or give --force")
             ctx.exit(FOUND)
-        failed = _detach(site) + _undo_wishes(site)
+        failed = _detach(site) + _undo_wishes(site) + _take_out_routes(site)
         _remove_mirrors(site)
         others = _remove_plugins(site, bin_dirs)
         left, foreign = belongings.remove(site.settings, _root(site))
@@ -136,6 +137,23 @@ def _undo_wishes(site: Site) -> list[str]:
             except UserspaceError as error:
                 failed.append(f"{' '.join(key_of(record))}: {error}")
     return failed
+
+
+def _take_out_routes(site: Site) -> list[str]:
+    """Take our routes out of pods, where an agent may have kept any; where that failed, one sentence each.
+
+    Only then is forgotten that there were some: a second try is to find them, too.
+    """
+    known = os.path.lexists(site.seen(f"{site.settings.state_dir}/{belongings.KNOWN_ROUTES}"))
+    if not known and not site.settings.routes:
+        return []
+    with view.progress("taking routes out of pods"):
+        into = Inspector(site.drivers)
+        holdings = list(into.ours())
+        left = into.take_out(each for each in holdings if each.routes)
+    found = ((each.pod, each.problem or left.get(each.located.place.sandbox, "")) for each in holdings)
+    failed = [f"pod {name}: its routes of ours: {why}" for name, why in found if why]
+    return failed or belongings.forget_routes(site.settings, _root(site))
 
 
 def _remove_mirrors(site: Site) -> None:

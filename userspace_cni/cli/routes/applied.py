@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,21 +18,24 @@ from userspace_cni.base.errors import Conflict, InvalidConfig, Unavailable, User
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.manifests import Unreadable, name_of, read_text
+from userspace_cni.cli.routes import faulty
 from userspace_cni.cli.routes.asking import OFF
 from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.files import objects_in, parsed, route_name, routes_in
+from userspace_cni.routes.files import Faults, faults_in, has_objects, objects_in, parsed, route_name, routes_in
 from userspace_cni.routes.inspection import apply_object
 from userspace_cni.routes.resource import Route, without_services
 
-_COLUMNS: Final = (Column("ROUTE"), Column("STATE"), Column("DETAILS"))
-_STYLES: Final = {"wrong": "red", "failed": "red", "unchanged": "dim", "valid": "green"}
+_COLUMNS: Final = (Column("ROUTE", whole=True), Column("STATE", whole=True), Column("DETAILS"))
+_STYLES: Final = {"failed": "red", "refused": "red", "unchanged": "dim"}
+_WOULD: Final = ("created", "changed", "written")
+_OWNED: Final = "others, as kubectl, have said something else in these fields (409): --force takes them over"
 _MODE: Final = 0o644
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file has. `objects`: as they were read, one for each of `routes`; `are_objects`: they are Route objects there."""
+    """What a file has, none of it wrong. `objects`: one for each of `routes`; `are_objects`: they are Route objects there."""
 
     text: str
     objects: Sequence[Mapping[str, Any]]
@@ -57,7 +61,7 @@ class _Done:
 @click.option(
     "-f", "--filename", required=True, metavar="FILE", help="Route objects or short entries, YAML or JSON; - for stdin."
 )
-@click.option("--dry-run", is_flag=True, help="Only check it, and tell where it would go.")
+@click.option("--dry-run", is_flag=True, help="Apply nothing: only check it, and tell what would be done.")
 @click.option("--force", is_flag=True, help="Take over what others, as kubectl, have said of these Route objects.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
@@ -68,46 +72,68 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
     pod's). Entries of the short form, and Route objects without a cluster, become the node's file: that of the setting
     routes_file, which is replaced in one step; a running agent reads it at once.
 
-    A file with anything wrong is not applied. Exit code: 0 when all of it was applied, or is valid with --dry-run; 1 when
-    something is wrong or was refused; 2 for arguments that are wrong, or when the setting routes_file is needed and empty; 3 when
-    the API server does not answer, or for a user who is not root.
+    A file with anything wrong is not applied, and each fault is told with its line. With --dry-run the API server is asked what
+    it would do (dryRun=All), and nothing is stored.
+
+    Exit code: 0 when all of it was applied, or would be with --dry-run; 1 when something is wrong or was refused; 2 for arguments
+    that are wrong, or when the setting routes_file is needed and empty; 3 when the API server does not answer, or for a user who
+    is not root and would write the node's file.
     """
-    content = _read(filename)
+    name, text = name_of(filename), _text(filename)
+    try:
+        data = parsed(text, name)
+        faults = faults_in(data, name)
+    except InvalidConfig as error:
+        raise Refused(str(error), FOUND) from error
+    if faults.count:
+        _refuse(faults, name, text, dry_run=dry_run, as_json=as_json)
+        ctx.exit(FOUND)
     site = open_site(ctx)
+    content = _Content(text, objects_in(data, name), routes_in(data, name), has_objects(data))
     to_api = content.are_objects and site.drivers.has_account()
     path = "" if to_api else site.settings.routes_file
     if not to_api and not path:
         raise Refused(_why_nowhere(are_objects=content.are_objects), USAGE)
-    done = _checked(content, to_api=to_api, has_api=site.drivers.has_account())
-    if not to_api:
-        _require_readable(content, path)
-    if all(each.state == "valid" for each in done) and not dry_run:
-        with view.progress(f"applying {view.counted(len(done), 'Route')}"):
-            done = _to_api(content, site, force=force) if to_api else _to_file(content, path, site, done)
-    if as_json:
-        view.show_json({"target": "api" if to_api else path, "dry_run": dry_run, "routes": [each.to_json() for each in done]})
+    if to_api:
+        done = _to_api(content, site, force=force, dry_run=dry_run)
     else:
-        _show(done, "the API" if to_api else path, dry_run=dry_run)
+        _require_readable(content, path)
+        done = _to_file(content, path, site, dry_run=dry_run)
+    target = "api" if to_api else path
+    if as_json:
+        view.show_json(_as_json(target, dry_run=dry_run, done=done))
+    else:
+        _show(done, target, dry_run=dry_run)
     ctx.exit(max((each.code for each in done), default=0))
 
 
-def _read(filename: str) -> _Content:
-    """The file. Raises UsageError for one that cannot be opened, Refused for one that is no file of routes."""
+def _text(filename: str) -> str:
+    """What is in the file. Raises UsageError for one that cannot be opened, Refused for one without content."""
     name = name_of(filename)
+    if Path(filename).is_dir():
+        raise click.UsageError(f"{name} is a directory: name one file")
     try:
         text = read_text(filename)
-        if all(not line.strip() or line.startswith(("#", "---")) for line in text.splitlines()):
-            raise Refused(f"{name}: there is nothing in it; a file without routes is []", FOUND)
-        data = parsed(text, name)
-        objects, routes = objects_in(data, name), routes_in(data, name)
     except Unreadable as error:
-        raise Refused(f"{name}: {error}; {error.remedy}", FOUND) from error
-    except InvalidConfig as error:
-        raise Refused(str(error), FOUND) from error
-    things = data if isinstance(data, list) else [data]
-    return _Content(
-        text, objects, routes, any(isinstance(each, dict) and {"kind", "apiVersion"} & each.keys() for each in things)
-    )
+        raise Refused(f"{name}: {error}; it must be YAML or JSON in UTF-8", FOUND) from error
+    if all(not line.strip() or line.startswith(("#", "---")) for line in text.splitlines()):
+        raise Refused(f"{name}: there is nothing in it; a file without routes is []", FOUND)
+    return text
+
+
+def _refuse(faults: Faults, name: str, text: str, *, dry_run: bool, as_json: bool) -> None:
+    """Tell what is wrong."""
+    if as_json:
+        view.show_json({**_as_json("", dry_run=dry_run), **faulty.described(faults, text)})
+        return
+    faulty.tell(faults, name, text)
+    view.note(f"{view.counted(faults.count, 'fault')} in {name}: nothing was applied")
+
+
+def _as_json(target: str, *, dry_run: bool, done: Sequence[_Done] = ()) -> dict[str, Any]:
+    """As JSON values. `target`: "api", a path, or "" where the file was not applied anywhere."""
+    routes = [each.to_json() for each in done]
+    return {"target": target, "dry_run": dry_run, "routes": routes, "faults": [], "more_faults": 0}
 
 
 def _why_nowhere(*, are_objects: bool) -> str:
@@ -115,18 +141,6 @@ def _why_nowhere(*, are_objects: bool) -> str:
         "there are no credentials of a cluster (setting kubeconfig)" if are_objects else "entries of the short form are a node's"
     )
     return f"{what}, and the setting routes_file names no file for them: docs/routes.md"
-
-
-def _checked(content: _Content, *, to_api: bool, has_api: bool) -> list[_Done]:
-    """What is wrong of each Route, and what has no effect."""
-    done = []
-    for route in content.routes:
-        remarks = list(route.remarks)
-        if not to_api and not has_api:
-            remarks += [each for each in without_services(route).problems if each not in route.problems]
-        wrong = bool(route.problems)
-        done.append(_Done(route.name or "?", "wrong" if wrong else "valid", [*route.problems, *remarks], FOUND if wrong else 0))
-    return done
 
 
 def _require_readable(content: _Content, path: str) -> None:
@@ -140,48 +154,66 @@ def _require_readable(content: _Content, path: str) -> None:
 # -- Route objects ---------------------------------------------------------------------------------------------------------------
 
 
-def _to_api(content: _Content, site: Site, *, force: bool) -> list[_Done]:
-    """Apply each; one that is refused does not keep the others."""
-    done = []
-    for thing, route in zip(content.objects, content.routes, strict=True):
-        try:
-            done.append(_Done(route.name, apply_object(site.drivers, thing, force=force), list(route.remarks)))
-        except Conflict as error:
-            hint = "others, as kubectl, have said something else of it: --force takes that over"
-            done.append(_Done(route.name, "failed", [f"{error.message}; {hint}"], FOUND))
-        except Unavailable as error:
-            done.append(_Done(route.name, "failed", [str(error)], UNREACHABLE))
-        except UserspaceError as error:
-            done.append(_Done(route.name, "failed", [str(error)], FOUND))
+def _to_api(content: _Content, site: Site, *, force: bool, dry_run: bool) -> list[_Done]:
+    """Apply each; one that is refused does not keep the others. A server that does not answer is not asked again."""
+    done: list[_Done] = []
+    total = view.counted(len(content.routes), "Route")
+    with view.progress(f"applying {total}") as show:
+        for thing, route in zip(content.objects, content.routes, strict=True):
+            if done and done[-1].code == UNREACHABLE:
+                done.append(_Done(route.name, "failed", ["not tried, for the API server did not answer"], UNREACHABLE))
+                continue
+            show(f"applying {total}, {len(done)} done")
+            try:
+                state = apply_object(site.drivers, thing, force=force, dry_run=dry_run)
+                done.append(_Done(route.name, state, list(route.remarks)))
+            except Conflict:
+                done.append(_Done(route.name, "refused", [_OWNED], FOUND))
+            except Unavailable as error:
+                done.append(_Done(route.name, "failed", [str(error)], UNREACHABLE))
+            except UserspaceError as error:
+                done.append(_Done(route.name, "refused", [str(error)], FOUND))
     return done
 
 
 # -- the node's file -------------------------------------------------------------------------------------------------------------
 
 
-def _to_file(content: _Content, path: str, site: Site, checked: Sequence[_Done]) -> list[_Done]:
+def _to_file(content: _Content, path: str, site: Site, *, dry_run: bool) -> list[_Done]:
     """Make it the node's file, and have the agent read it."""
-    site.require_root(f"writing {path}")
-    state = "written" if _write(Path(site.seen(path)), content.text) else "unchanged"
-    told = _told(site)
-    names = [each.name for each in checked] if content.are_objects else [route_name(path)]
+    real = Path(site.seen(path))
+    told: Sequence[Mapping[str, Any]] = ()
+    state = "unchanged" if _is_same(real, content.text) else "written"
+    if not dry_run:
+        site.require_root(f"writing {path}")
+        if state == "written":
+            _write(real, content.text)
+        told = _told(site, f"{path} is {state}; waiting for the agent to look at the pods")
+    names = [each.name for each in content.routes] if content.are_objects else [route_name(path)]
     done = []
-    for name, each in zip(names, checked, strict=True):
-        found = next((route for route in told if route["name"] == name), None)
-        details = [*each.details, *(found["told"] if found else ())]
+    for name, route in zip(names, content.routes, strict=True):
+        found = next((each for each in told if each["name"] == name), None)
+        details = [*route.remarks, *([] if site.drivers.has_account() else without_services(route).problems)]
+        details += found["told"] if found else ()
         if found:
             details.append(f"{view.counted(found['pods']['matched'], 'pod')}, in {found['pods']['applied']} applied")
         done.append(_Done(name, state, details))
     return done
 
 
-def _write(path: Path, text: str) -> bool:
-    """Replace the file in one step; False where it is the same already. Raises Refused."""
+def _is_same(path: Path, text: str) -> bool:
+    """Whether the file has this text; not where it cannot be read."""
     try:
-        if path.is_file() and path.read_bytes() == text.encode():
-            return False
+        return path.is_file() and path.read_bytes() == text.encode()
+    except OSError:
+        return False
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step. Raises Refused."""
+    new = path.with_name(f".{path.name}.new")
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.new")
         with new.open("w", encoding="utf-8", newline="") as file:
             os.fchmod(file.fileno(), _MODE)
             file.write(text)
@@ -189,14 +221,16 @@ def _write(path: Path, text: str) -> bool:
             os.fsync(file.fileno())
         new.replace(path)
     except OSError as error:
-        raise Refused(f"writing {path}: {error.strerror}", FOUND) from error
-    return True
+        with suppress(OSError):
+            new.unlink()  # on a full disk the half of it takes the room of others
+        raise Refused(f"writing {path}: {error.strerror}; the former file is as it was", FOUND) from error
 
 
-def _told(site: Site) -> Sequence[Mapping[str, Any]]:
+def _told(site: Site, meanwhile: str) -> Sequence[Mapping[str, Any]]:
     """Have the agent look: what it says of Routes; nothing, with a note, where it does not answer."""
     try:
-        found = site.client.routes(look=True)
+        with view.progress(meanwhile):
+            found = site.client.routes(look=True)
     except (NoAgent, DeadAgent):
         view.note("no agent runs here: the next one with routes = true makes them")
     except RoutesOff:
@@ -211,12 +245,11 @@ def _told(site: Site) -> Sequence[Mapping[str, Any]]:
 
 
 def _show(done: Sequence[_Done], target: str, *, dry_run: bool) -> None:
-    rows: list[list[Cell | str]] = [
-        [each.name, Cell(each.state, _STYLES.get(each.state, "green")), "; ".join(each.details)] for each in done
-    ]
+    rows: list[list[Cell | str]] = []
+    for each in done:
+        state = f"would be {each.state}" if dry_run and each.state in _WOULD else each.state
+        rows.append([each.name, Cell(state, _STYLES.get(each.state, "green")), "; ".join(each.details)])
     if rows:
         view.show_table(_COLUMNS, rows)
-    if any(each.state == "wrong" for each in done):
-        view.note("nothing was applied")
-    elif dry_run:
-        view.note(f"it would go to {target}; nothing was applied")
+    if dry_run:
+        view.note(f"a dry run for {'the API' if target == 'api' else target}: nothing was applied")

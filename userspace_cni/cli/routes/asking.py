@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from userspace_cni.base.errors import shortened
+from userspace_cni.base.errors import Unavailable, shortened
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.site import UNREACHABLE, USAGE, Refused, Site
@@ -19,9 +19,9 @@ def pod_name(_context: click.Context, _parameter: click.Parameter, value: str | 
     """The check of an argument or option that names a pod; "" where it is left out."""
     if not value:
         return ""
-    namespace, _, name = value.partition("/")
-    if not namespace or not name or "/" in name:
-        raise click.BadParameter(f"{shortened(value)!r} is no pod: it must be NAMESPACE/NAME")
+    if not all(value.split("/")) or value.count("/") > 1:
+        what = "it must be NAMESPACE/NAME, for a container outside of a cluster its NAME, or the beginning of a sandbox's id"
+        raise click.BadParameter(f"{shortened(value)!r} is no pod: {what}")
     return value
 
 
@@ -47,6 +47,17 @@ def ask(site: Site, *, look: bool = False) -> dict[str, Any]:
         if not site.settings.routes:
             raise Refused(f"no agent runs here, and {OFF}", USAGE) from error
         raise Refused(f"{error}. Without an agent `userspace-cni routes check` tells what pods have", UNREACHABLE) from error
+
+
+def is_kept(site: Site) -> bool:
+    """Whether an agent keeps routes here; one that does not say is taken for one that does."""
+    try:
+        site.client.routes()
+    except (NoAgent, DeadAgent, RoutesOff):
+        return False
+    except Unavailable:
+        return True
+    return True
 
 
 def tell_problems(problems: object) -> None:

@@ -11,12 +11,13 @@ import click
 from userspace_cni.base.errors import HostNamespace, quoted
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
-from userspace_cni.cli.routes.asking import inspector, pod_name, require_on, tell_problems
+from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
 from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.inspection import Explained, Inspected, described, shown
+from userspace_cni.routes.inspection import Explained, Inspected, Inspection, described, shown
 
-_COLUMNS: Final = (Column("POD"), Column("STATE"), Column("ROUTE", rank=1), Column("DETAILS"))
+_COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
+_NAMED_MAX: Final = 10
 
 
 @click.command("check", cls=NodeCommand, short_help="Compare pods' routes with what is asked for.")
@@ -26,34 +27,52 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
     """Look into each pod of this node, and tell which routes of ours are missing and which are too many. It repairs nothing.
 
     With and without an agent: what Routes ask for is read where the agent keeps it. What an agent is about to do counts as
-    missing. Exit code: 0 when each pod has what it is to have, 1 when one has not or cannot be looked at, 2 when
+    missing. Exit code: 0 when each pod has what it is to have, 1 when one has not, or cannot be found or looked at, 2 when
     routes are off, 3 when what Routes ask for is not known, or for a user who is not root.
     """
     site = open_site(ctx)
     require_on(site)
     with view.progress("looking into the pods of this node"):
         found = inspector(site, "looking into the network namespaces of pods").inspected()
+        kept = is_kept(site)
     wrong = [each for each in found.pods if not each.is_sound]
+    sound = not (wrong or found.unfound or found.problems)
     if as_json:
         view.show_json(
-            {"sound": not wrong, "pods": described(found.pods), "unfound": list(found.unfound), "problems": dict(found.problems)}
+            {
+                "sound": sound,
+                "pods": described(found.pods),
+                "unfound": list(found.unfound),
+                "problems": dict(found.problems),
+                "agent": kept,
+            }
         )
     else:
         if wrong:
             view.show_table(_COLUMNS, [row for each in wrong for row in _rows(each)])
-        wanted = sum(len(each.visited.resolved.wanted) for each in found.pods)
-        summary = f"{view.counted(wanted, 'route')} wanted in {view.counted(len(found.pods), 'pod')}"
-        view.note(f"{summary}: " + (f"{view.counted(len(wrong), 'pod')} not as it is to be" if wrong else "all as it is to be"))
+        view.note(_summed(found, len(wrong)))
         behind = sum(len(each.drift.behind) for each in found.pods if each.drift)
         if behind:
-            view.note(
-                f"{view.counted(behind, 'route')} of other programs stand behind ours, which is no fault: --json names them"
-            )
+            verb = "stands" if behind == 1 else "stand"
+            view.note(f"{view.counted(behind, 'route')} of other programs {verb} behind ours, which is no fault: --json has each")
         if found.unfound:
-            view.note(f"no network namespace is found of {view.joined(found.unfound)}")
+            named, more = found.unfound[:_NAMED_MAX], len(found.unfound) - _NAMED_MAX
+            others = f" and {more} more" if more > 0 else ""
+            view.note(f"no network namespace is found of {view.joined(named)}{others}, for which Routes ask")
         tell_problems(dict(found.problems))
-    if wrong:
+        if not kept and site.drivers.has_account():
+            view.note("no agent keeps routes here now: the pods and Routes are those that one knew last")
+    if not sound:
         ctx.exit(FOUND)
+
+
+def _summed(found: Inspection, wrong: int) -> str:
+    """All of it in a line."""
+    if not found.pods:
+        return "no pod with a network namespace of its own is found on this node"
+    wanted = sum(len(each.visited.resolved.wanted) for each in found.pods)
+    state = f"{view.counted(wrong, 'pod')} not as it is to be" if wrong else "all as it is to be"
+    return f"{view.counted(wanted, 'route')} wanted in {view.counted(len(found.pods), 'pod')}: {state}"
 
 
 @click.command("explain", cls=NodeCommand, short_help="Tell where a pod's packets go, and why.")
@@ -83,6 +102,8 @@ def explain_command(ctx: click.Context, pod: str, dst: str, as_json: bool) -> No
         click.echo(view.plain(line))
     if found.way:
         click.echo(view.plain(f"the kernel: {_said(found)}"))
+    for each in found.notes[len(found.explanation.notes) :]:
+        click.echo(view.plain(f"note: {each}"))
 
 
 def _destination(text: str) -> Address | Network:
@@ -90,9 +111,13 @@ def _destination(text: str) -> Address | Network:
     if text == "default":
         return ip_network("0.0.0.0/0")
     try:
-        return ip_network(text) if "/" in text else ip_address(text)
+        found = ip_network(text, strict=False) if "/" in text else ip_address(text)
     except ValueError as error:
-        raise click.UsageError(f"DST is {quoted(text)}: {error}; it must be an address, a network or 'default'") from error
+        what = "it must be an address as 10.0.0.1, a network as 10.0.0.0/8, or 'default'"
+        raise click.UsageError(f"DST is {quoted(text)}: {what}") from error
+    if not isinstance(found, Address) and found.network_address != ip_address(text.partition("/")[0]):
+        raise click.UsageError(f"DST is {quoted(text)}, an address in a network: it must be one of them, as {found}")
+    return found
 
 
 def _said(found: Explained) -> str:
@@ -114,7 +139,7 @@ def _as_json(found: Explained) -> dict[str, Any]:
             key: None if each is None else {"route": str(each), "ours": each.is_ours}
             for key, each in (("now", explanation.now), ("then", explanation.then))
         },
-        "notes": list(explanation.notes),
+        "notes": list(found.notes),
         "kernel": way and {"dev": way.dev, "via": str(way.via or ""), "source": str(way.source or ""), "problem": way.problem},
     }
 
@@ -126,6 +151,6 @@ def _rows(inspected: Inspected) -> Iterator[list[Cell | str]]:
         return
     asked = {each.wanted: each for each in inspected.visited.resolved.wanted}
     for wanted in inspected.drift.missing:
-        yield [inspected.pod, Cell("missing", "red"), asked[wanted].asked_by, f"{wanted} ({asked[wanted].why})"]
+        yield [inspected.pod, Cell("missing", "red"), asked[wanted].asked_by, str(wanted)]
     for route in inspected.drift.extra:
         yield [inspected.pod, Cell("too many", "yellow"), "", f"{shown(route)}: no Route asks for it"]

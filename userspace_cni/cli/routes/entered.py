@@ -38,7 +38,8 @@ def enter_command(ctx: click.Context, pod: str, command: tuple[str, ...]) -> Non
     there.
     """
     site = open_site(ctx)
-    argv = command or (site.environ.get("SHELL") or "/bin/sh",)
+    argv = command[1:] if command[:1] == ("--",) else command  # as people know it of kubectl exec
+    argv = argv or (site.environ.get("SHELL") or "/bin/sh",)
     into = inspector(site, "entering the network namespace of a pod")
     try:
         with view.progress(f"looking for {pod}"):

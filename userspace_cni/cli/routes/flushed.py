@@ -8,15 +8,15 @@ from typing import Final
 
 import click
 
-from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
-from userspace_cni.cli.routes.asking import inspector, pod_name, tell_problems
-from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, tell_problems
+from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.inspection import Holding, Inspector, shown
+from userspace_cni.routes.inspection import Holding, shown
 
-_COLUMNS: Final = (Column("POD"), Column("STATE"), Column("DETAILS"))
+_COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("DETAILS"))
+_SHOWN_MAX: Final = 20
+"""So many routes are named one by one; --json has all."""
 
 
 @click.command("flush", cls=NodeCommand, short_help="Take our routes out of pods.")
@@ -37,7 +37,7 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     into = inspector(site, "removing routes in the network namespaces of pods")
     with view.progress("looking into the pods of this node"):
         holdings = list(into.ours(pod))
-        kept = _is_kept(site)
+        kept = is_kept(site)
     if pod and not holdings:
         tell_problems(dict(into.problems))
         raise Refused(f"pod {pod}: no network namespace of its own is found on this node", FOUND)
@@ -45,7 +45,7 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     if full and not yes:
         _ask(full, kept=kept)
     with view.progress(f"removing routes in {view.counted(len(full), 'pod')}"):
-        left = _removed(full, into)
+        left = into.take_out(full)
     failed = [(each.pod, why) for each in holdings if (why := each.problem or left.get(each.located.place.sandbox, ""))]
     removed = [each for each in full if each.located.place.sandbox not in left]
     if as_json:
@@ -85,21 +85,9 @@ _PUTS_BACK: Final = (
 )
 
 
-def _removed(full: Sequence[Holding], into: Inspector) -> dict[str, str]:
-    """Remove them; the sandboxes in which some are left, and why."""
-    left = {}
-    for each in full:
-        try:
-            refused = into.flush(each.located.place).refused
-        except UserspaceError as error:
-            refused = (str(error),)
-        if refused:
-            left[each.located.place.sandbox] = "; ".join(refused)
-    return left
-
-
 def _show(removed: Sequence[Holding], failed: Sequence[tuple[str, str]], *, kept: bool) -> None:
-    rows: list[list[Cell | str]] = [[each.pod, Cell("removed", "green"), ", ".join(map(shown, each.routes))] for each in removed]
+    many = sum(len(each.routes) for each in removed) > _SHOWN_MAX
+    rows: list[list[Cell | str]] = [[each.pod, Cell("removed", "green"), _routes(each, many=many)] for each in removed]
     rows += [[name, Cell("failed", "red"), problem] for name, problem in failed]
     if rows:
         view.show_table(_COLUMNS, rows)
@@ -109,12 +97,6 @@ def _show(removed: Sequence[Holding], failed: Sequence[tuple[str, str]], *, kept
         view.note(_PUTS_BACK)
 
 
-def _is_kept(site: Site) -> bool:
-    """Whether an agent keeps routes here; one that does not say is taken for one that does."""
-    try:
-        site.client.routes()
-    except (NoAgent, DeadAgent, RoutesOff):
-        return False
-    except Unavailable:
-        return True
-    return True
+def _routes(holding: Holding, *, many: bool) -> str:
+    """The routes of a pod; of many pods with many routes how many."""
+    return view.counted(len(holding.routes), "route") if many else ", ".join(map(shown, holding.routes))

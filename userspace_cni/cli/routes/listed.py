@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -11,20 +11,31 @@ from userspace_cni.cli import view
 from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
 from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
+from userspace_cni.routes.facts import title_of
+from userspace_cni.routes.places import is_called
 
-_ROUTES: Final = (Column("ROUTE"), Column("PODS"), Column("STATE"), Column("DETAILS"))
-_PODS: Final = (Column("POD"), Column("STATE"), Column("ROUTE", rank=1), Column("DETAILS"))
-_COUNTED: Final = ("applied", "skipped", "failed")
+_COUNTED: Final = ("matched", "applied", "skipped", "failed")
+_ROUTES: Final = (
+    Column("ROUTE", whole=True),
+    Column("STATE", whole=True),
+    *(Column(each, whole=True) for each in ("PODS", "APPLIED", "SKIPPED", "FAILED")),
+    Column("DETAILS"),
+)
+_PODS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTES"), Column("DETAILS"))
+_EACH: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
 _TOLD: Final = (("skipped", "yellow"), ("refused", "red"), ("conflicts", "yellow"))
+_REASONS_MAX: Final = 5
+"""Of one Route or pod in a table of many: --json has all."""
 
 
 @click.command("list", cls=NodeCommand, short_help="List Routes, and what they make in pods.")
-@click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Only what concerns this pod.")
+@click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Only what concerns this pod, with each route.")
+@click.option("--all", "each_route", is_flag=True, help="Each route of each pod.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
-def list_command(ctx: click.Context, pod: str, as_json: bool) -> None:
-    """List the Routes with their pods on this node; and for each pod what is wanted, whether it is there, what is skipped,
-    refused or in conflict, and why.
+def list_command(ctx: click.Context, pod: str, each_route: bool, as_json: bool) -> None:
+    """List the Routes with their pods on this node; and the pods, with how many routes of ours they have, and how many are
+    skipped, refused or in conflict. Of one pod, or with --all, each route is listed, whether it is there, and why.
 
     The agent is asked: it tells what its last look at each pod showed. Exit code: 0, also where something is refused; 1 when the
     agent knows no pod of that name; 2 when routes are off; 3 when no agent answers.
@@ -36,12 +47,12 @@ def list_command(ctx: click.Context, pod: str, as_json: bool) -> None:
     if as_json:
         view.show_json(found)
     else:
-        _show(found, whole=bool(pod))
+        _show(found, pod, each_route=each_route or bool(pod))
 
 
 def _of(found: Mapping[str, Any], pod: str) -> dict[str, Any]:
     """What concerns the pod. Raises Refused where there is none."""
-    pods = [each for each in found["pods"] if _name(each) == pod]
+    pods = [each for each in found["pods"] if is_called(pod, each["namespace"], each["name"], each["sandbox"])]
     if not pods:
         why = "; ".join(f"{source}: {problem}" for source, problem in found["problems"].items())
         raise Refused(f"the agent knows no network namespace of pod {pod} on this node{why and f'; {why}'}", FOUND)
@@ -49,36 +60,75 @@ def _of(found: Mapping[str, Any], pod: str) -> dict[str, Any]:
     return {**found, "routes": [each for each in found["routes"] if each["name"] in names], "pods": pods}
 
 
-def _show(found: Mapping[str, Any], *, whole: bool) -> None:
-    """Two tables on stdout: Routes, then pods. `whole`: also pods for which no Route asks."""
+def _show(found: Mapping[str, Any], pod: str, *, each_route: bool) -> None:
+    """Two tables on stdout: Routes, then pods."""
     if found["routes"]:
-        view.show_table(_ROUTES, [_route_row(each) for each in found["routes"]])
+        view.show_table(_ROUTES, [row for each in found["routes"] for row in _route_rows(each)])
     else:
-        view.note("no Route concerns this pod" if whole else "there is no Route")
-    rows = [row for each in found["pods"] for row in _pod_rows(each)]
+        view.note(f"no Route concerns {pod}" if pod else "there is no Route")
+    pods = [each for each in found["pods"] if pod or _is_concerned(each)]
+    rows = [row for each in pods for row in _pod_rows(each)] if each_route else [_sum(each) for each in _failed_first(pods)]
     if rows:
         if found["routes"]:
             click.echo()
-        view.show_table(_PODS, rows)
+        view.show_table(_EACH if each_route else _PODS, rows)
     elif found["routes"]:
         view.note("no pod of this node is concerned")
+    if rows and not each_route:
+        view.note("--pod NAMESPACE/NAME lists each route of a pod, --all of all")
     tell_problems(found["problems"])
     if unreadable := found.get("unreadable"):
         view.note(f"{view.counted(unreadable, 'file')} of the runtime's cache could not be used")
 
 
-def _route_row(route: Mapping[str, Any]) -> list[Cell | str]:
-    counts = route["pods"]
-    said = [f"{counts[each]} {each}" for each in _COUNTED if counts.get(each)]
-    pods = f"{counts['matched']}" + (f": {view.joined(said)}" if said else "")
-    wrong = [*route["problems"], *route["told"]]
+def _route_rows(route: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
+    """A row, and one more for each reason after the first."""
+    counts, name = route["pods"], str(route["name"])
+    wrong = [*route["problems"], *(each.removeprefix(f"{name}: ") for each in route["told"])]
     if not route["usable"]:
         state = Cell("unusable", "red")
-    elif wrong:
+    elif wrong or counts.get("failed"):
         state = Cell("in part", "yellow")
     else:
         state = Cell("good", "green")
-    return [route["name"], pods, state, "; ".join([*wrong, *route["remarks"]])]
+    first, *more = _bounded([*wrong, *route["remarks"]]) or [""]
+    yield [name, state, *(str(counts.get(each, 0)) for each in _COUNTED), first]
+    for each in more:
+        yield [name, "", *("" for _ in _COUNTED), each]
+
+
+def _bounded(reasons: Sequence[str]) -> list[str]:
+    """The reasons, of many the first ones."""
+    left = len(reasons) - _REASONS_MAX
+    return [*reasons] if left <= 1 else [*reasons[:_REASONS_MAX], f"and {left} more: --json has them"]
+
+
+def _is_concerned(pod: Mapping[str, Any]) -> bool:
+    """Whether there is anything to tell of the pod."""
+    return bool(pod["routes"] or pod["wanted"] or pod["problem"] or any(pod[key] for key, _ in _TOLD))
+
+
+def _failed_first(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(pods, key=lambda each: each["state"] != "failed")
+
+
+def _sum(pod: Mapping[str, Any]) -> list[Cell | str]:
+    """The row of a pod among many: how many routes, and the first of what went wrong."""
+    if pod["host_network"]:
+        return [_name(pod), Cell("left alone", "dim"), "", "it has the node's own network"]
+    rows = list(_pod_rows(pod))
+    states = [row[1].text for row in rows if isinstance(row[1], Cell)]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state != "failed"]
+    wrong = [each for each in (pod["problem"], *pod["refused"], *pod["conflicts"]) if each]
+    wrong = wrong or ([] if pod["wanted"] else [each.partition(": ")[2] for each in pod["skipped"]])
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    styles = {"applied": "green", "failed": "red", "skipped": "yellow"}
+    return [
+        _name(pod),
+        Cell(pod["state"], styles.get(pod["state"], "")),
+        view.joined(counts),
+        f"{wrong[0]}{more}" if wrong else "",
+    ]
 
 
 def _pod_rows(pod: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
@@ -103,6 +153,8 @@ def _pod_rows(pod: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
     for key, style in _TOLD:
         for said in refused if key == "refused" else pod[key]:
             of, _, text = said.partition(": ")
+            if " dev " in of:  # a route that the kernel refuses to remove: no Route asks for it
+                of, text = "", f"{said} (by the kernel)"
             yield [name, Cell(key.removesuffix("s"), style), of, text]
 
 
@@ -113,4 +165,4 @@ def _route_text(wanted: Mapping[str, Any]) -> str:
 
 
 def _name(pod: Mapping[str, Any]) -> str:
-    return f"{pod['namespace']}/{pod['name']}"
+    return title_of(pod["namespace"], pod["name"])

@@ -29,7 +29,6 @@ from userspace_cni.host.unix_rpc import Connection, Unanswered
 if TYPE_CHECKING:
     from userspace_cni.host.cri import v1_pb2
 
-CRI_SOCKET: Final = "/run/containerd/containerd.sock"
 ASK_S: Final = 2.0
 """containerd 1.6 tells 42 sandboxes in 35 ms; for a shim that hangs it waits 4 s itself."""
 STATUSES_S: Final = 4.0

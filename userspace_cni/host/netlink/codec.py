@@ -54,6 +54,8 @@ _RCVBUF_FORCE: Final = 33
 """SO_RCVBUFFORCE: more than the limit for all sockets."""
 _NETNS_COOKIE: Final = 71
 """SO_NETNS_COOKIE, since Linux 5.14."""
+_TRUNCATED: Final = int(socket.MSG_TRUNC)
+"""As a number: the enumeration's own operator takes longer than the kernel for a short answer."""
 _NOTICES: Final = 1 << 20
 """Bytes of notices that may wait: some thousands of them."""
 
@@ -167,7 +169,7 @@ class Connection:
 
     def _received(self) -> bytes:
         data, _, flags, _ = self._socket.recvmsg(_AT_ONCE)
-        if flags & socket.MSG_TRUNC:
+        if flags & _TRUNCATED:
             raise OSError(errno.EMSGSIZE, "an answer of netlink is larger than a buffer")
         return data
 

@@ -1,0 +1,193 @@
+"""What an agent knows of routes is kept for the next one: through SIGKILL at each moment of the write, and on a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.node.disks import fill, small_disk
+from tests.lab.node.forked import died
+from tests.lab.switch.switch import wait_until
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.settings import load
+from userspace_cni.host import files
+from userspace_cni.node.belongings import KNOWN_ROUTES
+from userspace_cni.node.local import LocalNode
+from userspace_cni.routes import service
+from userspace_cni.routes.service import NodeRoutes
+
+FORMER, NEXT = "172.16.0.0/16", "172.17.0.0/16"
+CALLS = ("open", "fchmod", "write", "close", "rename")
+"""What the write of a file calls, in the order in which it does."""
+MOST = 20
+WARNING = "what is known of routes cannot be kept"
+
+
+class Keeping:
+    """A node without a cluster below `directory`: what is known is what its file of routes says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state, self.file = directory / "state", directory / "routes" / "cr-config.json"
+        self.file.parent.mkdir()
+        own = {"STATE_DIR": self.state, "RUN_DIR": directory / "run", "ROUTES": "true", "ROUTES_FILE": self.file}
+        none = {"CNI_CACHE_DIR": directory / "none", "CRI_SOCKET": ""}
+        self.environ = {f"USERSPACE_CNI_{name}": str(value) for name, value in {**own, **none}.items()}
+
+    def wish(self, *destinations: str) -> None:
+        """The file asks for routes to these."""
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps([{"route": each, "dev": "eth1"} for each in destinations]))
+        new.rename(self.file)
+
+    @property
+    def kept(self) -> list[str]:
+        """The destinations that are kept; the file must be whole."""
+        [thing] = json.loads((self.state / KNOWN_ROUTES).read_text())["from_file"]
+        return [each["dst"] for each in thing["spec"]["route"]]
+
+    @property
+    def files(self) -> set[str]:
+        """What of routes is in the state directory."""
+        return {each.name for each in self.state.iterdir() if KNOWN_ROUTES in each.name}
+
+    @contextmanager
+    def agent(self) -> Iterator[NodeRoutes]:
+        """The part of an agent that keeps routes, in this process."""
+        with closing(LocalNode(load(self.environ), {}, resident=True)) as local:
+            made = NodeRoutes(local, lambda _: None)
+            made.start()
+            try:
+                yield made
+            finally:
+                made.stop()
+
+    def run(self, destination: str) -> None:
+        """Have an agent until it has kept what the file says by then."""
+        self.wish(destination)
+        with self.agent():
+            wait_until(
+                lambda: (self.state / KNOWN_ROUTES).exists() and self.kept == [destination], what=f"{destination} to be kept"
+            )
+
+    def killed(self, number: int, *, in_half: bool = False) -> bool:
+        """Have an agent die before its call `number` of those that write the file, or else keep it; whether it died."""
+        return died(_die, self.environ, number, in_half)
+
+
+def _die(environ: dict[str, str], number: int, in_half: bool) -> None:
+    left, writer = number, 0
+    replace_file = files.replace_file
+
+    def counted(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            if threading.get_ident() != writer:
+                return real(*given, **named)
+            if left == 0:
+                if in_half and name == "write":
+                    real(given[0], bytes(given[1])[: len(given[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+            return real(*given, **named)
+
+        return call
+
+    written = False
+
+    def armed(*given: Any) -> None:
+        nonlocal written, writer
+        writer = threading.get_ident()
+        own = {name: getattr(os, name) for name in CALLS}
+        for name in CALLS:
+            setattr(os, name, counted(name))
+        try:
+            replace_file(*given)
+        finally:
+            for name, real in own.items():
+                setattr(os, name, real)
+        written = True
+
+    vars(service)["replace_file"] = armed
+    with closing(LocalNode(load(environ), {}, resident=True)) as local:
+        made = NodeRoutes(local, lambda _: None)
+        made.start()
+        wait_until(lambda: written, 30, "the file to be written")
+        made.stop()
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Keeping:
+    """A node whose former agent has kept what it knew."""
+    made = Keeping(tmp_path)
+    made.state.mkdir(mode=0o700)
+    made.run(FORMER)
+    return made
+
+
+def goes_on(keeping: Keeping, destination: str) -> None:
+    """The next agent begins with what is kept, while its own source cannot be read."""
+    keeping.file.write_text("[{")
+    with keeping.agent() as agent:
+        told = wait_until(lambda: (found := agent.described())["problems"].get("file") and found["routes"] and found)
+        assert [each["name"] for each in told["routes"]] == ["cr-config"]
+        assert keeping.kept == [destination]
+
+
+def test_killed_before_each_call_of_the_write(keeping: Keeping) -> None:
+    """The file is the former one, whole, until it is the new one; one temporary file at most is left, and the next write takes
+    that away."""
+    number = 0
+    keeping.wish(NEXT)
+    while keeping.killed(number):
+        assert keeping.kept == [FORMER], f"before call {number}"
+        assert keeping.files <= {KNOWN_ROUTES, f".{KNOWN_ROUTES}.tmp"}
+        number += 1
+        assert number < MOST
+    assert number == len(CALLS)
+    assert (keeping.kept, keeping.files) == ([NEXT], {KNOWN_ROUTES})
+
+
+def test_killed_amid_the_write(keeping: Keeping) -> None:
+    """Half of a file is under its temporary name alone: the next agent goes on from the former file, and writes the new one."""
+    keeping.wish(NEXT)
+    for _ in range(2):
+        assert keeping.killed(CALLS.index("write"), in_half=True)
+        half = (keeping.state / f".{KNOWN_ROUTES}.tmp").read_text()
+        assert half.startswith("{")
+        with pytest.raises(ValueError, match=r"."):
+            json.loads(half)
+        assert (keeping.kept, keeping.files) == ([FORMER], {KNOWN_ROUTES, f".{KNOWN_ROUTES}.tmp"})
+    goes_on(keeping, FORMER)
+    keeping.run(NEXT)
+    assert keeping.files == {KNOWN_ROUTES}
+
+
+def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """One warning however many rounds there are, the former file stays and nothing beside it; with room it is kept by itself."""
+    monkeypatch.setattr(service, "KEEP_S", 0.0)
+    monkeypatch.setattr(service, "KEEP_AGAIN_S", 0.5)
+    with small_disk(keeping.state) as filler:
+        keeping.run(FORMER)
+        with keeping.agent() as agent:
+            for _ in range(2):
+                fill(filler, 0)
+                keeping.wish(NEXT)
+                capfd.readouterr()
+                for _ in range(5):
+                    agent.look(Deadline.after(20))
+                assert capfd.readouterr().err.count(WARNING) == 1
+                assert (keeping.kept, keeping.files) == ([FORMER], {KNOWN_ROUTES})
+                filler.unlink()
+                wait_until(lambda: keeping.kept == [NEXT], what="it to be kept")
+                keeping.wish(FORMER)
+                wait_until(lambda: keeping.kept == [FORMER], what="it to be kept")

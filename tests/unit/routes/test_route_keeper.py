@@ -1,0 +1,89 @@
+"""When the thread that keeps routes works, when it waits, and how often a runtime that does not answer is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.settings import Settings
+from userspace_cni.host.cni_cache import Sandbox
+from userspace_cni.node.local import LocalNode
+from userspace_cni.routes import places
+from userspace_cni.routes.keeper import RouteKeeper
+from userspace_cni.routes.passes import Passes
+from userspace_cni.routes.places import AGAIN_MAX_S, AGAIN_S, Places
+
+
+class Rounds(RouteKeeper):
+    """So many rounds, on the thread of the caller. `waits`: the seconds that it would wait before each, and after the last."""
+
+    def __init__(self, rounds: int, sources: Any, learn: Callable[[], bool], next_due: float = 0.0) -> None:
+        passes = SimpleNamespace(next_due=next_due, overdue=False, wanted=tuple, visit=lambda *_, **__: 0)
+        super().__init__(cast(Passes, passes), sources, learn, lambda: None)
+        self._left = rounds
+        self.waits: list[float] = []
+        self._run()
+
+    def _await_asked(self, seconds: float | None = None) -> bool:
+        self.waits.append(seconds or 0.0)
+        self._left -= 1
+        return self._left >= 0
+
+    def _rest(self, seconds: float) -> bool:
+        return seconds >= 0
+
+
+def sources(**problems: str) -> Any:
+    """No pods."""
+    return SimpleNamespace(located=lambda _: [], problems=problems, again_s=7.0)
+
+
+def test_without_what_it_needs_it_waits_until_it_is_asked() -> None:
+    """A pod or a look that is due cannot be served then; it is not tried again and again."""
+    _, *others = Rounds(3, sources(), lambda: False).waits
+    assert min(others) > 1e6
+    assert Rounds(3, sources(), lambda: True).waits == [0.0] * 4
+
+
+def test_a_source_that_cannot_be_read_is_read_again() -> None:
+    """Also where nothing changes meanwhile, and no pod is due."""
+    later = time.monotonic() + 600
+    assert Rounds(1, sources(cri="no answer"), lambda: True, later).waits[1] == pytest.approx(7, abs=1)
+    assert Rounds(1, sources(), lambda: True, later).waits[1] > 500
+
+
+class Silent:
+    """A runtime that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def sandboxes(self, wanted: object = None) -> list[Sandbox]:
+        """Fail."""
+        self.asked += 1
+        raise Unavailable("no answer within 2 s", str(wanted))
+
+
+def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request takes seconds from a round, for which a change of a Route waits. What is wrong is told all the time."""
+    now = 1000.0
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now))
+    (tmp_path / "cri.sock").touch()
+    settings = Settings(cri_socket=f"{tmp_path}/cri.sock", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
+    runtime = Silent()
+    found = Places(LocalNode(settings, {}, resident=True), runtime)
+    asked_at = []
+    for second in range(200):
+        now = 1000.0 + second
+        before = runtime.asked
+        assert found.located() == []
+        assert "no answer" in found.problems["cri"]
+        asked_at += [second] * (runtime.asked > before)
+        assert AGAIN_S <= found.again_s <= AGAIN_MAX_S
+    assert asked_at == [0, 1, 3, 7, 15, 31, 63, 123, 183]
