@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -17,6 +18,8 @@ from userspace_cni.fastpath.sys import paths
 
 UNUSED_ID = 54321
 """A user and group id that no user and group of this machine has."""
+CHILD_S = 60
+"""What a forked child may take."""
 
 
 def soon() -> Deadline:
@@ -106,10 +109,14 @@ def answers(path: Path, server: socket.socket) -> bool:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """The wait status of a forked child that does `work`: exit code 0, 1 after an exception, or the signal that ended it."""
+    """The wait status of a forked child that does `work`: exit code 0, 1 after an exception, or the signal that ended it.
+
+    One that takes longer than CHILD_S shows where it is, and ends with 1.
+    """
     child = os.fork()
     if child == 0:
         code = 1
+        faulthandler.dump_traceback_later(CHILD_S, exit=True, file=2)
         try:
             work()
             code = 0

@@ -7,6 +7,7 @@ nftables, too: 7 to 25 ms each, and in the second case with all transactions beh
 from __future__ import annotations
 
 import atexit
+import os
 import time
 from collections import deque
 from threading import Event, Lock, Thread
@@ -32,17 +33,22 @@ class Closer:
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
-        self._lock = Lock()
         self._waiting: deque[tuple[float, Closeable]] = deque()
+        self._have_no_thread()
+        atexit.register(self._end)
+        os.register_at_fork(after_in_child=self._have_no_thread)
+
+    def _have_no_thread(self) -> None:
+        """Begin anew: a forked process lacks the thread, which may have held the lock just then."""
+        self._lock = Lock()
         self._thread: Thread | None = None
         self._ending = Event()
-        atexit.register(self._end)
 
     def close(self, thing: Closeable) -> None:
         """Have it closed; at once when no thread can be started."""
         with self._lock:
             self._waiting.append((time.monotonic() + self._delay_s, thing))
-            if self._thread and self._thread.is_alive():  # of a forked process it is not
+            if self._thread and self._thread.is_alive():
                 return
             thread = Thread(target=self._run, name="closer", daemon=True)
             try:

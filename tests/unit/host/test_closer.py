@@ -5,8 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from queue import SimpleQueue
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
+from types import SimpleNamespace
 
+import pytest
+
+from tests.host.places import in_child
+from userspace_cni.host import closer as tested
 from userspace_cni.host.closer import Closer
 
 SECONDS = 30.0
@@ -38,3 +43,29 @@ def test_the_process_does_not_wait() -> None:
     """A process ends in good order although something waits to be closed for an hour."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
+def test_a_fork_amid_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was forked while a thread held the lock closes what it has."""
+    closer, amid, go_on = Closer(0.01), Event(), Event()
+
+    def monotonic() -> float:
+        amid.set()
+        assert go_on.wait(SECONDS)
+        return 0.0
+
+    def work() -> None:
+        monkeypatch.undo()
+        thing = Slow()
+        closer.close(thing)
+        assert thing.closed_by.get(timeout=SECONDS)
+
+    monkeypatch.setattr(tested, "time", SimpleNamespace(monotonic=monotonic))
+    holder = Thread(target=closer.close, args=[Slow()])
+    holder.start()
+    assert amid.wait(SECONDS)
+    try:
+        assert in_child(work) == 0
+    finally:
+        go_on.set()
+        holder.join()
