@@ -105,6 +105,15 @@ def test_a_try_that_died_once_the_routes_were_out(node: Node, tmp_path: Path) ->
     assert left(node) == []
 
 
+def test_a_pod_that_went_without_del(node: Node, tmp_path: Path) -> None:
+    """The runtime's file of it can stay for ever, and does not keep a node from being clean."""
+    with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, _):
+        pass
+    assert not Path(pod.path).exists()
+    assert uninstall(node)[:2] == (0, "")
+    assert left(node) == []
+
+
 def test_with_force(node: Node, sandbox: str) -> None:
     """With --force a living pod is detached: its port, mount and address go, and its own directory stays."""
     with running(node):

@@ -31,12 +31,13 @@ def removable(clean: Cluster) -> Iterator[Cluster]:
 
 
 def uninstall(cluster: Cluster, directory: Path) -> CompletedProcess[str]:
-    """Run the command as an administrator does, whose kubectl reaches the cluster."""
+    """Run the command as an administrator does, whose kubectl reaches the cluster; it says itself what it waits for too long."""
     kubectl = directory / "kubectl"
     kubectl.write_text(cluster.control.kubectl_script())
     kubectl.chmod(0o755)
     environ = {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
-    return run(["bash", str(UNINSTALL)], env=environ, capture_output=True, text=True, timeout=2 * RUNNING_S, check=False)
+    argv = ["bash", str(UNINSTALL), "--timeout", f"{RUNNING_S:.0f}"]
+    return run(argv, env=environ, capture_output=True, text=True, timeout=2 * RUNNING_S, check=False)
 
 
 def test_uninstall_leaves_a_clean_node_and_install_works_again(removable: Cluster, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_uninstall_leaves_a_clean_node_and_install_works_again(removable: Cluste
     removable.node.join()
     wait_until(lambda: not removable.node.leftovers(), LEFT_S, "nothing left of the pod")
     done = uninstall(removable, tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert [path for path in OURS if removable.path(path).exists()] == []
     assert removable.get("namespace", "userspace-cni") == {}
     assert [each for kind in ("clusterrole", "clusterrolebinding") for each in removable.get(kind, "userspace-cni")] == []

@@ -2,7 +2,8 @@
 
 They tell of pods of any CNI plugin where their namespaces are. Each file is of one interface; those of a sandbox are taken
 together. Files can be empty or torn after a crash, or of a former boot: such are left out and counted. Root writes them, so what
-they say is true of the moment in which they were written, and no more: a path is only a name.
+they say is true of the moment in which they were written, and no more: a path is only a name. A runtime that gives up an ADD
+while a plugin is at work can leave the file of a sandbox that never ran, for ever: one whose path is not there is left out.
 """
 # Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH208
@@ -50,7 +51,7 @@ class CniCache:
         """How many files the last look could not use."""
 
     def sandboxes(self) -> list[Sandbox]:
-        """Every sandbox with its namespace. Two files that tell otherwise of one sandbox tell nothing. Raises UserspaceError."""
+        """Every sandbox whose namespace is there. Two files that tell otherwise of one tell nothing. Raises UserspaceError."""
         found: dict[str, Sandbox] = {}
         doubtful: set[str] = set()
         self.unreadable = 0
@@ -60,7 +61,17 @@ class CniCache:
             elif found.setdefault(read.id, read) != read:
                 doubtful.add(read.id)
         self.unreadable += len(doubtful)
-        return [each for name, each in found.items() if name not in doubtful]
+        return [each for name, each in found.items() if name not in doubtful and self._is_there(each.path)]
+
+    def _is_there(self, path: str) -> bool:
+        """Also where a look is refused: who opens it is told why."""
+        try:
+            os.lstat(self._root.path(path))
+        except FileNotFoundError:
+            return False
+        except (OSError, DirectoryRefused, ValueError):
+            return True
+        return True
 
     def _read(self) -> Iterator[Sandbox | None]:
         """What each file tells, None for one that cannot be used."""

@@ -19,7 +19,7 @@ from userspace_cni.host.cni_cache import CniCache, Sandbox
 from userspace_cni.host.listening import DirectoryWatch
 
 BOX = "a" * 64
-POD = Sandbox(BOX, "default", "web-0", "11-22", "/var/run/netns/cni-1")
+POD = Sandbox(BOX, "default", "web-0", "11-22", "/proc/self/ns/net")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_sandboxes_of_pods(directory: Path) -> None:
     """The files of one sandbox are one; newer libcni names the namespace itself; without a cluster there is no uid."""
     written(directory, f"cni-loopback-{BOX}-lo", entry(ifname="lo"))
     written(directory, f"net-a-{BOX}-eth0", entry())
-    other = Sandbox("b" * 64, "db", "db", "", "/run/netns/cni-2")
+    other = Sandbox("b" * 64, "db", "db", "", "/proc/1/ns/net")
     args = [["K8S_POD_NAMESPACE", "db"], ["K8S_POD_NAME", "db"]]
     written(directory, "x", entry(other, cniArgs=args, netns=other.path, result={"ips": []}))
     cache = CniCache(str(directory))
@@ -80,7 +80,7 @@ def test_sandboxes_of_pods(directory: Path) -> None:
 def test_files_that_tell_nothing(directory: Path, content: Any) -> None:
     """Empty, torn, of another kind, without a namespace or with two: left out and counted; the others are read."""
     written(directory, "bad", content)
-    written(directory, f"net-a-{'c' * 64}-eth0", entry(Sandbox("c" * 64, "ns", "pod", "uid", "/run/netns/cni-3")))
+    written(directory, f"net-a-{'c' * 64}-eth0", entry(Sandbox("c" * 64, "ns", "pod", "uid", "/proc/1/ns/net")))
     cache = CniCache(str(directory))
     assert ([each.uid for each in cache.sandboxes()], cache.unreadable) == (["uid"], 1)
 
@@ -102,6 +102,16 @@ def test_files_of_a_former_boot(directory: Path) -> None:
     assert (cache.sandboxes(), cache.unreadable) == ([], 1)
 
 
+def test_a_namespace_that_is_gone(directory: Path) -> None:
+    """The file of one tells nothing, and is nothing odd: runtimes leave such."""
+    path = directory / "cni-1"
+    written(directory, "one", entry(Sandbox(BOX, "default", "web-0", "11-22", str(path))))
+    cache = CniCache(str(directory))
+    assert (cache.sandboxes(), cache.unreadable) == ([], 0)
+    path.touch()
+    assert [each.path for each in cache.sandboxes()] == [str(path)]
+
+
 def test_what_is_no_file(directory: Path, tmp_path: Path) -> None:
     """A directory, a FIFO and a link in the cache are not opened; no directory at all is no sandbox."""
     (directory / "results" / "sub").mkdir()
@@ -118,7 +128,7 @@ def test_a_file_that_changed_is_read_again(directory: Path) -> None:
     path, cache = written(directory, "one", entry()), CniCache(str(directory))
     [first] = cache.sandboxes()
     assert cache.sandboxes()[0] is first
-    moved = Sandbox(BOX, "default", "web-0", "11-22", "/run/netns/cni-9")
+    moved = Sandbox(BOX, "default", "web-0", "11-22", "/proc/1/ns/net")
     written(directory, "new", entry(moved)).rename(path)
     assert cache.sandboxes() == [moved]
     path.unlink()
