@@ -242,6 +242,23 @@ def test_what_was_deleted_stays_so_without_the_api_server(clustered: Routed) -> 
     clustered.wait("172.17.0.0/16 - eth1")
 
 
+def test_what_was_learnt_last_is_kept_at_the_end(clustered: Routed) -> None:
+    """An agent that is told to end leaves the Services of that moment to the next one, which has no API server."""
+    api = clustered.api
+    assert api
+    api.add(route("one", svc=[{"namespace": "default", "name": "web", "dev": "eth1"}]))
+    api.add(service("web", "10.96.0.1"), "default")
+    clustered.live.start()
+    clustered.wait("10.96.0.1 - eth1")
+    api.add(service("web", "10.96.0.2"), "default")
+    clustered.wait("10.96.0.2 - eth1")
+    assert clustered.live.end() == 0
+    api.faults.append(Fault(status=503))
+    clustered.pod.ip("route", "flush", "proto", str(OURS))
+    clustered.live.start()
+    clustered.wait("10.96.0.2 - eth1")
+
+
 def test_another_number_of_our_routes(routed: Routed) -> None:
     """Those with the former number are taken out by the next agent, once; it keeps the new number, also through a kill."""
     routed.cached()

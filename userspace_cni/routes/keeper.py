@@ -23,6 +23,8 @@ APART_S: Final = 0.05
 _NEVER: Final = threading.TIMEOUT_MAX
 """A moment of CLOCK_MONOTONIC that does not come, for which a thread can wait."""
 _AGAIN_S: Final = 5.0
+_END_S: Final = 0.5
+"""How long the end of a round is awaited: one that asks a container runtime may hang."""
 
 
 class RouteKeeper(Loop):
@@ -30,7 +32,7 @@ class RouteKeeper(Loop):
     after each round that acted."""
 
     def __init__(self, passes: Passes, places: Places, learn: Callable[[], bool], told: Callable[[], None]) -> None:
-        super().__init__("routes", "keeping the routes of pods")
+        super().__init__("routes", "keeping the routes of pods", _END_S)
         self._passes = passes
         self._places = places
         self._learn = learn

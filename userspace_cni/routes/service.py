@@ -69,6 +69,8 @@ class NodeRoutes:
         self._file_problem = ""
         self._file_identity: tuple[int, ...] | None = None
         self._keep_at = 0.0
+        self._unkept: Known | None = None
+        """What is to be kept later, because something was just kept."""
         self._keep_problem = ""
         results = f"{settings.cni_cache_dir}/results"
         self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.root)]
@@ -93,8 +95,10 @@ class NodeRoutes:
             watch.start()
 
     def stop(self) -> None:
-        """Change nothing any more; the routes stay."""
+        """Change nothing any more; the routes stay, and what was to be kept later is kept now."""
         self._keeper.stop()
+        if self._unkept and not self._keeper.alive:
+            self._keep(self._unkept)
         for watch in self._watches:
             watch.stop()
         if self._watching:
@@ -196,10 +200,12 @@ class NodeRoutes:
         was deleted.
         """
         if known == self._kept:
+            self._unkept = None
             return
         same_routes = (known.objects, known.from_file) == (self._kept.objects, self._kept.from_file)
         wait_s = self._keep_at - time.monotonic()
         if same_routes and wait_s > 0:
+            self._unkept = known
             self._keeper.remind(wait_s)
         else:
             self._keep(known)
@@ -245,7 +251,7 @@ class NodeRoutes:
         else:
             if self._keep_problem:
                 say("info", "what is known of routes is kept for the next agent again")
-            self._kept, self._keep_problem = known, ""
+            self._kept, self._unkept, self._keep_problem = known, None, ""
 
 
 def kernel_of(node: LocalNode, kept: Known) -> PodRoutes:
