@@ -45,6 +45,12 @@ def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
     return error
 
 
+def refused_soon(calling: Callable[[], Call], code: int, *words: str) -> None:
+    """As `refused`, of a call after changes of the switch, of which an agent hears a moment later."""
+    wait_until(lambda: all(word in calling().stdout.decode() for word in words), what=f"{words} to be told")
+    refused(calling(), code, *words)
+
+
 def switch_of(node: Node) -> Switch:
     """The node's switch, which a node of the fixture `node` has."""
     assert node.switch

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import refused, row_of, succeeded, switch_of
+from tests.cni.spec import refused, refused_soon, row_of, succeeded, switch_of
 from tests.cni.test_attach_places import PROTECTING, container, listening, snapshot
 from tests.host.places import bind_over, connects, mode, mounts_at, tree
 from tests.lab.guests.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
@@ -419,8 +419,7 @@ def test_check_of_a_vm(node: Node, sandbox: str, what: str) -> None:
         case _:
             os.chown(directory, 0, 0)
             found = "uid: expected 107, found 0"
-    error = refused(called(node, "CHECK", pod, sandbox, network), 103)
-    assert found in error["msg"] + error.get("details", "")
+    refused_soon(lambda: called(node, "CHECK", pod, sandbox, network), 103, found)
     succeeded(called(node, "DEL", pod, sandbox))
     assert node.leftovers() == {}
 

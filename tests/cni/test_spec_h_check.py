@@ -10,7 +10,22 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import LEASED, OTHER, PORT, held, ipam, kill, refused, row_of, scripted, start, succeeded, switch_of, tree
+from tests.cni.spec import (
+    LEASED,
+    OTHER,
+    PORT,
+    held,
+    ipam,
+    kill,
+    refused,
+    refused_soon,
+    row_of,
+    scripted,
+    start,
+    succeeded,
+    switch_of,
+    tree,
+)
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.runtimes.runtime import netns
 
@@ -114,7 +129,7 @@ def test_078_drift(node: Node, sandbox: str, drift: str) -> None:
     succeeded(node.run("CHECK", checked, sandbox))
     for change in changes:
         change(node)
-    refused(node.run("CHECK", checked, sandbox), 103, *words)
+    refused_soon(lambda: node.run("CHECK", checked, sandbox), 103, *words)
     succeeded(node.run("DEL", network, sandbox))
 
 
