@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,8 +94,14 @@ class Veths:
         return bool(self.run("tc", "filter", "show", "dev", name, "ingress").strip())
 
     def clean(self) -> None:
-        """Delete all that is left."""
-        links = json.loads(self.run("ip", "-json", "link", "show", "type", "veth") or "[]")
-        for each in links:
-            if self.index(each["ifname"]):
-                self.delete(each["ifname"])
+        """Delete all that is left. Some of it goes at the same time, with the namespace of its other end."""
+
+        def left() -> list[str]:
+            links = json.loads(self.run("ip", "-json", "link", "show", "type", "veth") or "[]")
+            names = [each["ifname"] for each in links]
+            for name in names:
+                with suppress(subprocess.CalledProcessError):  # the next look tells
+                    self.delete(name)
+            return names
+
+        wait_until(lambda: not left(), what="no veth left")
