@@ -118,8 +118,8 @@ def ours(places: Sequence[str]) -> dict[str, Step]:
 
 
 def looking(places: Sequence[str]) -> dict[str, Step]:
-    """As `raw`, with four listings before."""
-    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast(4), routes.listed_unicast(6)
+    """As `raw`, with three listings before."""
+    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast()
     return raw(places, lambda kernel: [kernel.ask(each) for each in asked])
 
 

@@ -74,6 +74,8 @@ def test_a_batch_of_nftables(sandbox: str) -> None:
     with opened(sandbox) as entered, entered.do(lambda: Connection(codec.NETFILTER)) as kernel:
         answers = kernel.exchange(begin, table(0, codec.CREATE, "one"), table(2, 0, "absent"), end)
         assert [answer.error and answer.error.errno for answer in answers] == [None, None, errno.ENOENT, None]
+        answers = kernel.exchange(begin, table(2, 0, "absent"), table(0, codec.CREATE, "one"), end)
+        assert [answer.error and answer.error.errno for answer in answers] == [None, errno.ENOENT, None, None]
         assert kernel.ask(table(1, codec.DUMP, "")) == []
         kernel.send(begin, table(0, codec.CREATE, "one"), end)
         assert len(kernel.ask(Message(10 << 8 | 1, codec.DUMP, struct.pack("!BBH", 5, 0, 0)))) == 1

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
 from userspace_cni.base.errors import ContainerGone, DirectoryRefused, HostNamespace, NameTaken, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.base.routing import Address, Inside, Interface, PodLink, PodRoute, Wanted
+from userspace_cni.base.routing import Address, Inside, Interface, PodLink, PodRoute, Rank, RouteKey, Wanted
 from userspace_cni.host.netlink import addresses, links, routes
 from userspace_cni.host.netlink.addresses import FAMILIES
 from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
@@ -34,6 +35,8 @@ _ANSWERS: Final = 1 << 14
 _link: Final = lru_cache(_ANSWERS)(links.named)
 _address: Final = lru_cache(_ANSWERS)(addresses.read)
 _route_of: Final = lru_cache(_ANSWERS)(routes.read)
+_IP: Final = frozenset(FAMILIES.values())
+"""The kernel lists addresses and routes of every family that it has, as those of MPLS."""
 _OWN: Final = "/proc/self/ns/net"
 _FIRST: Final = "/proc/1/ns/net"
 
@@ -202,37 +205,35 @@ def _links(kernel: Connection) -> list[tuple[int, str, bool]]:
 
 
 def _asked(kernel: Connection) -> _Raw:
-    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast(4), routes.listed_unicast(6)
+    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast()
     return [kernel.ask(each) for each in asked]
 
 
 def _read(raw: _Raw) -> Inside:
-    found_links, found_addresses, *found_routes = raw
+    found_links, found_addresses, found_routes = raw
     has: dict[int, list[Interface]] = {}
     for _, payload in found_addresses:
-        if payload[0] not in FAMILIES.values():
-            continue  # the kernel lists addresses of every family that it has
+        if payload[0] not in _IP:
+            continue
         index, address = _address(payload)
         has.setdefault(index, []).append(address)
     known = {
         index: PodLink(name, index, up, tuple(has.get(index, ())))
         for index, name, up in (_link(payload) for _, payload in found_links)
     }
-    read = [_route_of(payload) for replies in found_routes for _, payload in replies]
+    listed = [(payload, _route_of(payload)) for _, payload in found_routes if payload[0] in _IP]
+    names = {each.index: each.name for each in known.values()}
     return Inside(
         {each.name: each for each in known.values()},
-        tuple(
-            PodRoute(
-                each.route.dst,
-                each.route.gw,
-                known[each.index].name if each.index in known else "",
-                each.route.priority or 0,
-                each.protocol,
-            )
-            for each in read
-            if each.route.table == routes.MAIN
-        ),
+        tuple(_pod_route(payload, names.get(each.index, "")) for payload, each in listed if each.route.table == routes.MAIN),
     )
+
+
+@lru_cache(_ANSWERS)
+def _pod_route(payload: bytes, dev: str) -> PodRoute:
+    """The route in a reply, over the device of that name."""
+    found = _route_of(payload)
+    return PodRoute(found.route.dst, found.route.gw, dev, found.route.priority or 0, found.protocol)
 
 
 # -- what changes; pure ----------------------------------------------------------------------------------------------------------
@@ -254,47 +255,48 @@ def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Co
     A route over a link that is not there is left out: `decide` has seen the same look, and has told of it.
     """
     numbers = {protocol, *former}
-    foreign = {(each.dst, each.metric) for each in inside.routes if each.protocol not in numbers}
-    first: dict[tuple[object, int], PodRoute] = {}
+    foreign = {each.rank for each in inside.routes if each.protocol not in numbers}
+    first: dict[Rank, PodRoute] = {}
     for found in inside.routes:
-        first.setdefault((found.dst, found.metric), found)
-    left = {_key(each, each.protocol): each for each in inside.routes if each.protocol in numbers}
+        first.setdefault(found.rank, found)
+    left = {(each.key, each.protocol): each for each in inside.routes if each.protocol in numbers}
     coming: list[_Change] = []
     for each in sorted(wanted, key=lambda each: -each.dst.prefixlen):
         link = inside.links.get(each.dev)
         if link is None:
             continue
-        there = left.pop(_key(each, protocol), None)
-        if there and first[there.dst, there.metric] is there:
+        there = left.pop((each.key, protocol), None)
+        if there and first[there.rank] is there:
             continue
         if there:  # another program has put its own before it since
             coming.append(_removal(inside, there))
         if each.dst.version == 4:
-            coming.append(_Change(_message(routes.put_first, link.index, each, protocol), errno.EEXIST, adds=each))
+            coming.append(_Change(_message(routes.put_first, link.index, each.key, protocol), errno.EEXIST, adds=each))
             continue
-        old = next((old for old in left.values() if (old.dst, old.metric) == (each.dst, each.metric)), None)
-        if old and (each.dst, each.metric) not in foreign:
-            del left[_key(old, old.protocol)]
-            coming.append(_Change(_message(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
+        old = next((old for old in left.values() if old.rank == each.rank), None)
+        if old and each.rank not in foreign:
+            del left[old.key, old.protocol]
+            coming.append(_Change(_message(routes.replaced, link.index, each.key, protocol), 0, adds=each, removes=old))
         else:
-            coming.append(_Change(_message(routes.put, link.index, each, protocol), 0, adds=each))
+            coming.append(_Change(_message(routes.put, link.index, each.key, protocol), 0, adds=each))
     return coming + [_removal(inside, each) for each in left.values()]
-
-
-def _key(each: Wanted | PodRoute, protocol: int) -> tuple[object, ...]:
-    return each.dst, each.dev, each.via, each.metric, protocol
 
 
 def _removal(inside: Inside, found: PodRoute) -> _Change:
     link = inside.links.get(found.dev)
     index = link.index if link else 0
-    return _Change(_message(routes.removed, index, found, found.protocol), errno.ESRCH, removes=found)
+    return _Change(_message(routes.removed, index, found.key, found.protocol), errno.ESRCH, removes=found)
 
 
 @lru_cache(_ANSWERS)
-def _message(make: Callable[[int, Route, int], Message], index: int, each: Wanted | PodRoute, protocol: int) -> Message:
+def _message(make: Callable[[int, Route, int], Message], index: int, key: RouteKey, protocol: int) -> Message:
     """What has `make` done with the route; pods have most of theirs in common."""
-    return make(index, Route(each.dst, each.via, priority=each.metric or None), protocol)
+    (version, network, length, metric), _, via = key
+    if version == 4:
+        dst, hop = IPv4Network((network, length)), IPv4Address(via) if via >= 0 else None
+        return make(index, Route(dst, hop, priority=metric or None), protocol)
+    dst6, hop6 = IPv6Network((network, length)), IPv6Address(via) if via >= 0 else None
+    return make(index, Route(dst6, hop6, priority=metric or None), protocol)
 
 
 def _outcome(inside: Inside, changes: Sequence[_Change], answers: Sequence[Answer]) -> Outcome:

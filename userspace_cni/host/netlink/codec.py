@@ -1,4 +1,4 @@
-"""Messages, attributes, and a connection on which several messages are sent at once and each is answered.
+"""Messages, attributes, and a connection on which several messages are sent at once, with what came of each.
 
 A message is handled before its send returns, and one send is one system call: a killed process leaves all of its messages done or
 none. One that the kernel refuses does not stop those after it, but in a batch of nfnetlink. Source: netlink(7), RFC 3549.
@@ -11,7 +11,7 @@ import itertools
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import byteorder
@@ -64,7 +64,7 @@ _NOTICES: Final = 1 << 20
 class Message:
     """One request. `payload`: the header of its family and its attributes; `flags` beside REQUEST and ACK.
 
-    `silent`: it is not answered unless it fails, as the messages around a batch of nfnetlink; its failure is that of the whole.
+    `silent`: not to be acknowledged, as the messages around a batch of nfnetlink; its failure is that of the whole.
     """
 
     type: int
@@ -127,8 +127,8 @@ class Connection:
         """Send the messages in one system call, and return what came of each. Raises OSError when the exchange itself fails."""
         numbered = dict(zip(self._numbers, messages, strict=False))
         answers = {number: Answer() for number in numbered}
-        self._socket.send(b"".join(_packed(number, each) for number, each in numbered.items()))
-        awaited = {number for number, each in numbered.items() if not each.silent}
+        awaited = _awaited(numbered)
+        self._socket.send(b"".join(_packed(number, each, acknowledged=number in awaited) for number, each in numbered.items()))
         while awaited:
             for number, kind, flags, payload in _messages(self._received()):
                 if number not in answers:
@@ -136,7 +136,7 @@ class Connection:
                 answer = answers[number]
                 if kind in (_ERROR, _DONE):
                     answer.error = answer.error or _error(flags, payload)
-                    if answer.error and number not in awaited:
+                    if answer.error and numbered[number].silent:
                         raise answer.error
                     awaited.discard(number)
                 else:
@@ -231,8 +231,18 @@ def as_u32(value: bytes | None) -> int:
     return int.from_bytes((value or b"")[:4], byteorder)
 
 
-def _packed(number: int, message: Message) -> bytes:
-    flags = message.flags | _REQUEST | (0 if message.silent else _ACK)
+def _awaited(numbered: Mapping[int, Message]) -> set[int]:
+    """Those of an exchange whose answers tell that all have been handled: the last one, and listings, which go on by themselves.
+
+    The kernel handles messages in order, and answers those that it refuses in any case: an acknowledgement of each other one
+    would only be read and thrown away.
+    """
+    ending = [number for number, each in numbered.items() if not each.silent][-1:]
+    return {*ending, *(number for number, each in numbered.items() if each.flags & DUMP == DUMP)}
+
+
+def _packed(number: int, message: Message, *, acknowledged: bool) -> bytes:
+    flags = message.flags | _REQUEST | (_ACK if acknowledged else 0)
     length = _HEADER.size + len(message.payload)
     return _HEADER.pack(length, message.type, flags, number, 0) + message.payload + bytes(-length % 4)
 

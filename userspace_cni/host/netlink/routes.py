@@ -127,9 +127,9 @@ def listed(version: int, index: int) -> Message:
     return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0, 0, 0) + u32(_OIF, index))
 
 
-def listed_unicast(version: int) -> Message:
-    """Ask for the unicast routes of that version of IP in the main table."""
-    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, MAIN, 0, 0, _UNICAST, 0))
+def listed_unicast() -> Message:
+    """Ask for the unicast routes in the main table: those of IPv4, those of IPv6, and of whatever else the kernel routes."""
+    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(0, 0, 0, 0, MAIN, 0, 0, _UNICAST, 0))
 
 
 def way_to(address: IPv4Address | IPv6Address) -> Message:
