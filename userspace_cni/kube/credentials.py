@@ -39,6 +39,8 @@ REQUEST_LIMIT_S = 10.0
 ANSWER_LIMIT = 8 << 20
 """Bytes of one answer, and of one line of a stream."""
 
+_SAID_MAX: Final = 1000
+"""Characters of what a server says."""
 MERGE_PATCH: Final = "application/merge-patch+json"
 """RFC 7386."""
 APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -70,6 +72,12 @@ class Answer:
 
     status: int
     body: dict[str, Any]
+
+    @property
+    def said(self) -> str:
+        """What the server says of a refusal (`message` of a Status), for the end of a sentence: with a colon, or ""."""
+        said = self.body.get("message")
+        return f": {' '.join(said.split())[:_SAID_MAX]}" if isinstance(said, str) and said.strip() else ""
 
     def close(self) -> None:
         """Do nothing: the answer was read whole."""

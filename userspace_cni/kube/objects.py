@@ -117,15 +117,15 @@ class Objects:
             raise Conflict(f"{what}: another writer was first (409)", "read it again")
         if answer.status in (401, 403):
             needed = f"the account needs the verb {verb} on {resource.title}"
-            raise ObjectRefused(f"{what}: not allowed ({answer.status}) with {account}", needed)
+            raise ObjectRefused(f"{what}: not allowed ({answer.status}) with {account}{answer.said}", needed)
         if answer.status == 404:
             raise ObjectRefused(f"{what}: there is no such object, or no such resource (404)", "kubectl get crd")
         if answer.status in (400, 422):
             raise ObjectRefused(
-                f"{what}: the object is not valid by the server's schema ({answer.status})",
+                f"{what}: the object is not valid by the server's schema ({answer.status}){answer.said}",
                 "is the schema of deploy/cluster older?",
             )
-        raise ObjectRefused(f"{what}: unexpected answer {answer.status}", f"does {account} name an API server?")
+        raise ObjectRefused(f"{what}: unexpected answer {answer.status}{answer.said}", f"does {account} name an API server?")
 
 
 def _as_manager(manager: str, *, force: bool) -> str:

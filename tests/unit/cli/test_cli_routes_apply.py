@@ -106,7 +106,7 @@ def test_what_the_server_would_refuse(api: ApiServer, apply: Apply, tmp_path: Pa
     assert (result.exit_code, states(result)["taken"], stored(api)["taken"]) == (0, "changed", before["taken"])
     api.faults.append(Fault("PATCH", status=422, times=1))
     result = apply(route("good"), options=("--dry-run", "--json"))
-    assert (result.exit_code, "422" in json.loads(result.stdout)["routes"][0]["details"][0]) == (1, True)
+    assert (result.exit_code, "(422): injected" in json.loads(result.stdout)["routes"][0]["details"][0]) == (1, True)
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])

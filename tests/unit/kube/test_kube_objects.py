@@ -12,6 +12,7 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import define_all
 from userspace_cni.base.errors import Conflict, InvalidConfig, ObjectRefused, Unavailable
 from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.credentials import Answer
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import LEASES, NODE_STATES, NODES, PROVIDER_NETWORKS, SUBNETS, VLANS
 
@@ -131,11 +132,29 @@ def test_what_is_not_there_and_what_is_not_valid(api: ApiServer, objects: Object
     assert objects.get(VLANS, "blue") is None
     with pytest.raises(ObjectRefused, match="no such object"):
         objects.merge(VLANS, "blue", {})
-    with pytest.raises(ObjectRefused, match="not valid"):
+    with pytest.raises(ObjectRefused, match=r"not valid by the server's schema \(422\): Vlan is invalid: .*id"):
         objects.create(VLANS, "blue", {"spec": {"id": "x"}})
     api.faults.append(Fault(status=404))
     with pytest.raises(ObjectRefused, match="no such resource"):
         objects.list(VLANS)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            {"message": 'admission webhook "no.example" denied\n the request'},
+            ': admission webhook "no.example" denied the request',
+        ),
+        ({"message": "x" * 5000}, f": {'x' * 1000}"),
+        ({"message": " \n"}, ""),
+        ({"message": 5}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_a_server_says(body: dict[str, Any], said: str) -> None:
+    """Its own words are repeated, in one line, and only so many of them."""
+    assert Answer(403, body).said == said
 
 
 @pytest.mark.parametrize("name", ["", "../nodes", "A", "a/b", "a?b", "-", "x" * 254])
