@@ -106,13 +106,12 @@ class DirectoryWatch(Listener):
         try:
             self._begun()
             self._changed()
-            while self._waited(fd):
+            # looked at before each wait: it may have come, or become another one, since it was looked at first
+            while listened_to and self._identity() == listened_to and self._waited(fd):
                 with suppress(BlockingIOError):
                     while os.read(fd, _READ):
                         pass
                 self._changed()
-                if self._identity() != listened_to:
-                    return
         finally:
             os.close(fd)
 

@@ -172,13 +172,34 @@ def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.Monkey
     try:
         (tmp_path / "results").mkdir()
         eventually(lambda: bool(told))
+        before = len(told)
         (tmp_path / "results").rename(tmp_path / "former")
         (tmp_path / "results").mkdir()
-        before = len(told)
-        eventually(lambda: len(told) > before)
+        eventually(lambda: len(told) >= before + 2)  # the former one goes; the other one is listened to
         before = len(told)
         written(tmp_path, "one", entry())
         eventually(lambda: len(told) > before)
+    finally:
+        watch.stop()
+
+
+def test_a_directory_that_comes_just_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was absent when its identity was looked at, and there when it was listened to: its end is noticed, too."""
+    inotify = paths.inotify
+
+    def made_and_listened_to(directory: str) -> int:
+        Path(directory).mkdir(exist_ok=True)
+        return inotify(directory)
+
+    monkeypatch.setattr("userspace_cni.host.listening.paths.inotify", made_and_listened_to)
+    told: list[int] = []
+    watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")
+    watch.start()
+    try:
+        eventually(lambda: bool(told))
+        before = len(told)
+        (tmp_path / "results").rename(tmp_path / "former")
+        eventually(lambda: len(told) >= before + 2)
     finally:
         watch.stop()
 
