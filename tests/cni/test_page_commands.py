@@ -20,8 +20,8 @@ from userspace_cni.controller.metrics import Metrics
 pytestmark = pytest.mark.timeout(300)
 
 README = PAGES[0]
-NETWORK, METRICS, SWITCH, PORTS, LIMITS, GATEWAYS = (
-    ROOT / "docs" / f"{name}.md" for name in ("network", "metrics", "ovs-dpdk", "ports", "limits", "node-network")
+NETWORK, METRICS, SWITCH, PORTS, LIMITS, GATEWAYS, ROUTES = (
+    ROOT / "docs" / f"{name}.md" for name in ("network", "metrics", "ovs-dpdk", "ports", "limits", "node-network", "routes")
 )
 ELSEWHERE = {
     ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py",
@@ -160,6 +160,11 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
     if page == SWITCH:
         assert 'true\n"DPDK ' in "".join(told.values())
         assert re.search(r"^br0 +forwards ", "".join(told.values()), re.MULTILINE)
+    if page == ROUTES:
+        *_, applied, given_back = told.values()
+        default = r"^default via \S+ dev (\w+) proto (\w+) ?$"
+        assert re.findall(default, applied, re.MULTILINE) == [("eth1", "148"), ("eth0", "static")]
+        assert re.findall(default, given_back, re.MULTILINE) == [("eth0", "static")]
     if page == METRICS:
         [exposed] = told.values()
         known, of_controller = map(

@@ -94,17 +94,27 @@ class DirectoryWatch(Listener):
         super().__init__("directory-watch", f"watching {what}", f"changes of {what} are noticed by the passes alone")
         self._changed = changed
         self._directory = directory
+        self._what = what
         self._root = root
+        self._awaits = False
+        """Whether it is told that there is no such directory."""
 
     def _listen(self) -> None:
         """Listen until the end, or until the directory is another one."""
         try:
             listened_to = self._identity()
             fd = paths.inotify(self._root.path(self._directory))
+        except FileNotFoundError:
+            if not self._awaits:
+                say("info", f"{self._directory}, for {self._what}, is not there: it is listened to once it is")
+            self._awaits = True
+            self._ending.wait(AGAIN_S)
+            return
         except (OSError, DirectoryRefused) as error:
             raise Unavailable(f"listening to changes of {self._directory}: {error}", "it is tried again") from error
         try:
             self._begun()
+            self._awaits = False
             self._changed()
             # looked at before each wait: it may have come, or become another one, since it was looked at first
             while listened_to and self._identity() == listened_to and self._waited(fd):

@@ -163,15 +163,17 @@ def test_changes_are_told(directory: Path, changes: list[int]) -> None:
     eventually(lambda: len(changes) > before)
 
 
-def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is listened to once it is there, and the one that takes its place, too."""
+def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is listened to once it is there, and the one that takes its place, too; that there is none is told once, as no fault."""
     monkeypatch.setattr("userspace_cni.host.listening.AGAIN_S", 0.02)
     told: list[int] = []
     watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")
     watch.start()
     try:
+        eventually(lambda: "level=info" in capfd.readouterr().err)
         (tmp_path / "results").mkdir()
         eventually(lambda: bool(told))
+        assert capfd.readouterr().err == ""
         before = len(told)
         (tmp_path / "results").rename(tmp_path / "former")
         (tmp_path / "results").mkdir()
