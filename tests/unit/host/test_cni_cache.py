@@ -193,6 +193,7 @@ def test_a_directory_that_comes_just_now(tmp_path: Path, monkeypatch: pytest.Mon
         Path(directory).mkdir(exist_ok=True)
         return inotify(directory)
 
+    monkeypatch.setattr("userspace_cni.host.listening.AGAIN_S", 0.02)
     monkeypatch.setattr("userspace_cni.host.listening.paths.inotify", made_and_listened_to)
     told: list[int] = []
     watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")
