@@ -119,7 +119,7 @@ def ours(places: Sequence[str]) -> dict[str, Step]:
 
 def looking(places: Sequence[str]) -> dict[str, Step]:
     """As `raw`, with three listings before."""
-    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast()
+    asked = links.listed_shortly(), addresses.listed(0), routes.listed_main()
     return raw(places, lambda kernel: [kernel.ask(each) for each in asked])
 
 

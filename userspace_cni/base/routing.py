@@ -3,7 +3,7 @@ and the Route resource's side share. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -50,11 +50,19 @@ class _Keyed:
         return self.rank, self.dev, -1 if self.via is None else int(self.via)
 
 
+def leading_to(dst: Network) -> str:
+    """A destination as ip(8) shows it."""
+    return str(dst) if dst.prefixlen else "default"
+
+
 @dataclass(frozen=True)
 class PodRoute(_Keyed):
-    """A unicast route of the main table. `via` None: on the link. `metric`: 0 for IPv4 without one, 1024 for such of IPv6.
+    """A route of the main table, for packets of any source and TOS. `via` None: on the link. `metric`: 0 for IPv4 without one,
+    1024 for such of IPv6.
 
-    `protocol`: RTPROT_*, whose it is. `dev` "": over several links, or one that has gone.
+    `protocol`: RTPROT_*, whose it is. `dev` "": it is none to one next hop of its own version of IP: over several links, say, or
+    a blackhole; or its link has gone. `onlink`: its next hop counts as one on the link. `hops`: device and next hop of each of
+    those of a route of IPv6 to several, which may be several programs' routes: the kernel shows the first one's protocol alone.
     """
 
     dst: Network
@@ -62,6 +70,16 @@ class PodRoute(_Keyed):
     dev: str
     metric: int
     protocol: int
+    onlink: bool = False
+    hops: tuple[tuple[str, Address], ...] = ()
+
+    def is_of(self, protocols: Collection[int]) -> bool:
+        """Whether it has one of these numbers of ours, and is one that we could have made, or has such a one in it."""
+        return self.protocol in protocols and bool(self.dev or self.hops)
+
+    def __str__(self) -> str:
+        """As ip(8) shows it, short."""
+        return str(Wanted(self.dst, self.dev, self.via)) if self.dev else f"{leading_to(self.dst)}, not to one next hop"
 
 
 @dataclass(frozen=True)
@@ -71,20 +89,35 @@ class Inside:
     links: Mapping[str, PodLink] = field(default_factory=dict)
     routes: tuple[PodRoute, ...] = ()
 
-    def others(self, protocol: int) -> tuple[PodRoute, ...]:
+    def ours(self, *protocols: int) -> tuple[PodRoute, ...]:
+        """The routes of ours, which have one of these numbers."""
+        return tuple(each for each in self.routes if each.is_of(protocols))
+
+    def others(self, *protocols: int) -> tuple[PodRoute, ...]:
         """The routes of other programs."""
-        return tuple(each for each in self.routes if each.protocol != protocol)
+        return tuple(each for each in self.routes if not each.is_of(protocols))
 
 
 @dataclass(frozen=True)
 class Wanted(_Keyed):
-    """A route of ours that a pod is to have. `metric` 0 for IPv4: ours stands before another one, and wins."""
+    """A route of ours that a pod is to have. `metric` 0 for IPv4: ours stands before another one, and wins.
+
+    `onlink`: its next hop is on the link, whatever other routes say. `kept`: without it the default route must not come.
+    """
 
     dst: Network
     dev: str
     via: Address | None = None
     metric: int = 0
+    onlink: bool = False
+    kept: bool = False
+
+    @property
+    def order(self) -> tuple[bool, bool, int, Rank]:
+        """The order in which routes are made: long prefixes first, those on the link before those whose next hops are reached by
+        them, and default routes last."""
+        return not self.dst.prefixlen, self.via is not None, -self.dst.prefixlen, self.rank
 
     def __str__(self) -> str:
-        to = "default" if not self.dst.prefixlen else str(self.dst)
-        return f"{to}{f' via {self.via}' if self.via else ''} dev {self.dev}"
+        via = f" via {self.via}" if self.via else ""
+        return f"{leading_to(self.dst)}{via} dev {self.dev}{' onlink' if self.onlink else ''}"

@@ -2,7 +2,8 @@
 
 The namespace itself is the record: what carries our protocol number there is ours, and nothing else is ever changed or removed. A
 namespace is opened, proven, worked in and closed again within one call: a socket that is kept would keep a deleted namespace and
-its links alive. All changes of one pod are sent at once, so that a process that is killed has made all of them or none.
+its links alive. What changes is sent in an order in which a process may be killed between any two sends: what is to be there
+first, a default route once all is there that must stay with the former one, and then what goes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -22,17 +23,17 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.routing import Address, Inside, Interface, PodLink, PodRoute, Rank, RouteKey, Wanted
 from userspace_cni.host.netlink import addresses, links, routes
 from userspace_cni.host.netlink.addresses import FAMILIES
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
-from userspace_cni.host.netlink.routes import Route
+from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Connection, Message
+from userspace_cni.host.netlink.routes import FoundRoute, Route
 from userspace_cni.host.netns import Netns, opened_pod
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
 _FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route show table all, in the pod"
 LISTED_MAX: Final = 1 << 15
 """Links, addresses or routes that a pod may have: who may change its network could fill our memory with them."""
-_ANSWERS: Final = 1 << 14
-"""Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again."""
-_link: Final = lru_cache(_ANSWERS)(links.named)
+_ANSWERS: Final = 1 << 12
+"""Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again. Not those about
+links, which differ from time to time in what is not read."""
 _address: Final = lru_cache(_ANSWERS)(addresses.read)
 _route_of: Final = lru_cache(_ANSWERS)(routes.read)
 _IP: Final = frozenset(FAMILIES.values())
@@ -139,14 +140,10 @@ class PodRoutes:
             if self._settled.get(place.sandbox) == (inside, wanted):
                 return Outcome(inside)
             changes = _changes(inside, wanted, self.protocol, self.former)
-            answers = [
-                answer
-                for start in range(0, len(changes), EXCHANGE_MAX)
-                for answer in kernel.exchange(*(each.message for each in changes[start : start + EXCHANGE_MAX]))
-            ]
+            done = _made(kernel, changes)
         if not changes:
             self._settled[place.sandbox] = inside, wanted
-        return _outcome(inside, changes, answers)
+        return _outcome(inside, done)
 
     def way_to(self, place: Place, address: Address) -> Way:
         """How the namespace reaches the address now. Raises as `converge`."""
@@ -164,7 +161,7 @@ class PodRoutes:
     def _without_former(self, inside: Inside) -> Inside:
         if not self.former:
             return inside
-        return replace(inside, routes=tuple(each for each in inside.routes if each.protocol not in self.former))
+        return replace(inside, routes=inside.others(*self.former))
 
     def _inside(self, place: Place, kernel: Connection) -> Inside:
         raw = _asked(kernel)
@@ -205,7 +202,7 @@ def _links(kernel: Connection) -> list[tuple[int, str, bool]]:
 
 
 def _asked(kernel: Connection) -> _Raw:
-    asked = links.listed_shortly(), addresses.listed(0), routes.listed_unicast()
+    asked = links.listed_shortly(), addresses.listed(0), routes.listed_main()
     return [kernel.ask(each) for each in asked]
 
 
@@ -219,13 +216,17 @@ def _read(raw: _Raw) -> Inside:
         has.setdefault(index, []).append(address)
     known = {
         index: PodLink(name, index, up, tuple(has.get(index, ())))
-        for index, name, up in (_link(payload) for _, payload in found_links)
+        for index, name, up in (links.named(payload) for _, payload in found_links)
     }
-    listed = [(payload, _route_of(payload)) for _, payload in found_routes if payload[0] in _IP]
     names = {each.index: each.name for each in known.values()}
+    listed = [(payload, _route_of(payload)) for _, payload in found_routes if payload[0] in _IP]
     return Inside(
         {each.name: each for each in known.values()},
-        tuple(_pod_route(payload, names.get(each.index, "")) for payload, each in listed if each.route.table == routes.MAIN),
+        tuple(
+            _pod_route(payload, names.get(each.index, "")) if each.is_plain else _other_route(each, names)
+            for payload, each in listed
+            if each.route.table == routes.MAIN and not each.is_for_some
+        ),
     )
 
 
@@ -233,7 +234,14 @@ def _read(raw: _Raw) -> Inside:
 def _pod_route(payload: bytes, dev: str) -> PodRoute:
     """The route in a reply, over the device of that name."""
     found = _route_of(payload)
-    return PodRoute(found.route.dst, found.route.gw, dev, found.route.priority or 0, found.protocol)
+    given = found.route
+    return PodRoute(given.dst, given.gw, dev, given.priority or 0, found.protocol, given.onlink)
+
+
+def _other_route(found: FoundRoute, names: Mapping[int, str]) -> PodRoute:
+    """One that is not to one next hop."""
+    hops = tuple((names.get(index, ""), via) for index, via in found.hops) if found.route.dst.version == 6 else ()
+    return PodRoute(found.route.dst, None, "", found.route.priority or 0, found.protocol, hops=hops)
 
 
 # -- what changes; pure ----------------------------------------------------------------------------------------------------------
@@ -248,20 +256,20 @@ class _Change(NamedTuple):
 
 
 def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Collection[int]) -> list[_Change]:
-    """What makes ours those that are wanted: first what comes, from long prefixes to short, then what goes.
+    """What makes ours those that are wanted: first what comes, in the order of `Wanted.order`, then what goes.
 
     Ours are those with any of the numbers; those that are wanted have the first one.
 
     A route over a link that is not there is left out: `decide` has seen the same look, and has told of it.
     """
-    numbers = {protocol, *former}
-    foreign = {each.rank for each in inside.routes if each.protocol not in numbers}
+    numbers = (protocol, *former)
+    foreign = {each.rank for each in inside.others(*numbers)}
     first: dict[Rank, PodRoute] = {}
     for found in inside.routes:
         first.setdefault(found.rank, found)
-    left = {(each.key, each.protocol): each for each in inside.routes if each.protocol in numbers}
+    left = {(each.key, each.protocol): each for each in inside.ours(*numbers)}
     coming: list[_Change] = []
-    for each in sorted(wanted, key=lambda each: -each.dst.prefixlen):
+    for each in sorted(wanted, key=lambda each: each.order):
         link = inside.links.get(each.dev)
         if link is None:
             continue
@@ -269,44 +277,91 @@ def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Co
         if there and first[there.rank] is there:
             continue
         if there:  # another program has put its own before it since
-            coming.append(_removal(inside, there))
+            coming += _removals(inside, there)
         if each.dst.version == 4:
-            coming.append(_Change(_message(routes.put_first, link.index, each.key, protocol), errno.EEXIST, adds=each))
+            coming.append(_Change(_put(routes.put_first, link.index, each, protocol), errno.EEXIST, adds=each))
             continue
         old = next((old for old in left.values() if old.rank == each.rank), None)
-        if old and each.rank not in foreign:
+        if old:
             del left[old.key, old.protocol]
-            coming.append(_Change(_message(routes.replaced, link.index, each.key, protocol), 0, adds=each, removes=old))
-        else:
-            coming.append(_Change(_message(routes.put, link.index, each.key, protocol), 0, adds=each))
-    return coming + [_removal(inside, each) for each in left.values()]
+        if old and not old.hops and each.rank not in foreign:
+            coming.append(_Change(_put(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
+            continue
+        if old:  # another program's next hops may be with it, which would be replaced, too
+            coming += _removals(inside, old)
+        coming.append(_Change(_put(routes.put, link.index, each, protocol), 0, adds=each))
+    return coming + [change for each in left.values() for change in _removals(inside, each)]
 
 
-def _removal(inside: Inside, found: PodRoute) -> _Change:
+def _removals(inside: Inside, found: PodRoute) -> list[_Change]:
+    """What removes the route: of one to several next hops those of our number, which the kernel compares for each."""
+    if found.hops:
+        hops = [replace(found, dev=dev, via=via, hops=()) for dev, via in found.hops]
+        return [change for each in hops for change in _removals(inside, each)]
     link = inside.links.get(found.dev)
     index = link.index if link else 0
-    return _Change(_message(routes.removed, index, found.key, found.protocol), errno.ESRCH, removes=found)
+    return [_Change(_message(routes.removed, index, found.key, found.protocol), errno.ESRCH, removes=found)]
+
+
+def _put(make: Callable[[int, Route, int], Message], index: int, wanted: Wanted, protocol: int) -> Message:
+    return _message(make, index, wanted.key, protocol, wanted.onlink)
 
 
 @lru_cache(_ANSWERS)
-def _message(make: Callable[[int, Route, int], Message], index: int, key: RouteKey, protocol: int) -> Message:
+def _message(
+    make: Callable[[int, Route, int], Message], index: int, key: RouteKey, protocol: int, onlink: bool = False
+) -> Message:
     """What has `make` done with the route; pods have most of theirs in common."""
     (version, network, length, metric), _, via = key
     if version == 4:
         dst, hop = IPv4Network((network, length)), IPv4Address(via) if via >= 0 else None
-        return make(index, Route(dst, hop, priority=metric or None), protocol)
+        return make(index, Route(dst, hop, priority=metric or None, onlink=onlink), protocol)
     dst6, hop6 = IPv6Network((network, length)), IPv6Address(via) if via >= 0 else None
-    return make(index, Route(dst6, hop6, priority=metric or None), protocol)
+    return make(index, Route(dst6, hop6, priority=metric or None, onlink=onlink), protocol)
 
 
-def _outcome(inside: Inside, changes: Sequence[_Change], answers: Sequence[Answer]) -> Outcome:
-    done = [
-        (change, "" if answer.error is None or answer.error.errno == change.passes else answer.error.strerror)
-        for change, answer in zip(changes, answers, strict=True)
-    ]
+# -- making it so ----------------------------------------------------------------------------------------------------------------
+
+
+class _Done(NamedTuple):
+    """What came of a change. `why` not: "" where it is so now. `by_us`: it was not so before."""
+
+    change: _Change
+    why: str
+    by_us: bool = False
+
+
+def _made(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
+    """Make the changes. A default route is not made where the kernel has refused one that must stay with the former default."""
+    start = next((number for number, each in enumerate(changes) if _is_default(each)), len(changes))
+    if not any(each.adds and each.adds.kept for each in changes[:start]):
+        start = len(changes)
+    done = _sent(kernel, changes[:start])
+    lacking = {adds.dst.version: adds for each in done if each.why and (adds := each.change.adds) and adds.kept}
+    held = [each for each in changes[start:] if _is_default(each) and each.adds and each.adds.dst.version in lacking]
+    done += [_Done(each, f"not made, for {lacking[each.adds.dst.version]} is refused") for each in held if each.adds]
+    return done + _sent(kernel, [each for each in changes[start:] if each not in held])
+
+
+def _is_default(change: _Change) -> bool:
+    return change.adds is not None and not change.adds.dst.prefixlen
+
+
+def _sent(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
+    done = []
+    for start in range(0, len(changes), EXCHANGE_MAX):
+        batch = changes[start : start + EXCHANGE_MAX]
+        for change, answer in zip(batch, kernel.exchange(*(each.message for each in batch)), strict=True):
+            error = answer.error
+            why = "" if error is None or error.errno == change.passes else error.strerror or str(error)
+            done.append(_Done(change, why, by_us=error is None))
+    return done
+
+
+def _outcome(inside: Inside, done: Sequence[_Done]) -> Outcome:
     return Outcome(
         inside,
-        tuple(change.adds for change, why in done if change.adds and not why),
-        tuple(change.removes for change, why in done if change.removes and not why),
-        tuple(f"{change.adds or change.removes}: {why}" for change, why in done if why),
+        tuple(each.change.adds for each in done if each.change.adds and not each.why),
+        tuple(each.change.removes for each in done if each.change.removes and each.by_us),
+        tuple(f"{each.change.adds or each.change.removes}: {each.why}" for each in done if each.why),
     )

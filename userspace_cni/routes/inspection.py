@@ -87,7 +87,7 @@ class Explained:
     def notes(self) -> tuple[str, ...]:
         """What is to be known beside; also that the kernel does not go by the table in which the routes are."""
         now = self.explanation.now
-        if self.way and self.way.dev and now and self.way.dev != now.dev:
+        if self.way and self.way.dev and now and now.dev and self.way.dev != now.dev:
             other = "the kernel goes by another table: a rule of the pod's decides (ip rule, in the pod)"
             return (*self.explanation.notes, other)
         return self.explanation.notes
@@ -141,8 +141,7 @@ class Inspector:
             except UserspaceError as error:
                 yield Holding(located, (), str(error))
             else:
-                numbers = {self._kernel.protocol, *self._kernel.former}
-                yield Holding(located, tuple(each for each in inside.routes if each.protocol in numbers))
+                yield Holding(located, inside.ours(self._kernel.protocol, *self._kernel.former))
 
     def take_out(self, holdings: Iterable[Holding]) -> dict[str, str]:
         """Remove every route of ours from these sandboxes; the ids of those in which some are left, and why."""
@@ -303,17 +302,12 @@ def described(drifts: Sequence[Inspected]) -> list[dict[str, Any]]:
             "source": each.visited.located.source,
             "wanted": len(each.visited.resolved.wanted),
             "missing": [_asked(each, wanted) for wanted in each.drift.missing] if each.drift else [],
-            "extra": [shown(route) for route in each.drift.extra] if each.drift else [],
-            "behind": [{"route": shown(route), "protocol": route.protocol} for route in each.drift.behind] if each.drift else [],
+            "extra": [str(route) for route in each.drift.extra] if each.drift else [],
+            "behind": [{"route": str(route), "protocol": route.protocol} for route in each.drift.behind] if each.drift else [],
             "problem": each.visited.problem,
         }
         for each in drifts
     ]
-
-
-def shown(route: PodRoute) -> str:
-    """The route as ip(8) shows it, short."""
-    return str(Wanted(route.dst, route.dev or "?", route.via))
 
 
 def _asked(inspected: Inspected, wanted: Wanted) -> dict[str, str]:

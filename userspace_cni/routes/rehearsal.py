@@ -14,7 +14,7 @@ from userspace_cni.routes.values import is_link_local6
 
 
 class Way(NamedTuple):
-    """How the kernel sends a packet. `is_ours`: by a route of ours."""
+    """How the kernel sends a packet. `is_ours`: by a route of ours. `dev`: as of PodRoute."""
 
     dst: Network
     dev: str
@@ -22,7 +22,7 @@ class Way(NamedTuple):
     is_ours: bool
 
     def __str__(self) -> str:
-        return str(Wanted(self.dst, self.dev, self.via))
+        return str(PodRoute(self.dst, self.via, self.dev, 0, 0))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: In
         lo = Way(target, "lo", None, is_ours=False)
         return Explanation(target, None, lo, lo, ("it is the pod's own address: no packet to it leaves the pod",))
     others = [(each, False) for each in inside.others(protocol)]
-    now = _way(target, [(each, each.protocol == protocol) for each in inside.routes])
+    now = _way(target, [(each, each.is_of((protocol,))) for each in inside.routes])
     ours = [(PodRoute(each.dst, each.via, each.dev, each.metric, protocol), True) for each in resolved.routes]
     then = _way(target, [*ours, *others])
     reasoned = next((each for each in resolved.wanted if then and then.is_ours and each.wanted.dst == then.dst), None)
@@ -90,7 +90,7 @@ def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: In
 def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Drift:
     """What the namespace lacks, has too much of ours, and has of others behind ours."""
     wanted = {(each.dst, each.dev, each.via, each.metric): each for each in resolved.routes}
-    ours = [each for each in inside.routes if each.protocol == protocol]
+    ours = inside.ours(protocol)
     there = {(each.dst, each.dev, each.via, each.metric) for each in ours}
     destinations = {each.dst for each in resolved.routes}
     return Drift(

@@ -6,7 +6,7 @@ or take and send nowhere, is found here, by name, before it is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
 from userspace_cni.routes.facts import Cluster
 from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, Table, host, prefix
-from userspace_cni.routes.rules import Asked, Claim, Told, order
+from userspace_cni.routes.rules import Asked, Claim, Told
 from userspace_cni.routes.values import is_link_local6
 
 PROTOCOL: Final = 148
@@ -97,10 +97,7 @@ class _Pass:
     def resolved(self, cluster: Cluster) -> Resolved:
         """All of it."""
         hiding = self._hiding()
-        for first in self._asked.claims:
-            claim = self._possible(first)
-            if claim is None:
-                continue
+        for claim in _near_first([claim for first in self._asked.claims if (claim := self._possible(first))]):
             via, how = self._gateway(claim)
             if via is not None and (why := self._unreachable(claim.dev, via)):
                 self._refuse(claim, why)
@@ -120,7 +117,7 @@ class _Pass:
             self._wanted.append((claim.prefix, Reasoned(wanted, claim.route, how)))
             if claim.dev in self._tables:
                 self._leads(claim.dev, claim.prefix, via)
-        made = tuple(each for _, each in self._wanted)
+        made = tuple(sorted((each for _, each in self._wanted), key=lambda each: each.wanted.order))
         told = tuple(self._skipped), tuple(self._refusals), tuple(self._overridden), tuple(self._conflicts)
         return Resolved(made, *told)
 
@@ -228,7 +225,7 @@ class _Pass:
                 self._refuse(claim, f"it is a subnet of {kernels[0].dev}, whose route is the kernel's own")
             return False
         if not claim.gates.override:
-            self._refuse(claim, f"another route to it is there, {_shown(same[0])}, and the gate override is false")
+            self._refuse(claim, f"another route to it is there, {same[0]}, and the gate override is false")
             return False
         first, ours = min(map(effective_metric, same)), self._metrics[claim.prefix.version]
         if claim.prefix.version == IPV6 and first <= ours:
@@ -261,13 +258,20 @@ class _Pass:
         if former is None or (former.dev, former.via) == (default.dev, default.via):
             return True
         kept = self._kept(claim, former, cluster)
-        if kept and not former.dev:
-            self._refuse(claim, f"the former default route goes over several links, so {kept[0][0]} cannot stay with it")
+        if not kept:
+            return True
+        if not former.dev:
+            self._refuse(
+                claim, f"the former default route is not to one next hop of its own, so {kept[0][0]} cannot stay with it"
+            )
             return False
         link = self._links.get(former.dev)
-        if kept and link is not None and link.up:
-            self._wanted += kept
-            self._wanted.sort(key=lambda each: order(each[0]))
+        if link is None or not link.up:
+            return True
+        if former.via is not None and not former.onlink and (why := self._unreachable(former.dev, former.via)):
+            self._refuse(claim, f"{kept[0][0]} cannot stay with the former default route: {why}")
+            return False
+        self._wanted += kept
         return True
 
     def _kept(self, claim: Claim, former: PodRoute, cluster: Cluster) -> list[tuple[Prefix, Reasoned]]:
@@ -281,7 +285,7 @@ class _Pass:
             best = self._all.best(need.prefix)
             if best is None or best[0].is_default:
                 taken.add(need.prefix, None)
-                wanted = Wanted(need.dst, former.dev, former.via, self._metrics[version])
+                wanted = Wanted(need.dst, former.dev, former.via, self._metrics[version], former.onlink, kept=True)
                 kept.append((need.prefix, Reasoned(wanted, claim.route, f"kept with the former default route: {need.what}")))
         return kept
 
@@ -311,6 +315,9 @@ class _Source:
         return found.via, f"derived: the pod's route to {found.dst} by {self._dev} is {by}"
 
 
-def _shown(route: PodRoute) -> str:
-    """The route as ip(8) shows it, short."""
-    return str(Wanted(route.dst, route.dev, route.via))
+def _near_first(claims: Sequence[Claim]) -> Iterator[Claim]:
+    """The claims in the order in which their routes are made (`Wanted.order`)."""
+    far = [each.via is not None or each.derive for each in claims]
+    yield from (claim for claim, is_far in zip(claims, far, strict=True) if not is_far and not claim.prefix.is_default)
+    yield from (claim for claim, is_far in zip(claims, far, strict=True) if is_far and not claim.prefix.is_default)
+    yield from (claim for claim in claims if claim.prefix.is_default)

@@ -116,13 +116,14 @@ def each_case(check: Callable[[Inside, Inside, Resolved], None], seed: int, **sp
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_route_per_destination_in_order(seed: int) -> None:
-    """No two routes of ours lead to one destination; long prefixes come first; no device is used that the pod has not."""
+    """No two routes of ours lead to one destination; those on the link come first, of these and of the others long prefixes, and
+    default routes last; no device is used that the pod has not."""
 
     def check(before: Inside, after: Inside, outcome: Resolved) -> None:
         destinations = [each.dst for each in outcome.routes]
         assert len(set(destinations)) == len(destinations)
-        lengths = [each.prefixlen for each in destinations]
-        assert lengths == sorted(lengths, reverse=True)
+        made = [(not each.dst.prefixlen, each.via is not None, -each.dst.prefixlen) for each in outcome.routes]
+        assert made == sorted(made)
         assert {each.dev for each in outcome.routes} <= set(before.links)
         kernels = {each.dst for each in before.routes if each.protocol == 2}
         assert not kernels & set(destinations)

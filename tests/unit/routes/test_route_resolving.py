@@ -149,11 +149,11 @@ def test_a_route_of_ours_reaches_a_gateway() -> None:
     assert len(resolved(both).routes) == 3
 
 
-def test_a_route_of_ours_that_comes_later_reaches_none_before_it() -> None:
-    """Long prefixes are made first: a gateway that only a shorter entry reaches serves those that are shorter still."""
+def test_a_gateway_that_an_entry_reaches() -> None:
+    """On-link entries are made first: a gateway that one reaches serves entries of any length; one behind a gateway none."""
     outcome = resolved(route("r", "30.0.0.0/24 eth1 10.99.0.1", "10.99.0.0/20 eth1", "20.0.0.0/8 eth1 10.99.0.1"))
-    assert lines(outcome) == ["10.99.0.0/20 dev eth1", "20.0.0.0/8 via 10.99.0.1 dev eth1"]
-    assert ["30.0.0.0/24: its gateway 10.99.0.1 is not reached" in each.text for each in outcome.refusals] == [True]
+    assert lines(outcome) == ["10.99.0.0/20 dev eth1", "30.0.0.0/24 via 10.99.0.1 dev eth1", "20.0.0.0/8 via 10.99.0.1 dev eth1"]
+    assert "30.0.0.1 is not on-link at eth1" in refusal(route("r", "30.0.0.0/24 eth1 10.124.2.1", "20.0.0.0/8 eth1 30.0.0.1"))
 
 
 # -- what others have ---------------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_the_default_route_keeps_what_the_cluster_needs() -> None:
     """Services, pods, node, API server and DNS stay with the former default route; the new default comes last."""
     outcome = resolved(route("r", "default eth1 10.124.2.1", "20.0.0.0/8 eth1"))
     assert sorted(lines(outcome)) == sorted([*KEPT, "20.0.0.0/8 dev eth1", "default via 10.124.2.1 dev eth1"])
-    lengths = [each.dst.prefixlen for each in outcome.routes]
-    assert lengths == sorted(lengths, reverse=True)
+    assert lines(outcome)[-1] == "default via 10.124.2.1 dev eth1"
+    assert [each.kept for each in outcome.routes] == [False, *(True for _ in KEPT), False]
     assert outcome.overridden == (ip_network("0.0.0.0/0"),)
     assert {each.asked_by for each in outcome.wanted} == {"r"}
     assert {each.why for each in outcome.wanted if str(each.wanted) in KEPT} == {
@@ -255,6 +255,7 @@ def test_a_default_route_where_there_was_none() -> None:
 def test_a_default_route_of_each_family() -> None:
     """Each family keeps what is its own with its own former default."""
     within = inside(found("::/0 eth0 fe80::9"), eth1=DUAL)
+    within = replace(within, links={**within.links, "eth0": link("eth0", 3, "192.168.9.7/32", "fe80::7/64")})
     six = route("r", "::/0 eth1 fe80::1")
     assert lines(resolved(six, within=within)) == [
         "2001:db8::11/128 via fe80::9 dev eth0",
@@ -267,11 +268,17 @@ def test_a_default_route_of_each_family() -> None:
     assert {str(each.dst) for each in both.routes[-2:]} == {"0.0.0.0/0", "::/0"}
 
 
-def test_a_default_route_over_several_links() -> None:
-    """Nothing can stay with it, so ours is refused; with the gates that keep nothing it is taken."""
+def test_a_default_route_with_which_nothing_can_stay() -> None:
+    """Ours is refused where the former one is not to one next hop, or to one that nothing reaches; one that its own word puts on
+    the link is no such one. With the gates that keep nothing ours is taken."""
+    unreached = replace(inside(), routes=(found("0.0.0.0/0 eth0 169.254.1.1"), found("10.124.2.0/24 eth1", KERNEL)))
+    assert "169.254.1.1 is not on-link at eth0" in refusal(route("r", "default eth1 10.124.2.1"), within=unreached)
+    onlink = replace(unreached, routes=(replace(unreached.routes[0], onlink=True), *unreached.routes[1:]))
+    made = lines(resolved(route("r", "default eth1 10.124.2.1"), within=onlink))
+    assert made == [*(f"{each} onlink" for each in KEPT), "default via 10.124.2.1 dev eth1"]
     several = PodRoute(ip_network("0.0.0.0/0"), None, "", 0, STATIC)
     within = replace(inside(), routes=(several, found("10.124.2.0/24 eth1", KERNEL)))
-    assert "several links" in refusal(route("r", "default eth1 10.124.2.1"), within=within)
+    assert "not to one next hop" in refusal(route("r", "default eth1 10.124.2.1"), within=within)
     gates = {"keep-cluster-routes": "false", "allow-apiserver": "true", "allow-dns": "true"}
     assert lines(resolved(route("r", "default eth1 10.124.2.1", feature_gate=gates), within=within)) == [
         "default via 10.124.2.1 dev eth1"

@@ -14,7 +14,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
 from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.inspection import Explained, Inspected, Inspection, described, shown
+from userspace_cni.routes.inspection import Explained, Inspected, Inspection, described
 
 _COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
 _NAMED_MAX: Final = 10
@@ -153,4 +153,4 @@ def _rows(inspected: Inspected) -> Iterator[list[Cell | str]]:
     for wanted in inspected.drift.missing:
         yield [inspected.pod, Cell("missing", "red"), asked[wanted].asked_by, str(wanted)]
     for route in inspected.drift.extra:
-        yield [inspected.pod, Cell("too many", "yellow"), "", f"{shown(route)}: no Route asks for it"]
+        yield [inspected.pod, Cell("too many", "yellow"), "", f"{route}: no Route asks for it"]

@@ -12,7 +12,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, tell_problems
 from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.inspection import Holding, shown
+from userspace_cni.routes.inspection import Holding
 
 _COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("DETAILS"))
 _SHOWN_MAX: Final = 20
@@ -51,7 +51,7 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     if as_json:
         view.show_json(
             {
-                "removed": [{"pod": each.pod, "routes": [shown(route) for route in each.routes]} for each in removed],
+                "removed": [{"pod": each.pod, "routes": [str(route) for route in each.routes]} for each in removed],
                 "left": [{"pod": name, "problem": problem} for name, problem in failed],
                 "kept_by_agent": kept,
             }
@@ -99,4 +99,4 @@ def _show(removed: Sequence[Holding], failed: Sequence[tuple[str, str]], *, kept
 
 def _routes(holding: Holding, *, many: bool) -> str:
     """The routes of a pod; of many pods with many routes how many."""
-    return view.counted(len(holding.routes), "route") if many else ", ".join(map(shown, holding.routes))
+    return view.counted(len(holding.routes), "route") if many else ", ".join(map(str, holding.routes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
@@ -28,9 +28,15 @@ _GATEWAY: Final = 5
 _PRIORITY: Final = 6
 _PREFSRC: Final = 7
 _METRICS: Final = 8
+_MULTIPATH: Final = 9
 _TABLE: Final = 15
+_OTHER_VIA: Final = 18
+"""RTA_VIA: a next hop of another version of IP."""
 _MTU: Final = 2
 _ADVMSS: Final = 8
+_NEXT_HOP: Final = struct.Struct("=HBBi")
+"""struct rtnexthop: length with its attributes, flags, weight, index of the link."""
+_ONLINK: Final = 4
 _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
 _TABLE_MAX: Final = 255
@@ -42,7 +48,10 @@ IPV6_PRIORITY: Final = 1024
 
 @dataclass(frozen=True)
 class Route:
-    """A route. `gw` None: on the link. `mtu` and `advmss` 0, `scope` and `priority` None: the kernel's own."""
+    """A route. `gw` None: on the link. `mtu` and `advmss` 0, `scope` and `priority` None: the kernel's own.
+
+    `onlink`: `gw` counts as one on the link, whatever other routes say.
+    """
 
     dst: IPv4Network | IPv6Network
     gw: IPv4Address | IPv6Address | None = None
@@ -51,6 +60,7 @@ class Route:
     priority: int | None = None
     table: int = MAIN
     scope: int | None = None
+    onlink: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Route:
@@ -92,11 +102,18 @@ class Route:
 
 @dataclass(frozen=True)
 class FoundRoute:
-    """A route as the kernel has it, with the index of its link and its protocol (RTPROT_*)."""
+    """A route as the kernel has it, with the index of its link and its protocol (RTPROT_*).
+
+    `is_plain`: it is to one next hop of its own version of IP, and `route` and `index` say all of where it leads. `is_for_some`:
+    only packets of some source or TOS take it. `hops`: index and gateway of each next hop of one that is to several.
+    """
 
     route: Route
     index: int
     protocol: int
+    is_plain: bool = True
+    is_for_some: bool = False
+    hops: tuple[tuple[int, IPv4Address | IPv6Address], ...] = ()
 
 
 def put(index: int, route: Route, protocol: int = STATIC) -> Message:
@@ -127,9 +144,9 @@ def listed(version: int, index: int) -> Message:
     return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0, 0, 0) + u32(_OIF, index))
 
 
-def listed_unicast() -> Message:
-    """Ask for the unicast routes in the main table: those of IPv4, those of IPv6, and of whatever else the kernel routes."""
-    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(0, 0, 0, 0, MAIN, 0, 0, _UNICAST, 0))
+def listed_main() -> Message:
+    """Ask for the routes in the main table: those of IPv4, those of IPv6, and of whatever else the kernel routes."""
+    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(0, 0, 0, 0, MAIN, 0, 0, 0, 0))
 
 
 def way_to(address: IPv4Address | IPv6Address) -> Message:
@@ -147,7 +164,7 @@ def source(payload: bytes) -> IPv4Address | IPv6Address | None:
 
 def read(payload: bytes) -> FoundRoute:
     """The route in a reply."""
-    family, length, _, _, table, protocol, scope, _, _ = _HEADER.unpack_from(payload)
+    family, length, source_length, tos, table, protocol, scope, kind, flags = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     metrics = attributes(found.get(_METRICS, b""))
     dst = ip_network((found[_DST], length)) if _DST in found else ip_network(_ANY[family])
@@ -159,14 +176,37 @@ def read(payload: bytes) -> FoundRoute:
         priority=as_u32(found.get(_PRIORITY)),
         table=as_u32(found.get(_TABLE)) or table,
         scope=scope,
+        onlink=bool(flags & _ONLINK),
     )
-    return FoundRoute(route, as_u32(found.get(_OIF)), protocol)
+    several = found.get(_MULTIPATH)
+    return FoundRoute(
+        route,
+        as_u32(found.get(_OIF)),
+        protocol,
+        is_plain=kind == _UNICAST and several is None and _OTHER_VIA not in found,
+        is_for_some=bool(source_length or tos),
+        hops=tuple(_hops(several or b"")),
+    )
+
+
+def _hops(data: bytes) -> Iterator[tuple[int, IPv4Address | IPv6Address]]:
+    """Link and gateway of each next hop; one without a gateway of this version of IP is left out."""
+    at = 0
+    while at + _NEXT_HOP.size <= len(data):
+        length, _, _, index = _NEXT_HOP.unpack_from(data, at)
+        if length < _NEXT_HOP.size:
+            return
+        gateway = attributes(data[at + _NEXT_HOP.size : at + length]).get(_GATEWAY)
+        if gateway:
+            yield index, ip_address(gateway)
+        at += (length + 3) & ~3
 
 
 def _message(kind: int, flags: int, index: int, route: Route, protocol: int) -> Message:
     scope = route.scope if route.scope is not None else 0 if route.gw else _SCOPE_LINK
     table = route.table if route.table <= _TABLE_MAX else 0
-    header = _HEADER.pack(FAMILIES[route.dst.version], route.dst.prefixlen, 0, 0, table, protocol, scope, _UNICAST, 0)
+    hop = _ONLINK if route.onlink else 0
+    header = _HEADER.pack(FAMILIES[route.dst.version], route.dst.prefixlen, 0, 0, table, protocol, scope, _UNICAST, hop)
     given = [u32(_OIF, index), u32(_TABLE, route.table)]
     if route.dst.prefixlen:
         given.append(attribute(_DST, route.dst.network_address.packed))
