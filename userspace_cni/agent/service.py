@@ -352,7 +352,7 @@ class Agent:
             called = protocol.called(exchange.head)
             answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
         if self.routes and exchange.verb == "ADD" and answer.code == 0:
-            self.routes.before_answer()
+            self.routes.before_answer(environ.get("CNI_CONTAINERID", ""))
         seconds = time.perf_counter() - began  # before the answer: after it the caller and the server's thread run
         exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)

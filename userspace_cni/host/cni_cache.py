@@ -26,6 +26,9 @@ from userspace_cni.host.files import read_file
 _RESULTS: Final = "results"
 _KIND: Final = "cniCacheV1"
 _SIZE_MAX: Final = 1 << 20
+_OF_PROCESSES: Final = "/proc/"
+"""A path below it can lead to another namespace after a boot; other ones are not there then. The file's time counts for these
+alone, for the clock may have been set since."""
 _UID, _NAMESPACE, _NAME = "K8S_POD_UID", "K8S_POD_NAMESPACE", "K8S_POD_NAME"
 
 
@@ -49,18 +52,24 @@ class CniCache:
         self._known: dict[str, tuple[tuple[int, ...], Sandbox | None]] = {}
         self.unreadable = 0
         """How many files the last look could not use."""
+        self.interfaces: Mapping[str, tuple[tuple[int, ...], ...]] = {}
+        """What tells the files of each sandbox, by its id, from those of another moment."""
 
     def sandboxes(self) -> list[Sandbox]:
         """Every sandbox whose namespace is there. Two files that tell otherwise of one tell nothing. Raises UserspaceError."""
         found: dict[str, Sandbox] = {}
         doubtful: set[str] = set()
+        interfaces: dict[str, tuple[tuple[int, ...], ...]] = {}
         self.unreadable = 0
-        for read in self._read():
+        for identity, read in self._read():
             if read is None:
                 self.unreadable += 1
-            elif found.setdefault(read.id, read) != read:
+                continue
+            interfaces[read.id] = (*interfaces.get(read.id, ()), identity)
+            if found.setdefault(read.id, read) != read:
                 doubtful.add(read.id)
         self.unreadable += len(doubtful)
+        self.interfaces = interfaces
         return [each for name, each in found.items() if name not in doubtful and self._is_there(each.path)]
 
     def _is_there(self, path: str) -> bool:
@@ -73,8 +82,8 @@ class CniCache:
             return True
         return True
 
-    def _read(self) -> Iterator[Sandbox | None]:
-        """What each file tells, None for one that cannot be used."""
+    def _read(self) -> Iterator[tuple[tuple[int, ...], Sandbox | None]]:
+        """What tells each file from another one, and what it tells, None for one that cannot be used."""
         known, self._known = self._known, {}
         booted_s = time.time() - boottime_ns() / 1e9
         try:
@@ -87,15 +96,14 @@ class CniCache:
             for name in sorted(os.listdir(dirfd)):
                 with suppress(FileNotFoundError):
                     facts = os.stat(name, dir_fd=dirfd, follow_symlinks=False)
-                    if facts.st_mtime < booted_s:
-                        yield None
-                        continue
                     identity = facts.st_ino, facts.st_size, facts.st_mtime_ns
                     before = known.get(name)
                     read = before[1] if before and before[0] == identity else _sandbox(_content(dirfd, name))
                     if read is not None:
                         self._known[name] = identity, read
-                    yield read
+                        if read.path.startswith(_OF_PROCESSES) and facts.st_mtime < booted_s:
+                            read = None
+                    yield identity, read
         finally:
             os.close(dirfd)
 

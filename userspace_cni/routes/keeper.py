@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from userspace_cni.base.deadline import Deadline
@@ -38,6 +38,8 @@ class RouteKeeper(Loop):
         self._learn = learn
         self._told = told
         self._everything = False
+        self._sandboxes: set[str] = set()
+        """Those to look at in the next round."""
         self._begun = self._ended = 0
         self.seconds = 0.0
         """How long the last round took."""
@@ -51,15 +53,27 @@ class RouteKeeper(Loop):
         """Have a round after so many seconds at the latest. For what a round calls."""
         self._reminded = min(self._reminded, time.monotonic() + seconds)
 
+    def ask_all(self) -> None:
+        """Look at every pod soon. Never waits."""
+        with self._wake:
+            self._everything = True
+            self.ask()
+
     def look(self, deadline: Deadline) -> None:
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
         with self._wake:
             self._everything = True
-        if not self.after(deadline.require("looking at the routes of pods")):
+        if not self._after(deadline.require("looking at the routes of pods")):
             raise Unavailable("the pods' routes are not looked at within the time of this call", "see the agent's log")
 
-    def after(self, seconds: float) -> bool:
-        """Ask for a round, and wait so long for the end of one that begins from now on; whether there was one."""
+    def look_at(self, sandbox: str, seconds: float) -> bool:
+        """Look at that sandbox now, in which something has changed, and wait so long for it; whether that was enough."""
+        with self._wake:
+            self._sandboxes.add(sandbox)
+        return self._after(seconds)
+
+    def _after(self, seconds: float) -> bool:
+        """Ask for a round, and wait so long for the end of one that begins from now on; whether there was one that acted."""
         with self._wake:
             wanted = self._begun + 1
             self.ask()
@@ -71,19 +85,15 @@ class RouteKeeper(Loop):
             self._reminded = _NEVER
             with self._wake:
                 self._begun += 1
-                everything, self._everything = self._everything, False
-                number = self._begun
+                number, everything, sandboxes = self._begun, self._everything, self._sandboxes
+                self._everything, self._sandboxes = False, set()
             began = self.beat = time.monotonic()
-            self.busy = True
+            self.busy, acted = True, False
             try:
                 enough = self._learn()  # what is lacking asks for a round when it comes
                 if enough:
-                    everything = everything or self._passes.overdue
-                    located = self._places.located(None if everything else self._passes.wanted())
-                    self.looks += self._passes.visit(located, everything=everything)
-                    self._told()
-                    if self._places.problems:
-                        self.remind(self._places.again_s)
+                    self._round(everything=everything or self._passes.overdue, sandboxes=sandboxes)
+                    acted = True
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 if self.problem != repr(error):
                     say("error", "a round of keeping routes failed", error=repr(error))
@@ -93,6 +103,17 @@ class RouteKeeper(Loop):
                 self.problem = ""
             self.seconds, self.busy = time.monotonic() - began, False
             with self._wake:
-                self._ended = number
-                self._wake.notify_all()
+                if acted:
+                    self._ended = number
+                    self._wake.notify_all()
+                else:  # what it was to look at is still to be looked at
+                    self._everything |= everything
+                    self._sandboxes |= sandboxes
             self._rest(APART_S)
+
+    def _round(self, *, everything: bool, sandboxes: Collection[str]) -> None:
+        located = self._places.located(None if everything else self._passes.wanted())
+        self.looks += self._passes.visit(located, sandboxes, everything=everything)
+        self._told()
+        if self._places.problems:
+            self.remind(self._places.again_s)

@@ -22,7 +22,7 @@ from userspace_cni.routes.resource import Route, read_route, without_services
 from userspace_cni.routes.rules import Asked, Rulebook
 
 LATER_S: Final = (0.2, 1.0, 5.0, 30.0)
-"""After how many seconds a new pod that lacks a device is looked at again: others attach it when its sandbox is there."""
+"""After how many seconds a pod with a new interface, which lacks a device, is looked at again: others attach it later."""
 _AGAIN_S: Final = 1.0
 _AGAIN_MAX_S: Final = 300.0
 _DOUBLED_MAX: Final = 9
@@ -57,7 +57,8 @@ class Rules:
 class Visited:
     """A sandbox, and what the last look at it showed and did. `problem`: why there was none; `host`: it has the node's network.
 
-    `since` and `due`: CLOCK_MONOTONIC of the first look, and of the next one; `tries`: how many failed in a row.
+    `since` and `due`: CLOCK_MONOTONIC of the first look since interfaces came, and of the next one; `tries`: how many failed in a
+    row.
     """
 
     located: Located
@@ -95,12 +96,16 @@ class Passes:
         """All Routes, also those that cannot be used."""
         self.book = Rulebook((), ())
         self._visited: dict[str, Visited] = {}
+        self._asked: dict[str, tuple[Pod, Asked]] = {}
+        """What the book asks of each pod, by UID: each round wants to know it of all."""
 
     def learn(self, known: Known) -> None:
         """Go by this from now on."""
         before, self._known = self._known, known
         if before and replace(before, pods=known.pods) == known:
+            self._asked = {uid: asked for uid, asked in self._asked.items() if uid in known.pods}
             return
+        self._asked = {}
         self.routes = routes_of(known)
         self.book = Rulebook(self.routes, known.services, known.cluster, self._rules.exclude)
 
@@ -109,20 +114,29 @@ class Passes:
         if self._known is None or not self._known.has_api:
             return None
         had = {each.located.uid for each in self._visited.values() if each.asked.claims}
-        return had | {uid for uid, pod in self._known.pods.items() if self.book.claims(pod).claims}
+        return had | {uid for uid, pod in self._known.pods.items() if self._asked_of(uid, pod).claims}
 
     def asked(self, located: Located) -> Asked | None:
         """What is asked of the pod of a sandbox; None for one that is not proven."""
         pod = self._pod(located)
         return self.book.claims(pod) if pod else None
 
+    def _asked_of(self, uid: str, pod: Pod) -> Asked:
+        had = self._asked.get(uid)
+        if had and had[0] == pod:
+            return had[1]
+        asked = self.book.claims(pod)
+        self._asked[uid] = pod, asked
+        return asked
+
     @property
     def overdue(self) -> bool:
         """Whether it is time to look at everything: at first, and every ten minutes."""
         return self._clock() >= self._resync
 
-    def visit(self, located: Iterable[Located], *, everything: bool = False) -> int:
-        """Look at the pods that are due, or at `everything`, and make their routes so; how many were looked at."""
+    def visit(self, located: Iterable[Located], sandboxes: Collection[str] = (), *, everything: bool = False) -> int:
+        """Look at the pods that are due, at these sandboxes, or at `everything`, and make their routes so; how many were looked
+        at."""
         now = self._clock()
         if everything:
             self._resync = now + RESYNC_S
@@ -132,17 +146,18 @@ class Passes:
         self._kernel.keep(pods.keys())
         looked = 0
         for sandbox, (each, pod) in pods.items():
-            asked = self.book.claims(pod)
+            asked = self._asked_of(each.uid, pod) if each.uid else self.book.claims(pod)
             before = self._visited.get(sandbox)
             if asked.skipped:  # a pod that ends keeps what it has
                 if before:
                     before.due = self._resync
                 continue
             same = before and (before.asked, before.located, before.cluster) == (asked, each, self.book.cluster)
-            if before and same and not everything and now < before.due:
+            if before and same and not everything and sandbox not in sandboxes and now < before.due:
                 before.pod, before.asked = pod, asked
                 continue
-            visited = Visited(each, pod, asked, self.book.cluster, since=before.since if before else now)
+            has_more = sandbox in sandboxes or (before and before.located != each)
+            visited = Visited(each, pod, asked, self.book.cluster, since=before.since if before and not has_more else now)
             visited.tries = before.tries if before else 0
             self._look(visited)
             self._visited[sandbox] = visited

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from userspace_cni.base.errors import UserspaceError
@@ -38,13 +38,15 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True)
 class Located:
-    """A sandbox and its namespace. `uid` "" outside of a cluster. `source`: what tells of it."""
+    """A sandbox and its namespace. `uid` "" outside of a cluster. `source`: what tells of it first. `interfaces`: differs from
+    before when one of the sandbox was attached meanwhile."""
 
     place: Place
     namespace: str
     name: str
     uid: str
     source: Source
+    interfaces: tuple[object, ...] = ()
 
     @property
     def title(self) -> str:
@@ -86,7 +88,7 @@ class Places:
         found: dict[str, Located] = {}
         sources: tuple[tuple[Source, Callable[[], Iterable[Located]]], ...] = (
             ("records", self._of_records),
-            ("cache", lambda: [_located(each, "cache") for each in self._cache.sandboxes()]),
+            ("cache", self._of_cache),
             ("cri", lambda: self._of_runtime(wanted, {each.uid for each in found.values()})),
         )
         for source, read in sources:
@@ -96,9 +98,10 @@ class Places:
                 problems[source] = str(error)
                 told = [each for each in self._last if each.source == source]  # what it has told before counts on
             for each in told:
-                had = found.get(each.place.sandbox)
-                if had is None or (each.uid and not had.uid):
-                    found[each.place.sandbox] = each
+                had = found.get(each.place.sandbox, each)
+                first = each if each.uid and not had.uid else had
+                interfaces = each.interfaces if had is each else (*had.interfaces, *each.interfaces)
+                found[each.place.sandbox] = replace(first, interfaces=interfaces)
         self.problems = problems
         self._last = tuple(found.values())
         return list(self._last)
@@ -108,7 +111,13 @@ class Places:
         for record in self._node.journal.records():
             if record.netns and record.boot_id == boot_id:
                 place = Place(record.container_id, record.netns, record.netns_inode)
-                yield Located(place, record.pod_namespace, record.pod_name, record.pod_uid, "records")
+                interface = record.ifname, record.boottime_ns
+                yield Located(place, record.pod_namespace, record.pod_name, record.pod_uid, "records", (interface,))
+
+    def _of_cache(self) -> Iterator[Located]:
+        sandboxes = self._cache.sandboxes()
+        for each in sandboxes:
+            yield _located(each, "cache", self._cache.interfaces[each.id])
 
     def _of_runtime(self, wanted: Collection[str] | None, known: Collection[str]) -> list[Located]:
         """Those of which no other source tells."""
@@ -132,5 +141,5 @@ class Places:
         return max(AGAIN_S, self._again - time.monotonic()) if self.problems else 0.0
 
 
-def _located(sandbox: Sandbox, source: Source) -> Located:
-    return Located(Place(sandbox.id, sandbox.path), sandbox.namespace, sandbox.name, sandbox.uid, source)
+def _located(sandbox: Sandbox, source: Source, interfaces: tuple[object, ...] = ()) -> Located:
+    return Located(Place(sandbox.id, sandbox.path), sandbox.namespace, sandbox.name, sandbox.uid, source, interfaces)

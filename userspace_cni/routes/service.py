@@ -105,17 +105,17 @@ class NodeRoutes:
             self._watching.stop()
 
     def ask(self) -> None:
-        """Read again what may be read again. Never waits."""
-        self._keeper.ask()
+        """Look at every pod, and read again what may be read again. Never waits."""
+        self._keeper.ask_all()
 
     def look(self, deadline: Deadline) -> None:
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
         self._keeper.look(deadline)
 
-    def before_answer(self) -> None:
+    def before_answer(self, sandbox: str) -> None:
         """Wait a moment for the routes of a pod that was just attached, so that its application starts with them. Never fails."""
         if self._passes.routes:
-            self._keeper.after(ADD_S)
+            self._keeper.look_at(sandbox, ADD_S)
 
     def gauges(self) -> dict[str, Callable[[], float]]:
         """Numbers for metrics, by name."""
