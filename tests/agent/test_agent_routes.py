@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +120,24 @@ def test_a_file_without_a_cluster(routed: Routed) -> None:
     routed.file.unlink()
     routed.wait()
     assert routed.pod.routes() == before
+
+
+def test_a_pod_that_was_looked_at_already(routed: Routed) -> None:
+    """It is looked at again where the runtime attaches another interface, and all are on SIGHUP: not ten minutes later."""
+    routed.cached()
+    routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}]))
+    routed.live.start()
+    routed.wait("172.16.0.0/16 - eth1")
+    routed.pod.ip("route", "flush", "proto", str(OURS))
+    routed.cached()
+    routed.wait("172.16.0.0/16 - eth1")
+    routed.pod.ip("route", "flush", "proto", str(OURS))
+    os.kill(routed.live.pid, signal.SIGHUP)
+    routed.wait("172.16.0.0/16 - eth1")
+    routed.file.chmod(0o666)
+    wait_until(lambda: "file" in routed.page()["problems"], 20, "the fault to be told")
+    routed.file.chmod(0o600)
+    wait_until(lambda: "file" not in routed.page()["problems"], 20, "the fault to be over")
 
 
 def test_routes_outlive_the_agent(routed: Routed) -> None:
@@ -360,6 +380,14 @@ def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
     wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), 5, "the route of the pod that was attached")
     [found] = [each for each in clustered.page()["pods"] if each["name"] == "own"]
     assert (found["source"], found["state"]) == ("records", "applied")
+    second = {**network, "name": "second"}
+    assert clustered.live.run("ADD", second, sandbox, ifname="net2", CNI_ARGS=own.args).status == 0
+    for _ in range(2):  # one that is attached once more, too
+        assert clustered.live.run("DEL", network, sandbox, CNI_ARGS=own.args).status == 0
+        assert shown.routes() == []
+        assert clustered.live.run("ADD", network, sandbox, CNI_ARGS=own.args).status == 0
+        wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), 5, "the route of the interface")
+    assert clustered.live.run("DEL", second, sandbox, ifname="net2", CNI_ARGS=own.args).status == 0
     assert clustered.live.run("DEL", network, sandbox, CNI_ARGS=own.args).status == 0
     wait_until(lambda: not [each for each in clustered.page()["pods"] if each["name"] == "own"], 20, "the pod to be forgotten")
 

@@ -188,6 +188,8 @@ def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
         front.live.start()
         front.wait("172.16.0.0/16 - eth1")
         assert front.json("check")["sound"]
+        cached(front.cache, front.pod.beyond, "web-0", "u-former", "0" * 64)  # of a former pod of that name
+        assert front.run("enter", POD, "ip", "link", "show", "eth1")[0] == 0
         lost = {**metadata, "name": "lost", "uid": "u-lost"}
         api.add_pod({"metadata": lost, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}})
         wait_until(lambda: front.run("routes", "check")[0] == 1, 20, "the pod that is not found to be told")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -23,11 +24,19 @@ from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
 OURS = 148
 
 
+class LookedAt(DualPod):
+    """A pod, and how a pass sees it."""
+
+    def look(self) -> Inside:
+        """As PodRoutes.look."""
+        return PodRoutes(OURS).look(Place("box", self.path))
+
+
 @pytest.fixture
-def pod() -> Iterator[DualPod]:
+def pod() -> Iterator[LookedAt]:
     """A pod with eth0, which has the default routes, and eth1."""
     with dual_pod() as made:
-        yield made
+        yield LookedAt(made.path, made.beyond)
 
 
 def want(text: str, metric: int = 0) -> Wanted:
@@ -124,6 +133,80 @@ def test_routes_of_others_stay(pod: DualPod) -> None:
         "10.9.0.0/24 10.1.0.9 eth0 3",
         "10.9.0.0/24 10.1.0.1 eth0 3",
     ]
+
+
+def test_a_next_hop_of_another_program_in_one_route_with_ours(pod: LookedAt) -> None:
+    """The kernel makes one route of IPv6 of both, under our number: ours alone goes, and where it is wanted the conflict is
+    told."""
+    for wanted, refused in (((), ()), (("fd09::/64 fd02::1 eth1",), ("fd09::/64 via fd02::1 dev eth1: File exists",))):
+        converge(pod, "fd09::/64 fd02::1 eth1")
+        pod.ip("-6", "route", "append", "fd09::/64", "via", "fd01::9", "metric", "100")
+        [merged] = pod.look().ours(OURS)
+        assert (merged.dev, [hop for _, hop in merged.hops]) == ("", [ip_address("fd02::1"), ip_address("fd01::9")])
+        assert converge(pod, *wanted).refused == refused
+        assert "fd09::/64 fd01::9 eth0 3" in pod.routes(6)
+        assert (table(pod, 6), pod.look().ours(OURS)) == ([], ())
+        pod.ip("-6", "route", "delete", "fd09::/64")
+
+
+def test_what_is_not_ours_whatever_its_number(pod: DualPod) -> None:
+    """Routes to several next hops, by a nexthop object, for one TOS, or to nothing, are none that we could have made."""
+    pod.ip("nexthop", "add", "id", "9", "via", "10.1.0.1", "dev", "eth0")
+    odd = (
+        "10.31.0.0/16 nhid 9",
+        "10.32.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
+        "10.33.0.0/16 tos 0x10 dev eth0",
+        "blackhole 10.34.0.0/16",
+        "10.35.0.0/16 dev eth0 scope host",
+    )
+    for each in odd:
+        pod.ip("route", "add", "proto", str(OURS), *each.split())
+    wanted = [f"10.{number}.0.0/16 eth1" for number in (33, 34)]
+    assert [str(each) for each in converge(pod, *wanted).added] == ["10.33.0.0/16 dev eth1", "10.34.0.0/16 dev eth1"]
+    again = converge(pod, *wanted)
+    assert (again.added, again.removed, again.refused) == ((), (), ())
+    assert pod.way("10.34.0.1") == "eth1"
+    removed = converge(pod).removed
+    assert sorted(str(each.dst) for each in removed) == ["10.33.0.0/16", "10.34.0.0/16"]
+    left = pod.ip("-N", "route", "show", "proto", str(OURS))
+    assert [f"10.{number}.0.0/16" in left for number in (31, 32, 33, 34, 35)] == [True, True, True, True, False]
+
+
+def test_what_others_have_is_seen_as_it_is(pod: LookedAt) -> None:
+    """A next hop of another version of IP, several, none at all, and one that is on the link by the route's own word."""
+    for each in (
+        "10.31.0.0/16 via inet6 fd01::1 dev eth0",
+        "10.32.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
+        "blackhole 10.34.0.0/16",
+        "10.35.0.0/16 via 192.0.2.9 dev eth0 onlink",
+    ):
+        pod.ip("route", "add", *each.split())
+    seen = {str(each.dst): each for each in pod.look().others(OURS)}
+    assert [seen[f"10.{number}.0.0/16"].dev for number in (31, 32, 34, 35)] == ["", "", "", "eth0"]
+    assert [each.onlink for each in seen.values() if str(each.via) == "192.0.2.9"] == [True]
+    on_link = replace(want("10.36.0.0/16 192.0.2.9 eth0"), onlink=True)
+    assert PodRoutes(OURS).converge(Place("box", pod.path), lambda _: [on_link]).refused == ()
+    assert table(pod) == ["10.36.0.0/16 192.0.2.9 eth0"]
+
+
+def test_a_default_route_without_what_must_stay(pod: DualPod) -> None:
+    """It is not made where the kernel refuses one of these of its version of IP; all else is, and the next pass tries again."""
+    kept = replace(want("10.96.0.0/12 192.0.2.9 eth0"), kept=True)
+    wanted = [kept, *map(want, ("default 10.2.0.1 eth1", "default6 fd02::1 eth1", "10.8.0.0/16 eth1"))]
+    done = PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
+    assert sorted(map(str, done.added)) == ["10.8.0.0/16 dev eth1", "default via fd02::1 dev eth1"]
+    assert done.refused[1] == f"default via 10.2.0.1 dev eth1: not made, for {kept} is refused"
+    assert (pod.way("203.0.113.1"), pod.way("2001:db8::1")) == ("eth0", "eth1")
+    pod.ip("route", "add", "192.0.2.9", "dev", "eth0")
+    done = PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
+    assert (sorted(map(str, done.added)), done.refused) == ([str(kept), "default via 10.2.0.1 dev eth1"], ())
+    assert (pod.way("203.0.113.1"), pod.way("10.96.0.7")) == ("eth1", "eth0")
+
+
+def test_a_next_hop_that_another_of_ours_reaches(pod: DualPod) -> None:
+    """The route by which it is reached is made first, however short its prefix is."""
+    assert converge(pod, "10.200.1.0/24 10.100.0.1 eth1", "10.100.0.0/16 eth1").refused == ()
+    assert table(pod) == ["10.100.0.0/16 - eth1", "10.200.1.0/24 10.100.0.1 eth1"]
 
 
 def test_a_table_that_is_too_full(pod: DualPod, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}… ({len(text)} characters)"
 
 
+def on_one_line(text: str) -> str:
+    """The text without what a terminal would obey, or an API server refuse: values in it are a tenant's."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def quoted(value: object) -> str:
     """A value that others wrote, as Python writes it, for a message: of a long one the beginning."""
     text = repr(value)

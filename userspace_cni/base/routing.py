@@ -61,7 +61,8 @@ class PodRoute(_Keyed):
     1024 for such of IPv6.
 
     `protocol`: RTPROT_*, whose it is. `dev` "": it is none to one next hop of its own version of IP: over several links, say, or
-    a blackhole; or its link has gone. `onlink`: its next hop counts as one on the link. `hops`: device and next hop of each of
+    a blackhole; or its link has gone. `onlink`: its next hop counts as one on the link. `by_object`: a nexthop object says where
+    it leads. `hops`: device and next hop of each of
     those of a route of IPv6 to several, which may be several programs' routes: the kernel shows the first one's protocol alone.
     """
 
@@ -71,11 +72,12 @@ class PodRoute(_Keyed):
     metric: int
     protocol: int
     onlink: bool = False
+    by_object: bool = False
     hops: tuple[tuple[str, Address], ...] = ()
 
     def is_of(self, protocols: Collection[int]) -> bool:
         """Whether it has one of these numbers of ours, and is one that we could have made, or has such a one in it."""
-        return self.protocol in protocols and bool(self.dev or self.hops)
+        return self.protocol in protocols and bool(self.dev or self.hops) and not self.by_object
 
     def __str__(self) -> str:
         """As ip(8) shows it, short."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from userspace_cni.base.errors import on_one_line
 from userspace_cni.controller.cluster import Cluster, Kept, number, tables, text
 from userspace_cni.routes.resource import Route, read_route
 
@@ -35,7 +36,7 @@ def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Sta
     kept = cluster.routes[name]
     route = read_route({"metadata": {"name": name, "generation": kept.generation}, "spec": kept.spec})
     reports = {node: said.get(name) for node, said in said_by.items()}
-    current = {node: each for node, each in reports.items() if each and number(each, "generation") == kept.generation}
+    current = {node: each for node, each in reports.items() if each and _is_of(each, kept)}
     if route.is_unusable:
         reports, current = {}, {}
     pods = {key: sum(number(each, key) for each in current.values()) for key in _PODS}
@@ -43,14 +44,14 @@ def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Sta
     conflicts = sum(number(each, "conflicts") for each in current.values())
     said = next((text(each, "message") for each in current.values() if text(each, "message")), "")
     return {
-        "status": _word(route, waiting=not current or len(current) < len(reports), degraded=bool(failing)),
+        "status": _word(route, waiting=not current or len(current) < len(reports), degraded=bool(failing or said)),
         "observedGeneration": kept.generation,
         "nodes": {"total": len(reports), "applied": len(current) - len(failing), "failed": len(failing)},
         "pods": pods,
         "failures": _failures(failing),
         "conditions": _conditions(
             {
-                "Valid": ("; ".join([*route.problems, *([said] if said else [])]), "Valid", "Invalid"),
+                "Valid": (on_one_line("; ".join([*route.problems, *([said] if said else [])])), "Valid", "Invalid"),
                 "Applied": (_why_not_applied(route, reports, current, failing), "Applied", "NotEverywhere"),
                 "NoConflict": (_conflicting(conflicts), "NoConflict", "Conflict"),
             },
@@ -58,6 +59,11 @@ def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Sta
             now,
         ),
     }
+
+
+def _is_of(report: Mapping[str, Any], kept: Kept) -> bool:
+    """Whether a node tells of this version of this very Route, and not of one that had its name."""
+    return (text(report, "uid"), number(report, "generation")) == (kept.uid, kept.generation)
 
 
 def _conflicting(destinations: int) -> str:

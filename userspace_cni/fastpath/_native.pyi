@@ -21,6 +21,7 @@ class _Lib:
     MNT_DETACH: int
     CLONE_NEWNET: int
     IN_CLOSE_WRITE: int
+    IN_ATTRIB: int
     IN_MOVE: int
     IN_DELETE: int
     IN_DELETE_SELF: int

@@ -235,13 +235,14 @@ def _pod_route(payload: bytes, dev: str) -> PodRoute:
     """The route in a reply, over the device of that name."""
     found = _route_of(payload)
     given = found.route
-    return PodRoute(given.dst, given.gw, dev, given.priority or 0, found.protocol, given.onlink)
+    return PodRoute(given.dst, given.gw, dev, given.priority or 0, found.protocol, given.onlink, found.by_object)
 
 
 def _other_route(found: FoundRoute, names: Mapping[int, str]) -> PodRoute:
     """One that is not to one next hop."""
     hops = tuple((names.get(index, ""), via) for index, via in found.hops) if found.route.dst.version == 6 else ()
-    return PodRoute(found.route.dst, None, "", found.route.priority or 0, found.protocol, hops=hops)
+    priority = found.route.priority or 0
+    return PodRoute(found.route.dst, None, "", priority, found.protocol, by_object=found.by_object, hops=hops)
 
 
 # -- what changes; pure ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ The library is imported when the first request is made (150 ms of CPU time, 34 M
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,7 +45,8 @@ _SAID_MAX: Final = 1000
 MERGE_PATCH: Final = "application/merge-patch+json"
 """RFC 7386."""
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-"""Server-side apply. JSON is YAML."""
+"""Server-side apply. JSON is YAML, as it is written here (`_encoded`)."""
+_NEVER_BARE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def load_library() -> None:
@@ -156,7 +158,7 @@ class Session:
         """
         what = f"{method} {path}"
         kind = patch if method == "PATCH" else "application/json"
-        sent = None if body is None else _Body(json.dumps(body).encode(), kind)
+        sent = None if body is None else _Body(_encoded(body), kind)
         return self._authorised(what, deadline, lambda connection, limit: connection.send(what, sent, limit))
 
     def stream(self, path: str, deadline: Deadline, silence_s: float) -> Stream:
@@ -247,6 +249,14 @@ class Session:
         configuration.refresh_api_key_hook = None
         configuration.socket_options = _socket_options()
         return _Connection(configuration, files)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """The body as JSON that is YAML, too, as which a server reads what is to be applied: YAML takes no escaped halves of a
+    character, and neither control characters nor its own ends of lines as they are. A half alone becomes a question mark.
+    """
+    text = json.dumps(body, ensure_ascii=False)
+    return _NEVER_BARE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "replace")
 
 
 @dataclass

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.errors import Unavailable, UserspaceError, on_one_line
 from userspace_cni.base.loops import Loop, longer
 from userspace_cni.base.notices import Notice, Reason, Recipient
 from userspace_cni.kube.client import is_named
@@ -149,7 +149,7 @@ class Events(Loop):
         event.last = now
         event.waiting += 1
         event.texts.pop(recipient.interface, None)
-        event.texts[recipient.interface] = tuple(_printable(text)[:MESSAGE_MAX] for text in texts)
+        event.texts[recipient.interface] = tuple(on_one_line(text)[:MESSAGE_MAX] for text in texts)
         while len(event.texts) > _INTERFACES_MAX:
             del event.texts[next(iter(event.texts))]
         return True
@@ -291,11 +291,6 @@ def _is_ending(answer: Answer) -> bool:
 def _count(answer: Answer) -> int:
     count = answer.body.get("count")
     return count if isinstance(count, int) and count > 0 else 1
-
-
-def _printable(text: str) -> str:
-    """The text on one line, without what a terminal would obey: values in it are a tenant's."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _stamp(seconds: float) -> str:

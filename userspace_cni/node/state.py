@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, Step, UplinkPort, first_of
 from userspace_cni.attachment.wishes import Standing
+from userspace_cni.base.errors import on_one_line
 
 CHASSIS: Final = "userspace-cni.io/chassis"
 """Annotation of a Node: the name of its switch (`dataplane.chassis`)."""
@@ -38,7 +39,7 @@ class SubnetUse:
 class RouteUse:
     """What this node has of a Route of `generation`: how many pods it selects; how many of these have a route of it, lack what it
     needs, or cannot have one; how many destinations another Route has. `failures`: pod and reason, of some. `message`: what of it
-    cannot be anywhere."""
+    cannot be anywhere. `uid`: the Route's, for another one may have its name later."""
 
     name: str
     generation: int
@@ -49,6 +50,7 @@ class RouteUse:
     conflicts: int = 0
     failures: tuple[tuple[str, str], ...] = ()
     message: str = ""
+    uid: str = ""
 
 
 def status(
@@ -73,16 +75,16 @@ def status(
 
 
 def _route(use: RouteUse) -> dict[str, Any]:
-    failures = [{"pod": pod, "message": text} for pod, text in use.failures]
+    failures = [{"pod": pod, "message": on_one_line(text)} for pod, text in use.failures]
     counts = {name: getattr(use, name) for name in ("generation", "matched", "applied", "skipped", "failed", "conflicts")}
-    said = {"message": use.message[:MESSAGE_MAX]} if use.message else {}
-    return {"name": use.name, **counts, **said, **({"failures": failures} if failures else {})}
+    said = {"message": on_one_line(use.message[:MESSAGE_MAX])} if use.message else {}
+    return {"name": use.name, "uid": use.uid, **counts, **said, **({"failures": failures} if failures else {})}
 
 
 def _wish(standing: Standing) -> dict[str, Any]:
     reason = "Ready" if standing.holds else "CannotBeMet" if standing.wished else "CannotBeUndone"
     about = {"kind": standing.kind, "name": standing.name, "source": standing.source, "ready": standing.holds}
-    said = {"message": standing.problem[:MESSAGE_MAX]} if standing.problem else {}
+    said = {"message": on_one_line(standing.problem[:MESSAGE_MAX])} if standing.problem else {}
     return {**about, "reason": reason, **said, **_facts(standing.steps)}
 
 

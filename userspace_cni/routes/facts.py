@@ -42,13 +42,14 @@ class Pod:
 
 @dataclass(frozen=True)
 class Service:
-    """A Service. `addresses`: its clusterIPs, () for none yet. `kind`: its `type`."""
+    """A Service. `addresses`: its clusterIPs, () for none yet. `kind`: its `type`. `is_dns`: its label says that."""
 
     namespace: str
     name: str
     addresses: tuple[Address, ...] = ()
     headless: bool = False
     kind: str = "ClusterIP"
+    is_dns: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def completed(cluster: Cluster, services: Iterable[Service]) -> Cluster:
     for each in services:
         if (each.namespace, each.name) in _APISERVER:
             apiservers |= dict.fromkeys(each.addresses)
-        if (each.namespace, each.name) in _DNS:
+        if each.is_dns or (each.namespace, each.name) in _DNS:
             dns |= dict.fromkeys(each.addresses)
     return replace(cluster, apiservers=tuple(apiservers), dns=tuple(dns))
 

@@ -8,6 +8,7 @@ the API: by `Route.problems`. `faults_in` names everything at once, for who has 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,12 +93,16 @@ class Faults:
 def objects_in(data: Any, name: str) -> tuple[Mapping[str, Any], ...]:
     """The Route objects in the content of a file, those of the original form made into one.
 
-    Raises InvalidConfig for what is neither of the forms, and for two of one name.
+    Raises InvalidConfig for what is neither of the forms, for two of one name, and for values that JSON has not, as infinity.
     """
     faults = Faults()
     found = [each for each in _objects(data, name, faults) if each is not None]
     _add_twice(enumerate(map(read_route, found), 1), faults)
     faults.require_none(name)
+    try:
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfig(f"{name}: a value in it is none of JSON's: {error}", _REMEDY) from None
     return tuple(found)
 
 

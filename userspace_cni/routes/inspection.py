@@ -109,10 +109,11 @@ class Inspector:
         visited = [each for sandbox, each in self._passes.visited.items() if sandbox not in self._looking.gone]
         visited.sort(key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
         there = {each.located.uid for each in visited}
-        running = {uid: pod for uid, pod in known.pods.items() if pod.phase == "Running" and uid not in there}
+        pods = known.pods if known.has_api and self._node.has_account() else {}
+        running = {uid: pod for uid, pod in pods.items() if pod.phase == "Running" and uid not in there}
         unfound = sorted(pod.title for pod in running.values() if self._passes.book.claims(pod).claims)
-        pods = tuple(self._inspected(each) for each in visited if not each.host)
-        return Inspection(pods, tuple(unfound), dict(self._places.problems))
+        seen = tuple(self._inspected(each) for each in visited if not each.host)
+        return Inspection(seen, tuple(unfound), dict(self._places.problems))
 
     def explained(self, pod: str, dst: Address | Network) -> Explained:
         """What becomes of the pod's packets to `dst`. Raises ContainerGone for a pod that is not found; as `inspected`."""
@@ -160,7 +161,7 @@ class Inspector:
 
         Raises ContainerGone where none is found, HostNamespace, and as PodRoutes.look.
         """
-        for located in self.found(pod):
+        for located in self._proven_first(pod):
             try:
                 opened = opened_pod(located.place.path, located.place.inode, self._node.root)
             except ContainerGone:
@@ -170,6 +171,11 @@ class Inspector:
                 self._kernel.look(replace(located.place, inode=os.fstat(netns.fileno()).st_ino))
                 return os.dup(netns.fileno())
         raise self._unfound(pod)
+
+    def _proven_first(self, pod: str) -> list[Located]:
+        """Those of which the API has said that they are the pod's before others of its name, as a former pod's may be."""
+        pods = _kept(self._node).pods
+        return sorted(self.found(pod), key=lambda each: each.uid not in pods)
 
     def found(self, pod: str) -> Iterator[Located]:
         """The sandboxes of that pod, or with that id, each once. The runtime is asked when the others do not suffice."""

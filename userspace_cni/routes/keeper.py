@@ -48,6 +48,8 @@ class RouteKeeper(Loop):
         self._reminded = _NEVER
         self.looks = 0
         """How many looks at pods there were."""
+        self.rounds = 0
+        """How many rounds have acted."""
 
     def remind(self, seconds: float) -> None:
         """Have a round after so many seconds at the latest. For what a round calls."""
@@ -94,6 +96,7 @@ class RouteKeeper(Loop):
                 if enough:
                     self._round(everything=everything or self._passes.overdue, sandboxes=sandboxes)
                     acted = True
+                    self.rounds += 1
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 if self.problem != repr(error):
                     say("error", "a round of keeping routes failed", error=repr(error))

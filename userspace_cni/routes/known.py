@@ -18,7 +18,9 @@ from userspace_cni.routes.facts import Cluster, Pod, Service
 from userspace_cni.routes.prefixes import prefix
 from userspace_cni.routes.values import why_never
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
+_APP: Final = "k8s-app"
+"""Label by which distributions name the cluster's DNS, whatever their Service of it is called."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a static pod's object: the UID that the pod has on its node."""
 _METADATA: Final = ("name", "uid", "creationTimestamp", "generation")
@@ -77,7 +79,8 @@ def kept_service(thing: Mapping[str, Any]) -> Service:
     metadata, spec = thing["metadata"], thing.get("spec") or {}
     given = spec.get("clusterIPs") or [spec.get("clusterIP")]
     found = _addresses(each for each in given if each != "None")
-    return Service(metadata["namespace"], metadata["name"], found, "None" in given, spec.get("type") or "ClusterIP")
+    is_dns = metadata["namespace"] == "kube-system" and (metadata.get("labels") or {}).get(_APP) == "kube-dns"
+    return Service(metadata["namespace"], metadata["name"], found, "None" in given, spec.get("type") or "ClusterIP", is_dns)
 
 
 def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
@@ -200,7 +203,8 @@ def as_json(known: Known) -> str:
             "objects": list(known.objects),
             "from_file": list(known.from_file),
             "services": [
-                [each.namespace, each.name, _texts(each.addresses), each.headless, each.kind] for each in known.services
+                [each.namespace, each.name, _texts(each.addresses), each.headless, each.kind, each.is_dns]
+                for each in known.services
             ],
             "pods": {uid: _of_pod(each) for uid, each in known.pods.items()},
             "cluster": {
@@ -231,8 +235,8 @@ def from_json(text: str) -> Known:
             tuple(said["objects"]),
             tuple(said["from_file"]),
             tuple(
-                Service(namespace, name, tuple(map(ip_address, addresses)), headless, kind)
-                for namespace, name, addresses, headless, kind in said["services"]
+                Service(namespace, name, tuple(map(ip_address, addresses)), headless, kind, is_dns)
+                for namespace, name, addresses, headless, kind, is_dns in said["services"]
             ),
             {
                 uid: Pod(namespace, name, own, labels, _owners(owners), phase, terminating, host_network)

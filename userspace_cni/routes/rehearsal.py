@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
+from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Rank, Wanted
 from userspace_cni.routes.prefixes import Table, alone, prefix
 from userspace_cni.routes.resolving import PROTOCOL, Reasoned, Resolved, effective_metric
 from userspace_cni.routes.rules import Asked
 from userspace_cni.routes.values import is_link_local6
+
+_PARTS_MAX: Final = 10
 
 
 class Way(NamedTuple):
@@ -54,7 +56,8 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Drift:
-    """How a namespace differs from what it is to have. `behind`: routes of others before which ours stand; that is no fault."""
+    """How a namespace differs from what it is to have. `missing`: what is not there, or behind another program's.
+    `behind`: routes of others before which ours stand; that is no fault."""
 
     missing: tuple[Wanted, ...]
     extra: tuple[PodRoute, ...]
@@ -82,6 +85,7 @@ def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: In
     notes = [f"Route '{each.route}': {each.text}" for each in known]
     if asked.skipped:
         notes.insert(0, f"no Route concerns this pod: {asked.skipped}")
+    notes += _parts(target, resolved)
     if then is not None and then.is_ours:
         notes += _effects(target, then, _way(target, others), inside)
     return Explanation(target, reasoned, now, then, tuple(dict.fromkeys(notes)))
@@ -89,14 +93,18 @@ def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: In
 
 def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Drift:
     """What the namespace lacks, has too much of ours, and has of others behind ours."""
-    wanted = {(each.dst, each.dev, each.via, each.metric): each for each in resolved.routes}
-    ours = inside.ours(protocol)
-    there = {(each.dst, each.dev, each.via, each.metric) for each in ours}
-    destinations = {each.dst for each in resolved.routes}
+    wanted = {each.key: each for each in resolved.routes}
+    first: dict[Rank, PodRoute] = {}
+    for each in inside.routes:
+        first.setdefault(each.rank, each)
+    ours, others = inside.ours(protocol), inside.others(protocol)
+    in_force = {each.key for each in ours if first[each.rank] is each}
+    in_front = {first[each.rank] for each in ours}
+    destinations = {each.rank[:3] for each in wanted.values()}
     return Drift(
-        tuple(each for key, each in wanted.items() if key not in there),
-        tuple(each for each in ours if (each.dst, each.dev, each.via, each.metric) not in wanted),
-        tuple(each for each in inside.others(protocol) if each.dst in destinations),
+        tuple(each for key, each in wanted.items() if key not in in_force),
+        tuple(each for each in ours if each.key not in wanted),
+        tuple(each for each in others if each.rank[:3] in destinations and each not in in_front),
     )
 
 
@@ -108,6 +116,15 @@ def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> Way | None
         return None
     found, is_ours = best[1]
     return Way(found.dst, found.dev, found.via, is_ours)
+
+
+def _parts(target: Network, resolved: Resolved) -> Iterator[str]:
+    """The routes of ours that take a part of a network elsewhere."""
+    whole = prefix(target)
+    parts = [each for each in resolved.wanted if whole.covers(prefix(each.wanted.dst)) and each.wanted.dst != target]
+    yield from (f"of it, Route '{each.asked_by}' has {each.wanted}" for each in parts[:_PARTS_MAX])
+    if len(parts) > _PARTS_MAX:
+        yield f"and {len(parts) - _PARTS_MAX} more parts are Routes'"
 
 
 def _is_own(target: Network, inside: Inside) -> bool:

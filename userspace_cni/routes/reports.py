@@ -23,7 +23,9 @@ def uses(passes: Passes) -> tuple[RouteUse, ...]:
     visited, told = _sorted(passes), _told(passes)
     used = [_use(each, visited, told.get(each.name, ())) for each in passes.routes if each.uid and not each.is_unusable]
     hidden = [
-        RouteUse(each.name, each.generation, 0, 0, 0, 0, message=HIDDEN) for each in passes.routes if HIDDEN in each.problems
+        RouteUse(each.name, each.generation, 0, 0, 0, 0, message=HIDDEN, uid=each.uid)
+        for each in passes.routes
+        if HIDDEN in each.problems
     ]
     left, bounded = ALL_FAILURES_MAX, []
     for each in sorted([*used, *hidden], key=lambda each: each.name):
@@ -59,6 +61,7 @@ def _use(route: Route, visited: Iterable[Visited], told: Iterable[Told]) -> Rout
         conflicts,
         tuple(failures[:FAILURES_MAX]),
         _said(told),
+        route.uid,
     )
 
 

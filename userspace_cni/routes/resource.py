@@ -104,7 +104,8 @@ class Route:
 
     `created`: its creationTimestamp, "" where it has none, as in a file. `selection`: which pods; empty for all. `derive`: an
     entry without a gateway takes that of the pod's own routes, else it is on-link. `problems`: what is refused, each with field,
-    value and reason. `remarks`: what has no effect. `is_unusable`: nothing of it is taken, and it selects no pod.
+    value and reason. `remarks`: what has no effect. `is_unusable`: nothing of it is taken, and it selects no pod: it cannot be
+    read as a whole, or no entry of it can be.
     """
 
     name: str
@@ -167,6 +168,7 @@ def _read(known: Route, thing: Mapping[str, Any]) -> Route:
         derive=derive,
         problems=tuple(problems),
         remarks=tuple(remarks),
+        is_unusable=bool(problems) and not networks and not services,
     )
 
 

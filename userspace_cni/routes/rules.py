@@ -15,7 +15,7 @@ from userspace_cni.routes.facts import NOTHING_KNOWN, Cluster, Pod, Service, com
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import Gates, Route
 from userspace_cni.routes.selecting import specificity
-from userspace_cni.routes.values import ALL, AUTO, ServiceEntry
+from userspace_cni.routes.values import ALL, AUTO, ServiceEntry, why_never
 
 ROUTES_MAX: Final = 1024
 """Routes of ours in a pod at most."""
@@ -172,10 +172,16 @@ class Rulebook:
                 told.append(Told(route.name, "refused", claim.dst, f"{claim.origin}: {why}"))
             else:
                 found[claim.prefix] = claim
-                unknown = self.cluster.unknown(claim.prefix.version) if claim.prefix.is_default else ""
-                if unknown and claim.gates.keep_cluster_routes:
-                    told.append(Told(route.name, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}"))
+        had = {each.dst for each in found.values()}
+        told = [each for each in told if each.kind != "remark" or each.dst not in had]  # another entry has it
+        told += [each for claim in found.values() if claim.prefix.is_default for each in self._taken(claim)]
         return Expanded(route, tuple(found.values()), tuple(told))
+
+    def _taken(self, claim: Claim) -> Iterator[Told]:
+        """What is to be said of a default route that takes networks of the cluster, for they are not known."""
+        unknown = self.cluster.unknown(claim.prefix.version)
+        if unknown and claim.gates.keep_cluster_routes:
+            yield Told(claim.route, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}")
 
     def _of_networks(self, route: Route) -> Iterator[Claim]:
         for each in route.networks:
@@ -190,11 +196,15 @@ class Rulebook:
             addresses = 0
             for service in self._named(entry, route, told):
                 origin = f"{entry.place}: Service {service.namespace}/{service.name}"
+                of_family = [each for each in service.addresses if via is None or each.version == via.version]
                 for address in service.addresses:
                     addresses += 1
-                    if via is not None and via.version != address.version:
-                        why = f"{origin}: {address} is not of the family of its gateway {via}: give it an entry of its own"
-                        told.append(Told(route.name, "refused", alone(address), why))
+                    if address not in of_family:
+                        why = f"{origin}: {address} is not of the family of its gateway {via}: an entry of its own may have it"
+                        told.append(Told(route.name, "remark" if of_family else "refused", alone(address), why))
+                        continue
+                    if why := why_never(host(address)):
+                        told.append(Told(route.name, "refused", alone(address), f"{origin}: {address}: {why}"))
                         continue
                     yield Claim(host(address), alone(address), entry.dev, via, derive, route.name, origin, route.gates)
             if entry.name == ALL and not addresses:

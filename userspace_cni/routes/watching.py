@@ -65,10 +65,14 @@ _ALWAYS: Final = (_ROUTES, _PODS, _SERVICES, _OWN_NODE, _APISERVER)
 _NAMESPACES: Final = _Followed(NAMESPACES, kept_labels)
 _PARENTS: Final = {"ReplicaSet": _Followed(REPLICA_SETS, kept_parent), "Job": _Followed(JOBS, kept_parent)}
 _NEEDS_PARENTS: Final = frozenset({"Deployment", "Job", "CronJob"})
-SETTLE_S: Final = 2.0
-"""How long at most what is followed anew is awaited before anything is done."""
+SETTLE_S: Final = 10.0
+"""How long at most what is followed anew is awaited before anything is done: a list of thousands of Nodes comes page by page."""
+START_S: Final = 2.0
+"""The same at the start, when much may be known already of what a former agent has kept."""
 _NODES: Final = _Followed(NODES, kept_ranges)
 _SERVICE_CIDRS: Final = _Followed(SERVICE_CIDRS, kept_service_ranges)
+ALL: Final = (*_ALWAYS, _NAMESPACES, *_PARENTS.values(), _NODES, _SERVICE_CIDRS)
+"""Whatever may be followed: the account needs to list and watch each."""
 
 
 class Watching:
@@ -96,6 +100,7 @@ class Watching:
 
     def start(self) -> None:
         """Start the threads; returns at once. Raises Unavailable."""
+        self._settled_at = time.monotonic() + START_S
         for watch in self._watches.values():
             watch.start()
 
@@ -133,7 +138,7 @@ class Watching:
 
     @property
     def settling(self) -> bool:
-        """Whether what Routes have asked for just now may be known in a moment: a default route must not come before it."""
+        """Whether what was asked for just now may be known in a moment: a default route must not come before it."""
         return time.monotonic() < self._settled_at and not all(watch.tried for watch in self._watches.values())
 
     @property

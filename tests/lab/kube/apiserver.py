@@ -26,6 +26,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+import yaml
+
 from tests.lab.kube.eventstore import EventStore
 from tests.lab.kube.objectstore import BUILT_IN, Kind, ObjectStore, Write, defined
 from tests.lab.kube.podstore import PodStore
@@ -36,6 +38,7 @@ WATCH_S = 1800.0
 """How long a watch lasts that names no timeoutSeconds."""
 
 _POD = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<status>/status)?")
+_APPLY = "application/apply-patch+yaml"
 _EVENTS = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/events(?:/(?P<name>[^/]+))?")
 _OBJECTS = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[^/]+)"
@@ -437,7 +440,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         api = self.server.api
         text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        request = Request(self.command, self.path, dict(self.headers.items()), _decoded(text))
+        body = _decoded(text, self.headers.get("Content-Type", ""))
+        request = Request(self.command, self.path, dict(self.headers.items()), body)
         api.requests.append(request)
         fault = api.fault(request) or Fault()
         if fault.close or fault.hang:
@@ -539,7 +543,7 @@ def _write(store: ObjectStore, request: Request) -> dict[str, Any]:
     if not isinstance(request.body, dict):
         raise Refusal(400, "BadRequest", "the body is not an object")
     kind = request.headers.get("Content-Type", "")
-    is_apply = request.method == "PATCH" and kind == "application/apply-patch+yaml"
+    is_apply = request.method == "PATCH" and kind == _APPLY
     manager = request.option("fieldManager") or (
         "" if is_apply else request.headers.get("User-Agent", "unknown").partition("/")[0]
     )
@@ -577,9 +581,10 @@ def _shut(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def _decoded(text: bytes) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)
+def _decoded(text: bytes, kind: str) -> Any:
+    """The body; None for what is none. A server reads what is to be applied as YAML, whose parser takes not all that JSON has."""
+    with suppress(ValueError, yaml.YAMLError):
+        return yaml.load(text, yaml.CSafeLoader) if kind == _APPLY else json.loads(text)
     return None
 
 

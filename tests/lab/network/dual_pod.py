@@ -30,7 +30,7 @@ class DualPod:
         """The routes of the main table, without what the kernel makes by itself, as words in the kernel's order."""
         found: list[dict[str, Any]] = json.loads(self.ip("-json", "-details", f"-{version}", "-N", "route", "show", *more))
         return [
-            f"{each['dst']} {each.get('gateway', '-')} {each['dev']} {each['protocol']}"
+            f"{each['dst']} {each.get('gateway', '-')} {each.get('dev', '-')} {each['protocol']}"
             for each in found
             if str(each["protocol"]) not in ("2", "kernel")
         ]

@@ -204,6 +204,7 @@ def test_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, 
         ("explain", "default/web-0"),
         ("flush", "--json"),
         ("flush", "--pod", "/"),
+        ("explain", "default/web-0", "fe80::1%eth1"),
     ],
 )
 def test_arguments_that_are_wrong(run: Run, arguments: tuple[str, ...]) -> None:
@@ -251,6 +252,7 @@ def test_the_agent_s_answers(tmp_path: Path) -> None:
         ('[{"route": "10.0.0.0/8", "dev": "eth1"}, {"kind": "Route"}]', "two files"),
         ("", "there is nothing in it"),
         ("---\n# none\n", "there is nothing in it"),
+        ("{kind: Route, apiVersion: k8s.ovn.org/v1, metadata: {name: a, annotations: {x: .inf}}, spec: {}}", "none of JSON's"),
     ],
 )
 def test_a_file_that_is_none_of_routes(run: Run, given: str, said: str) -> None:

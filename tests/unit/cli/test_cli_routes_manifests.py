@@ -12,7 +12,9 @@ from kubernetes.client import ApiClient
 
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.routes.manifests import DEFINITION
+from userspace_cni.routes.watching import ALL
 
+READING = ("list", "watch")
 BASE = Path(__file__).resolve().parents[3] / "deploy" / "cluster" / "base"
 
 
@@ -44,8 +46,11 @@ def test_the_same_as_yaml_and_json() -> None:
 
 
 def test_the_rights_are_those_of_the_agents() -> None:
-    """Each is in the role of deploy/cluster, whose account gets them; Kubernetes knows every field."""
+    """They are what is followed and told, and in the role of deploy/cluster, whose account gets them; Kubernetes knows every
+    field."""
     _, role, binding = json.loads(printed("--json"))
+    followed = {(each.resource.api_version.rpartition("/")[0], each.resource.plural, verb) for each in ALL for verb in READING}
+    assert rights(role["rules"]) == followed | {("", "events", "create"), ("", "events", "patch")}
     assert rights(role["rules"]) <= rights(yaml.safe_load((BASE / "cluster-role.yaml").read_text())["rules"])
     assert binding["subjects"] == yaml.safe_load((BASE / "cluster-role-binding.yaml").read_text())["subjects"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

@@ -23,7 +23,7 @@ SPEC: dict[str, Any] = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}], "svc
 def use(generation: int = 1, **changes: Any) -> dict[str, Any]:
     """What a node says of the Route `one`."""
     counts = {"generation": generation, "matched": 3, "applied": 2, "skipped": 1, "failed": 0, "conflicts": 0}
-    return {"name": "one", **counts, **changes}
+    return {"name": "one", "uid": "u", **counts, **changes}
 
 
 def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1, status: Any = None) -> Cluster:
@@ -85,12 +85,20 @@ def test_degraded() -> None:
 def test_entries_that_cannot_be() -> None:
     """What is refused of it is told, by the object itself or by nodes; a Route that cannot be read is Invalid."""
     spec = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}]}
-    status = told(cluster(use(message="there is no such Service"), spec=spec))
+    status = told(cluster(use(message="there is no such Service"), spec={"route": [*spec["route"], *SPEC["route"]]}))
     assert status["status"] == "Degraded"
     assert "loopback" in conditions(status)["Valid"][1]
     assert "there is no such Service" in conditions(status)["Valid"][1]
-    status = told(cluster(None, spec={"pods": 7}))
-    assert (status["status"], status["nodes"]["total"]) == ("Invalid", 0)
+    assert told(cluster(use(message="it has an address of\nthe API server")))["status"] == "Degraded"
+    for unusable in (spec, {"pods": 7}):
+        status = told(cluster(None, spec=unusable))
+        assert (status["status"], status["nodes"]["total"]) == ("Invalid", 0)
+
+
+def test_another_route_of_the_name() -> None:
+    """What was told of one that is deleted counts for none that is made with its name and the same generation."""
+    status = told(cluster(use(uid="former"), use()))
+    assert (status["status"], status["pods"]["applied"]) == ("Progressing", 2)
 
 
 def test_since_when_a_condition_is_so() -> None:
@@ -107,15 +115,16 @@ def test_since_when_a_condition_is_so() -> None:
 def test_a_thousand_nodes(api: ApiServer, leader: Leader) -> None:
     """All reports together are one write of the Route's status, one that changes is another, and at rest there is none."""
     api.add({"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "one"}, "spec": SPEC})
+    uid = api.objects("routes.k8s.ovn.org").get("", "one")["metadata"]["uid"]
     for number in range(NODES):
         api.add(node(f"n{number:04}"))
-        api.add(reporting(f"n{number:04}", use()))
+        api.add(reporting(f"n{number:04}", use(uid=uid)))
     leader.known(lambda known: len(known.states) == NODES and len(known.nodes) == NODES and known.routes)
     assert leader.settle() == 1
     found = api.objects("routes.k8s.ovn.org").get("", "one")["status"]
     assert (found["status"], found["nodes"]["total"], found["pods"]["applied"]) == ("Applied", NODES, 2 * NODES)
     before = len(writes(api))
-    api.add(reporting("n0500", use(failed=1, failures=[{"pod": "default/web", "message": "no"}])))
+    api.add(reporting("n0500", use(uid=uid, failed=1, failures=[{"pod": "default/web", "message": "no"}])))
     leader.known(lambda known: (known.states["n0500"].routes or [{}])[0].get("failed"))
     assert leader.settle() == 1
     assert api.objects("routes.k8s.ovn.org").get("", "one")["status"]["status"] == "Degraded"

@@ -94,12 +94,14 @@ def test_files_that_differ(directory: Path) -> None:
 
 
 def test_files_of_a_former_boot(directory: Path) -> None:
-    """They are left over: their namespaces went with that boot."""
-    path = written(directory, "one", entry())
+    """They are left over: their namespaces went with that boot. A path that is not a process's is not there then, so a file that
+    is older than the boot only by its time, for the clock was set since, counts."""
     before = time.time() - boottime_ns() / 1e9 - 60
-    os.utime(path, (before, before))
     cache = CniCache(str(directory))
-    assert (cache.sandboxes(), cache.unreadable) == ([], 1)
+    (directory / "cni-1").touch()
+    for place, count in (("/proc/1/ns/net", 0), (f"{directory}/cni-1", 1)):
+        os.utime(written(directory, "one", entry(Sandbox(BOX, "default", "web-0", "11-22", place))), (before, before))
+        assert (len(cache.sandboxes()), cache.unreadable) == (count, 1 - count)
 
 
 def test_a_namespace_that_is_gone(directory: Path) -> None:

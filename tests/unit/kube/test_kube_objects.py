@@ -75,6 +75,15 @@ def test_apply_makes_the_object_and_takes_back_what_it_drops(api: ApiServer, obj
     assert (found["status"], found["metadata"]["labels"]) == ({"chassis": "c0ffee"}, {"other": "x"})
 
 
+@pytest.mark.parametrize("odd", ["\U0001f600", "\x7f\x85\x9f", "\u2028\u2029 \ufeff", "\"\\\n\t\x00'", "é漢"])
+def test_any_text_can_be_applied(objects: Objects, odd: str) -> None:
+    """A server reads it as YAML; what it has then is the text. Half a character, as of a name that is no UTF-8, is none."""
+    made = objects.apply(VLANS, "blue", {"metadata": {"annotations": {"a": odd}}, **VLAN}, manager="a")
+    assert made["metadata"]["annotations"] == {"a": odd}
+    made = objects.apply(VLANS, "blue", {"metadata": {"annotations": {"a": f"{odd}\udcff"}}, **VLAN}, manager="a")
+    assert made["metadata"]["annotations"] == {"a": f"{odd}?"}
+
+
 def test_a_status_is_written_where_it_has_a_path(objects: Objects) -> None:
     """And its conditions are each their node's."""
     objects.create(PROVIDER_NETWORKS, "net1", {"spec": {"defaultInterface": "eth1"}})

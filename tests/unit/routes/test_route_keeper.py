@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,11 +24,21 @@ class Rounds(RouteKeeper):
     """So many rounds, on the thread of the caller. `waits`: the seconds that it would wait before each, and after the last."""
 
     def __init__(self, rounds: int, sources: Any, learn: Callable[[], bool], next_due: float = 0.0) -> None:
-        passes = SimpleNamespace(next_due=next_due, overdue=False, wanted=tuple, visit=lambda *_, **__: 0)
+        self.visits: list[tuple[bool, set[str]]] = []
+        passes = SimpleNamespace(next_due=next_due, overdue=False, wanted=tuple, visit=self._visit)
         super().__init__(cast(Passes, passes), sources, learn, lambda: None)
-        self._left = rounds
+        self._left = 0
         self.waits: list[float] = []
+        self.again(rounds)
+
+    def again(self, rounds: int) -> None:
+        """So many more."""
+        self._left = rounds
         self._run()
+
+    def _visit(self, _: object, sandboxes: Collection[str], *, everything: bool) -> int:
+        self.visits.append((everything, set(sandboxes)))
+        return 0
 
     def _await_asked(self, seconds: float | None = None) -> bool:
         self.waits.append(seconds or 0.0)
@@ -49,6 +59,17 @@ def test_without_what_it_needs_it_waits_until_it_is_asked() -> None:
     _, *others = Rounds(3, sources(), lambda: False).waits
     assert min(others) > 1e6
     assert Rounds(3, sources(), lambda: True).waits == [0.0] * 4
+
+
+def test_what_could_not_be_looked_at_yet_is_looked_at_later() -> None:
+    """A look that was asked for waits for the first round that acts, and is over with it."""
+    known = iter([False, True, True])
+    rounds = Rounds(0, sources(), lambda: next(known))
+    rounds.ask_all()
+    rounds.again(1)
+    assert not rounds.look_at("box", 0.0)
+    rounds.again(2)
+    assert rounds.visits == [(True, {"box"}), (False, set())]
 
 
 def test_a_source_that_cannot_be_read_is_read_again() -> None:

@@ -17,6 +17,7 @@ from userspace_cni.routes.known import RANGES_MAX, Known, as_json, by_uid, from_
 from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules
 from userspace_cni.routes.places import Located
 from userspace_cni.routes.reports import described, uses
+from userspace_cni.routes.rules import Asked, Rulebook
 
 ETH1 = PodLink("eth1", 3, up=True, addresses=(ip_interface("10.2.0.2/16"),))
 
@@ -91,6 +92,45 @@ def test_only_what_changed_is_looked_at() -> None:
     assert (node.kernel.made["/ns/a"], node.kernel.made["/ns/b"]) == (["172.16.0.0/16 dev eth1"], [])
     node.now += RESYNC_S
     assert node.visit(known(one, pods=pods)) == ["/ns/a", "/ns/b", "/ns/c"]
+
+
+def test_a_new_interface() -> None:
+    """A sandbox that has another one, by whatever source, or that is named, is looked at, and again where a device may come."""
+    node, one = Node(), known(route("one", "172.16.0.0/16"))
+    assert node.visit(one) == ["/ns/a", "/ns/b"]
+    node.now += RESYNC_S / 2
+    node.kernel.inside["/ns/b"] = Inside({})
+    node.located[1] = replace(node.located[1], interfaces=("eth1",))
+    assert node.visit(one) == ["/ns/b"]
+    node.now += LATER_S[0]
+    assert node.visit(one) == ["/ns/b"]
+    assert node.visit(one) == []
+    node.passes.visit(node.located, {node.located[0].place.sandbox})
+    assert node.kernel.looks == ["/ns/a"]
+
+
+def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the pod, or anything else that is known, is another one; nothing is kept of pods that have gone."""
+    node, asked = Node(), list[str]()
+    claims = Rulebook.claims
+
+    def noted(book: Rulebook, pod: Pod) -> Asked:
+        asked.append(pod.name)
+        return claims(book, pod)
+
+    monkeypatch.setattr(Rulebook, "claims", noted)
+    labelled = route("one", "172.16.0.0/16", pods=[{"labels": {"app": "web"}}])
+    one = known(labelled)
+    for _ in range(3):
+        node.visit(one)
+        assert node.passes.wanted() == set()
+    assert asked == ["a", "b"]
+    web = Pod("default", "a", "u-a", {"app": "web"})
+    assert node.visit(known(labelled, pods=(web,))) == ["/ns/a"]
+    assert node.passes.wanted() == {"u-a"}
+    assert asked == ["a", "b", "a"]
+    node.visit(known(route("two", "172.16.0.0/16"), pods=(web,)))
+    assert asked[3:] == ["a"]
 
 
 def test_what_is_not_proven_is_left_alone() -> None:
@@ -211,6 +251,8 @@ def test_services() -> None:
         "10.96.0.7",
         "fd96::7",
     ]
+    dns = {"metadata": {"namespace": "kube-system", "name": "rke2-coredns", "labels": {"k8s-app": "kube-dns"}}}
+    assert (of().is_dns, kept_service(dns).is_dns) == (False, True)
     assert (of(clusterIP="None", clusterIPs=["None"]).headless, of(type="ExternalName").addresses, of().addresses) == (
         True,
         (),

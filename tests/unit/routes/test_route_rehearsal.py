@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from tests.unit.routes.building import OURS, found, inside, route
+from tests.unit.routes.building import OURS, STATIC, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.facts import Cluster, Pod
 from userspace_cni.routes.rehearsal import Drift, Explanation, drift, explain
@@ -92,6 +92,22 @@ def test_the_kernels_choice() -> None:
     ]
 
 
+def test_parts_of_a_network() -> None:
+    """What of it routes of ours take elsewhere is noted, ten of them at most."""
+    one = route("a", "20.1.0.0/16 eth1", *(f"30.{number}.0.0/16 eth1" for number in range(12)))
+    found_out = explained("20.0.0.0/8", one)
+    assert (found_out.reasoned, found_out.notes) == (None, ("of it, Route 'a' has 20.1.0.0/16 dev eth1",))
+    assert explained("30.0.0.0/8", one).notes[-1] == "and 2 more parts are Routes'"
+    assert len(explained("30.0.0.0/8", one).notes) == 11
+    assert explained("20.1.0.0/16", one).notes[0].startswith("answers must come in by eth1")
+
+
+def test_a_route_of_others_that_leads_to_no_one() -> None:
+    """It is in force as any other, and shown as what it is."""
+    nothing = PodRoute(ip_network("20.0.0.0/8"), None, "", 0, STATIC)
+    assert list(explained("20.0.0.1", within=inside(nothing)).lines())[-1] == "now: 20.0.0.0/8, not to one next hop, of others"
+
+
 def test_why_there_is_no_route() -> None:
     """What was refused, skipped or lost of this destination is noted with its Route; of others nothing is."""
     one = route("a", "20.0.0.0/8 eth7", "30.0.0.0/8 eth1 10.99.0.1", "40.0.0.0/8 eth1", "40.0.0.0/8 eth0")
@@ -118,6 +134,10 @@ def test_drift() -> None:
     assert [str(each.dst) for each in differs.extra] == ["30.0.0.0/8", "50.0.0.0/8"]
     assert [(str(each.dst), each.dev) for each in differs.behind] == [("20.0.0.0/8", "eth0")]
     assert not differs.is_none
+    in_front = inside(found("40.0.0.0/8 eth0"), *(found(each, OURS) for each in ("20.0.0.0/8 eth1", "40.0.0.0/8 eth1")))
+    behind = drift(outcome, in_front)
+    assert [str(each.dst) for each in behind.missing] == ["40.0.0.0/8", "30.0.0.0/8"]
+    assert (behind.extra, behind.behind) == ((), ())
     there = applied(inside(), outcome)
     assert drift(outcome, there) == Drift((), (), ())
     assert len(drift(outcome, there, protocol=7).missing) == 3

@@ -147,12 +147,16 @@ def test_a_services_address_changes() -> None:
 
 
 def test_a_gateway_of_one_family() -> None:
-    """A Service of two families by a gateway of one gets one route; the other is told, and may have an entry."""
+    """A Service of two families by a gateway of one gets one route; the other is told, unless it has an entry of its own. One of
+    another family alone is refused."""
     found = asked(WEB, route("r", "shop/cart eth1 10.124.2.1"))
     assert wishes(found) == ["10.96.1.1/32 eth1"]
-    assert [(each.kind, str(each.dst)) for each in found.told] == [("refused", "fd00:96::11/128")]
+    assert [(each.kind, str(each.dst)) for each in found.told] == [("remark", "fd00:96::11/128")]
     both = asked(WEB, route("r", "shop/cart eth1 10.124.2.1", "shop/cart eth1 fd00::1"))
     assert [str(each.via) for each in both.claims] == ["fd00::1", "10.124.2.1"]
+    assert both.told == ()
+    alone = asked(WEB, route("r", "shop/search eth1 fd00::1"))
+    assert [(each.kind, str(each.dst)) for each in alone.told] == [("refused", "10.96.1.2/32")]
 
 
 def test_all_services_of_a_namespace() -> None:
@@ -186,6 +190,15 @@ def test_api_server_and_dns(entry: str, gate: str) -> None:
         [told] = found.told
         assert (told.kind, gate in told.text) == ("refused", True)
     assert len(asked(WEB, route("r", entry, feature_gate={gate: "true"})).claims) == 1
+
+
+def test_addresses_of_a_service_that_no_route_may_have() -> None:
+    """Who writes its addresses decides about no more than who writes a Route."""
+    odd = service("shop/odd", "169.254.169.254", "127.0.0.1", "224.0.0.1", "fe80::5", "10.96.1.9")
+    book = Rulebook([route("r", "shop/odd eth1")], (odd,), CLUSTER)
+    found = book.claims(WEB)
+    assert wishes(found) == ["10.96.1.9/32 eth1"]
+    assert [each.kind for each in found.told] == ["refused"] * 4
 
 
 def test_the_services_themselves_say_where_the_api_server_is() -> None:

@@ -89,7 +89,7 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
         _refuse(faults, name, text, dry_run=dry_run, as_json=as_json)
         ctx.exit(FOUND)
     site = open_site(ctx)
-    content = _Content(text, objects_in(data, name), routes_in(data, name), has_objects(data))
+    content = _content(text, data, name)
     to_api = content.are_objects and site.drivers.has_account()
     path = "" if to_api else site.settings.routes_file
     if not to_api and not path:
@@ -105,6 +105,14 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
     else:
         _show(done, target, dry_run=dry_run)
     ctx.exit(max((each.code for each in done), default=0))
+
+
+def _content(text: str, data: Any, name: str) -> _Content:
+    """What is in a file without faults. Raises Refused where the API and the agent could not take it."""
+    try:
+        return _Content(text, objects_in(data, name), routes_in(data, name), has_objects(data))
+    except InvalidConfig as error:
+        raise Refused(str(error), FOUND) from error
 
 
 def _text(filename: str) -> str:
@@ -214,7 +222,8 @@ def _write(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("w", encoding="utf-8", newline="") as file:
+        new.unlink(missing_ok=True)
+        with new.open("x", encoding="utf-8", newline="") as file:
             os.fchmod(file.fileno(), _MODE)
             file.write(text)
             file.flush()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from userspace_cni.base.errors import HostNamespace, quoted
+from userspace_cni.base.errors import BadEnvironment, HostNamespace, quoted
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
@@ -93,7 +93,7 @@ def explain_command(ctx: click.Context, pod: str, dst: str, as_json: bool) -> No
     with view.progress(f"looking into {pod}"):
         try:
             found = inspector(site, "looking into the network namespace of a pod").explained(pod, target)
-        except HostNamespace as error:
+        except (HostNamespace, BadEnvironment) as error:
             raise Refused(f"{pod}: {error}", FOUND) from error
     if as_json:
         view.show_json({"pod": pod, **_as_json(found)})
@@ -110,6 +110,8 @@ def _destination(text: str) -> Address | Network:
     """The address or network. Raises UsageError."""
     if text == "default":
         return ip_network("0.0.0.0/0")
+    if "%" in text:
+        raise click.UsageError(f"DST is {quoted(text)}: leave out what stands after the %: the pod's routes name the device")
     try:
         found = ip_network(text, strict=False) if "/" in text else ip_address(text)
     except ValueError as error:

@@ -7,7 +7,7 @@ import signal
 
 import click
 
-from userspace_cni.base.errors import HostNamespace
+from userspace_cni.base.errors import BadEnvironment, HostNamespace
 from userspace_cni.cli import view
 from userspace_cni.cli.routes.asking import inspector, pod_name
 from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
@@ -44,7 +44,7 @@ def enter_command(ctx: click.Context, pod: str, command: tuple[str, ...]) -> Non
     try:
         with view.progress(f"looking for {pod}"):
             entrance = into.entrance(pod)
-    except HostNamespace as error:
+    except (HostNamespace, BadEnvironment) as error:
         raise Refused(f"{pod}: {error}", FOUND) from error
     try:
         enter(entrance)

@@ -18,18 +18,20 @@ NAME: Final = "userspace-cni-routes"
 _ACCOUNT: Final = "userspace-cni"
 """Of the agents, and the namespace in which it is, as deploy/cluster has it."""
 _LABELS: Final = {"app.kubernetes.io/name": "userspace-cni"}
+_FOLLOWED: Final = (
+    ("k8s.ovn.org", ["routes"]),
+    ("", ["pods", "nodes", "services", "endpoints", "namespaces"]),
+    ("apps", ["replicasets"]),
+    ("batch", ["jobs"]),
+    ("networking.k8s.io", ["servicecidrs"]),
+)
 RULES: Final[list[dict[str, list[str]]]] = [
-    {"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]}
-    for group, resources in (
-        ("k8s.ovn.org", ["routes"]),
-        ("", ["pods", "nodes", "services", "endpoints", "namespaces"]),
-        ("apps", ["replicasets"]),
-        ("batch", ["jobs"]),
-    )
+    *({"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]} for group, resources in _FOLLOWED),
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
 ]
-"""What agents read for routes; the role of deploy/cluster has it, too."""
+"""What agents read for routes, and what they tell pods; the role of deploy/cluster has it, too."""
 _ABOUT: Final = f"""\
-# What agents read for routes, for the account {_ACCOUNT} in the namespace {_ACCOUNT}. The manifests of deploy/cluster
+# What agents read and write for routes, for the account {_ACCOUNT} in the namespace {_ACCOUNT}. The manifests of deploy/cluster
 # have these rights already. No one gets the right to write Routes by them: that is for administrators alone.
 """
 

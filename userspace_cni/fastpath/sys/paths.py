@@ -21,7 +21,9 @@ MOUNT_NOEXEC: int = lib.MOUNT_ATTR_NOEXEC
 PRIVATE: int = lib.MS_PRIVATE
 DETACH: int = lib.MNT_DETACH
 NETWORK: int = lib.CLONE_NEWNET
-_CHANGED: int = lib.IN_CLOSE_WRITE | lib.IN_MOVE | lib.IN_DELETE | lib.IN_DELETE_SELF | lib.IN_MOVE_SELF | lib.IN_ONLYDIR
+_CHANGED: int = (
+    lib.IN_CLOSE_WRITE | lib.IN_ATTRIB | lib.IN_MOVE | lib.IN_DELETE | lib.IN_DELETE_SELF | lib.IN_MOVE_SELF | lib.IN_ONLYDIR
+)
 
 
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0) -> int:
@@ -74,7 +76,7 @@ def setns(fd: int, nstype: int) -> None:
 
 
 def inotify(directory: str) -> int:
-    """A descriptor that is readable once a file in the directory was written, renamed or removed, or the directory was.
+    """A descriptor that is readable once a file in the directory was written, renamed, removed or got another owner or mode.
 
     What it reads is of no use but to be read away.
     """

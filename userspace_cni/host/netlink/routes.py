@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ _MULTIPATH: Final = 9
 _TABLE: Final = 15
 _OTHER_VIA: Final = 18
 """RTA_VIA: a next hop of another version of IP."""
+_OBJECT: Final = 30
+"""RTA_NH_ID: the number of a nexthop object."""
 _MTU: Final = 2
 _ADVMSS: Final = 8
 _NEXT_HOP: Final = struct.Struct("=HBBi")
@@ -39,6 +41,7 @@ _NEXT_HOP: Final = struct.Struct("=HBBi")
 _ONLINK: Final = 4
 _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
+_SCOPE_NOWHERE: Final = 255
 _TABLE_MAX: Final = 255
 _LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
 _ANY: Final = {2: "0.0.0.0/0", 10: "::/0"}
@@ -104,8 +107,9 @@ class Route:
 class FoundRoute:
     """A route as the kernel has it, with the index of its link and its protocol (RTPROT_*).
 
-    `is_plain`: it is to one next hop of its own version of IP, and `route` and `index` say all of where it leads. `is_for_some`:
-    only packets of some source or TOS take it. `hops`: index and gateway of each next hop of one that is to several.
+    `is_plain`: it is to one next hop of its own version of IP, and `route` and `index` say all of where it leads.
+    `is_for_some`: only packets of some source or TOS take it. `by_object`: a nexthop object says where it leads. `hops`: index
+    and gateway of each next hop of one that is to several.
     """
 
     route: Route
@@ -113,6 +117,7 @@ class FoundRoute:
     protocol: int
     is_plain: bool = True
     is_for_some: bool = False
+    by_object: bool = False
     hops: tuple[tuple[int, IPv4Address | IPv6Address], ...] = ()
 
 
@@ -135,8 +140,8 @@ def replaced(index: int, route: Route, protocol: int) -> Message:
 
 
 def removed(index: int, route: Route, protocol: int) -> Message:
-    """Remove that very route of that protocol. ESRCH: there is none."""
-    return _message(_DELROUTE, 0, index, route, protocol)
+    """Remove that very route of that protocol, of any scope. ESRCH: there is none."""
+    return _message(_DELROUTE, 0, index, replace(route, scope=_SCOPE_NOWHERE), protocol)
 
 
 def listed(version: int, index: int) -> Message:
@@ -185,6 +190,7 @@ def read(payload: bytes) -> FoundRoute:
         protocol,
         is_plain=kind == _UNICAST and several is None and _OTHER_VIA not in found,
         is_for_some=bool(source_length or tos),
+        by_object=_OBJECT in found,
         hops=tuple(_hops(several or b"")),
     )
 
