@@ -174,12 +174,9 @@ def words(cluster: Cluster) -> dict[str, str]:
 
 ENTRY = {"dst": "10.0.0.0/8", "dev": "eth1"}
 REFUSED: Mapping[str, Mapping[str, Any]] = {
-    "a device's name of 16 characters": {"route": [{"dst": "10.0.0.0/8", "dev": "e" * 16}]},
     "no device": {"route": [{"dst": "10.0.0.0/8"}]},
     "no destination": {"route": [{"dev": "eth1"}]},
-    "a destination of 65 characters": {"route": [{**ENTRY, "dst": "1" * 65}]},
     "a next hop that is a number": {"route": [{**ENTRY, "via": 1}]},
-    "1025 entries": {"route": [ENTRY] * 1025},
     "a Service without a name": {"svc": [{"namespace": "default", "dev": "eth1"}]},
     "a workload of another kind": {"workloads": [{"kind": "Pod", "namespace": "default", "name": "a"}]},
     "an excluded workload without a name": {"exclude": {"workloads": [{"kind": "Job", "namespace": "default"}]}},
@@ -193,6 +190,9 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 TAKEN: Mapping[str, Mapping[str, Any]] = {
     "host-bits": {"route": [{"dst": "10.0.0.1/8", "dev": "eth1"}]},
     "loopback": {"route": [{"dst": "127.0.0.0/8", "dev": "lo"}]},
+    "long-device": {"route": [{"dst": "10.0.0.0/8", "dev": "e" * 16}]},
+    "long-destination": {"route": [{**ENTRY, "dst": "1" * 65}]},
+    "many-entries": {"route": [ENTRY] * 5000},
     "unknown": {"routes": [ENTRY], "route": [{**ENTRY, "metric": 1}]},
     "empty": {},
 }
