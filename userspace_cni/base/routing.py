@@ -60,10 +60,10 @@ class PodRoute(_Keyed):
     """A route of the main table, for packets of any source and TOS. `via` None: on the link. `metric`: 0 for IPv4 without one,
     1024 for such of IPv6.
 
-    `protocol`: RTPROT_*, whose it is. `dev` "": it is none to one next hop of its own version of IP: over several links, say, or
-    a blackhole; or its link has gone. `onlink`: its next hop counts as one on the link. `by_object`: a nexthop object says where
-    it leads. `hops`: device and next hop of each of
-    those of a route of IPv6 to several, which may be several programs' routes: the kernel shows the first one's protocol alone.
+    `protocol`: RTPROT_*, whose it is. `dev` "": it is not to one next hop of its own version of IP, as a blackhole or one over
+    several links, or its link has gone. `onlink`: its next hop counts as one on the link. `by_object`: a nexthop object says
+    where it leads. `hops`: of a route of IPv6 to several next hops, each with its device. They may be several programs': the
+    kernel shows the first one's protocol alone.
     """
 
     dst: Network

@@ -101,6 +101,7 @@ class RouteKeeper(Loop):
                 if self.problem != repr(error):
                     say("error", "a round of keeping routes failed", error=repr(error))
                 self.problem = repr(error)
+                self.remind(_AGAIN_S)
                 self._rest(_AGAIN_S)
             else:
                 self.problem = ""
