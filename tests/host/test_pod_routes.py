@@ -93,6 +93,18 @@ def test_another_via(pod: DualPod) -> None:
     assert (table(pod), table(pod, 6)) == (["10.9.0.0/24 10.2.0.9 eth1"], ["fd09::/64 fd02::9 eth1"])
 
 
+def test_from_the_link_to_a_next_hop_and_back(pod: DualPod) -> None:
+    """Each is told from the other one, with which it shares all but the next hop."""
+    for hop in ("", "10.2.0.1 ", "", "10.2.0.1 "):
+        six = hop and "fd02::1 "
+        converge(pod, f"10.9.0.0/24 {hop}eth1", f"fd09::/64 {six}eth1")
+        assert table(pod) == [f"10.9.0.0/24 {hop or '- '}eth1"]
+        assert table(pod, 6) == [f"fd09::/64 {six or '- '}eth1"]
+    pod.ip("route", "append", "10.9.0.0/24", "dev", "eth1", "proto", str(OURS))
+    converge(pod)
+    assert table(pod) == []
+
+
 def test_another_number(pod: DualPod) -> None:
     """What has the former one is not seen where it is decided, and gives way: IPv4 before it goes, IPv6 in one message."""
     former = "default 10.2.0.1 eth1", "10.8.0.0/16 eth1", "10.9.0.0/16 eth1", "fd08::/64 fd02::1 eth1", "fd09::/64 fd02::1 eth1"

@@ -61,9 +61,9 @@ class PodRoute(_Keyed):
     1024 for such of IPv6.
 
     `protocol`: RTPROT_*, whose it is. `dev` "": it is not to one next hop of its own version of IP, as a blackhole or one over
-    several links, or its link has gone. `onlink`: its next hop counts as one on the link. `by_object`: a nexthop object says
-    where it leads. `hops`: of a route of IPv6 to several next hops, each with its device. They may be several programs': the
-    kernel shows the first one's protocol alone.
+    several links, or its link has gone. `scope`: RT_SCOPE_*. `onlink`: its next hop counts as one on the link. `is_void`: it
+    leads nowhere. `by_object`: a nexthop object says where it leads. `hops`: of a route of IPv6 to several next hops, each with
+    its device. They may be several programs': the kernel shows the first one's protocol alone.
     """
 
     dst: Network
@@ -71,7 +71,9 @@ class PodRoute(_Keyed):
     dev: str
     metric: int
     protocol: int
+    scope: int = 0
     onlink: bool = False
+    is_void: bool = False
     by_object: bool = False
     hops: tuple[tuple[str, Address], ...] = ()
 
@@ -116,8 +118,8 @@ class Wanted(_Keyed):
 
     @property
     def order(self) -> tuple[bool, bool, int, Rank]:
-        """The order in which routes are made: long prefixes first, those on the link before those whose next hops are reached by
-        them, and default routes last."""
+        """The order in which routes are made: those on the link first, for the next hops of others are reached by them, then
+        those; of each long prefixes first; default routes last."""
         return not self.dst.prefixlen, self.via is not None, -self.dst.prefixlen, self.rank
 
     def __str__(self) -> str:

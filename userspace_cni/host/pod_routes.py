@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from userspace_cni.base.errors import ContainerGone, DirectoryRefused, HostNamespace, NameTaken, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.base.routing import Address, Inside, Interface, PodLink, PodRoute, Rank, RouteKey, Wanted
+from userspace_cni.base.routing import Address, Inside, Interface, Network, PodLink, PodRoute, Rank, RouteKey, Wanted
 from userspace_cni.host.netlink import addresses, links, routes
 from userspace_cni.host.netlink.addresses import FAMILIES
 from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Connection, Message
@@ -235,14 +235,32 @@ def _pod_route(payload: bytes, dev: str) -> PodRoute:
     """The route in a reply, over the device of that name."""
     found = _route_of(payload)
     given = found.route
-    return PodRoute(given.dst, given.gw, dev, given.priority or 0, found.protocol, given.onlink, found.by_object)
+    return PodRoute(
+        given.dst,
+        given.gw,
+        dev,
+        given.priority or 0,
+        found.protocol,
+        scope=given.scope or 0,
+        onlink=given.onlink,
+        by_object=found.by_object,
+    )
 
 
 def _other_route(found: FoundRoute, names: Mapping[int, str]) -> PodRoute:
     """One that is not to one next hop."""
     hops = tuple((names.get(index, ""), via) for index, via in found.hops) if found.route.dst.version == 6 else ()
-    priority = found.route.priority or 0
-    return PodRoute(found.route.dst, None, "", priority, found.protocol, by_object=found.by_object, hops=hops)
+    given = found.route
+    return PodRoute(
+        given.dst,
+        None,
+        "",
+        given.priority or 0,
+        found.protocol,
+        is_void=found.is_void,
+        by_object=found.by_object,
+        hops=hops,
+    )
 
 
 # -- what changes; pure ----------------------------------------------------------------------------------------------------------
@@ -301,24 +319,28 @@ def _removals(inside: Inside, found: PodRoute) -> list[_Change]:
         return [change for each in hops for change in _removals(inside, each)]
     link = inside.links.get(found.dev)
     index = link.index if link else 0
-    return [_Change(_message(routes.removed, index, found.key, found.protocol), errno.ESRCH, removes=found)]
+    return [_Change(_message(routes.removed, index, found.key, found.protocol, scope=found.scope), errno.ESRCH, removes=found)]
 
 
 def _put(make: Callable[[int, Route, int], Message], index: int, wanted: Wanted, protocol: int) -> Message:
-    return _message(make, index, wanted.key, protocol, wanted.onlink)
+    return _message(make, index, wanted.key, protocol, onlink=wanted.onlink)
 
 
 @lru_cache(_ANSWERS)
 def _message(
-    make: Callable[[int, Route, int], Message], index: int, key: RouteKey, protocol: int, onlink: bool = False
+    make: Callable[[int, Route, int], Message],
+    index: int,
+    key: RouteKey,
+    protocol: int,
+    *,
+    scope: int | None = None,
+    onlink: bool = False,
 ) -> Message:
     """What has `make` done with the route; pods have most of theirs in common."""
     (version, network, length, metric), _, via = key
-    if version == 4:
-        dst, hop = IPv4Network((network, length)), IPv4Address(via) if via >= 0 else None
-        return make(index, Route(dst, hop, priority=metric or None, onlink=onlink), protocol)
-    dst6, hop6 = IPv6Network((network, length)), IPv6Address(via) if via >= 0 else None
-    return make(index, Route(dst6, hop6, priority=metric or None, onlink=onlink), protocol)
+    dst: Network = IPv4Network((network, length)) if version == 4 else IPv6Network((network, length))
+    hop = None if via < 0 else IPv4Address(via) if version == 4 else IPv6Address(via)
+    return make(index, Route(dst, hop, priority=metric or None, scope=scope, onlink=onlink), protocol)
 
 
 # -- making it so ----------------------------------------------------------------------------------------------------------------

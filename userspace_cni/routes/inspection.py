@@ -172,10 +172,15 @@ class Inspector:
                 return os.dup(netns.fileno())
         raise self._unfound(pod)
 
-    def _proven_first(self, pod: str) -> list[Located]:
+    def _proven_first(self, pod: str) -> Iterator[Located]:
         """Those of which the API has said that they are the pod's before others of its name, as a former pod's may be."""
-        pods = _kept(self._node).pods
-        return sorted(self.found(pod), key=lambda each: each.uid not in pods)
+        pods, others = _kept(self._node).pods, []
+        for each in self.found(pod):
+            if not pods or each.uid in pods:
+                yield each
+            else:
+                others.append(each)
+        yield from others
 
     def found(self, pod: str) -> Iterator[Located]:
         """The sandboxes of that pod, or with that id, each once. The runtime is asked when the others do not suffice."""

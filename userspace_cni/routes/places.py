@@ -71,7 +71,8 @@ class Places:
         self._cache = CniCache(node.settings.cni_cache_dir, node.root)
         self._runtime = runtime
         self._socket = node.root.path(node.settings.cri_socket) if node.settings.cri_socket else ""
-        self._last: tuple[Located, ...] = ()
+        self._told: dict[Source, list[Located]] = {}
+        """What each source has told last."""
         self.problems: Mapping[Source, str] = {}
         """Which sources cannot be read now, and why."""
         self._refusal = UserspaceError("", "")
@@ -93,18 +94,16 @@ class Places:
         )
         for source, read in sources:
             try:
-                told = list(read())
+                self._told[source] = list(read())
             except UserspaceError as error:
-                problems[source] = str(error)
-                told = [each for each in self._last if each.source == source]  # what it has told before counts on
-            for each in told:
+                problems[source] = str(error)  # what it has told before counts on
+            for each in self._told.get(source, ()):
                 had = found.get(each.place.sandbox, each)
                 first = each if each.uid and not had.uid else had
                 interfaces = each.interfaces if had is each else (*had.interfaces, *each.interfaces)
                 found[each.place.sandbox] = replace(first, interfaces=interfaces)
         self.problems = problems
-        self._last = tuple(found.values())
-        return list(self._last)
+        return list(found.values())
 
     def _of_records(self) -> Iterator[Located]:
         boot_id = self._node.boot_id()

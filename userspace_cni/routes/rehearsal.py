@@ -124,7 +124,7 @@ def _parts(target: Network, resolved: Resolved) -> Iterator[str]:
     parts = [each for each in resolved.wanted if whole.covers(prefix(each.wanted.dst)) and each.wanted.dst != target]
     yield from (f"of it, Route '{each.asked_by}' has {each.wanted}" for each in parts[:_PARTS_MAX])
     if len(parts) > _PARTS_MAX:
-        yield f"and {len(parts) - _PARTS_MAX} more parts are Routes'"
+        yield f"and {len(parts) - _PARTS_MAX} more parts"
 
 
 def _is_own(target: Network, inside: Inside) -> bool:

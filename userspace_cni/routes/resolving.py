@@ -6,7 +6,7 @@ or take and send nowhere, is found here, by name, before it is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -97,8 +97,9 @@ class _Pass:
     def resolved(self, cluster: Cluster) -> Resolved:
         """All of it."""
         hiding = self._hiding()
-        for claim in _near_first([claim for first in self._asked.claims if (claim := self._possible(first))]):
-            via, how = self._gateway(claim)
+        possible = [(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
+        possible.sort(key=lambda each: (each[0].prefix.is_default, each[1] is not None))  # as of `Wanted.order`
+        for claim, via, how in possible:
             if via is not None and (why := self._unreachable(claim.dev, via)):
                 self._refuse(claim, why)
                 continue
@@ -255,7 +256,7 @@ class _Pass:
     def _keep(self, claim: Claim, default: Wanted, cluster: Cluster) -> bool:
         """Keep with the former default route what the cluster needs of it, before ours takes it; False, told, where it cannot."""
         former = next((each for dst, each in self._by_metric if dst == claim.prefix), None)
-        if former is None or (former.dev, former.via) == (default.dev, default.via):
+        if former is None or former.is_void or (former.dev, former.via) == (default.dev, default.via):
             return True
         kept = self._kept(claim, former, cluster)
         if not kept:
@@ -313,11 +314,3 @@ class _Source:
         found = best[1]
         by = "on-link" if found.via is None else f"by {found.via}"
         return found.via, f"derived: the pod's route to {found.dst} by {self._dev} is {by}"
-
-
-def _near_first(claims: Sequence[Claim]) -> Iterator[Claim]:
-    """The claims in the order in which their routes are made (`Wanted.order`)."""
-    far = [each.via is not None or each.derive for each in claims]
-    yield from (claim for claim, is_far in zip(claims, far, strict=True) if not is_far and not claim.prefix.is_default)
-    yield from (claim for claim, is_far in zip(claims, far, strict=True) if is_far and not claim.prefix.is_default)
-    yield from (claim for claim in claims if claim.prefix.is_default)

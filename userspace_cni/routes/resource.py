@@ -143,7 +143,9 @@ def read_route(thing: Mapping[str, Any]) -> Route:
 def without_services(route: Route) -> Route:
     """The Route on a host without a cluster, where no Service is known: its entries of Services are problems."""
     told = tuple(f"{each.place}: there is no cluster whose Services are known" for each in route.services)
-    return replace(route, services=(), problems=(*route.problems, *told)) if told else route
+    if not told:
+        return route
+    return replace(route, services=(), problems=(*route.problems, *told), is_unusable=route.is_unusable or not route.networks)
 
 
 def _read(known: Route, thing: Mapping[str, Any]) -> Route:

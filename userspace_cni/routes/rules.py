@@ -54,6 +54,11 @@ class Claim(NamedTuple):
     origin: str
     gates: Gates
 
+    @property
+    def way(self) -> tuple[str, Address | None, bool]:
+        """Where it leads: device, gateway, and whether that is derived."""
+        return self.dev, self.via, self.derive
+
 
 class Rank(NamedTuple):
     """By what a Route wins over another one: how specific its selector of the pod is; its priority; since when it is there."""
@@ -163,17 +168,19 @@ class Rulebook:
 
     def _expand(self, route: Route) -> Expanded:
         told: list[Told] = []
+        others: list[Told] = []
         found: dict[Prefix, Claim] = {}
-        for claim in (*self._of_networks(route), *self._of_services(route, told)):
+        for claim in (*self._of_networks(route), *self._of_services(route, told, others)):
             first = found.get(claim.prefix)
             if first:
-                told.append(Told(route.name, "duplicate", claim.dst, f"{claim.origin}: {first.origin} has {claim.dst} already"))
+                kind: Kind = "remark" if claim.way == first.way else "duplicate"
+                told.append(Told(route.name, kind, claim.dst, f"{claim.origin}: {first.origin} has {claim.dst} already"))
             elif why := self._closed(claim):
                 told.append(Told(route.name, "refused", claim.dst, f"{claim.origin}: {why}"))
             else:
                 found[claim.prefix] = claim
         had = {each.dst for each in found.values()}
-        told = [each for each in told if each.kind != "remark" or each.dst not in had]  # another entry has it
+        told += [each for each in others if each.dst not in had]
         told += [each for claim in found.values() if claim.prefix.is_default for each in self._taken(claim)]
         return Expanded(route, tuple(found.values()), tuple(told))
 
@@ -189,7 +196,8 @@ class Rulebook:
             derive = each.via == AUTO or (each.via == "" and route.derive)
             yield Claim(prefix(each.dst), each.dst, each.dev, via, derive, route.name, each.place, route.gates)
 
-    def _of_services(self, route: Route, told: list[Told]) -> Iterator[Claim]:
+    def _of_services(self, route: Route, told: list[Told], others: list[Told]) -> Iterator[Claim]:
+        """The claims; `others` gets what is to be said of addresses unless another entry has them."""
         for entry in route.services:
             via = None if isinstance(entry.via, str) else entry.via
             derive = entry.via == AUTO or (entry.via == "" and route.derive)
@@ -201,7 +209,7 @@ class Rulebook:
                     addresses += 1
                     if address not in of_family:
                         why = f"{origin}: {address} is not of the family of its gateway {via}: an entry of its own may have it"
-                        told.append(Told(route.name, "remark" if of_family else "refused", alone(address), why))
+                        others.append(Told(route.name, "remark" if of_family else "refused", alone(address), why))
                         continue
                     if why := why_never(host(address)):
                         told.append(Told(route.name, "refused", alone(address), f"{origin}: {address}: {why}"))
@@ -284,7 +292,7 @@ class Rulebook:
 
 
 def order(dst: Prefix) -> tuple[int, int, int]:
-    """The order in which routes are made: long prefixes first, so that the default route comes when all others are there."""
+    """The order in which claims are told of and decided: long prefixes first, default routes last."""
     return -dst.length, dst.version, dst.network
 
 

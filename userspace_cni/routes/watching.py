@@ -68,10 +68,10 @@ _NEEDS_PARENTS: Final = frozenset({"Deployment", "Job", "CronJob"})
 SETTLE_S: Final = 10.0
 """How long at most what is followed anew is awaited before anything is done: a list of thousands of Nodes comes page by page."""
 START_S: Final = 2.0
-"""The same at the start, when much may be known already of what a former agent has kept."""
+"""The same until something is listed: much may be known already of what a former agent has kept."""
 _NODES: Final = _Followed(NODES, kept_ranges)
 _SERVICE_CIDRS: Final = _Followed(SERVICE_CIDRS, kept_service_ranges)
-ALL: Final = (*_ALWAYS, _NAMESPACES, *_PARENTS.values(), _NODES, _SERVICE_CIDRS)
+ALL: Final = tuple(dict.fromkeys(each.resource for each in (*_ALWAYS, _NAMESPACES, *_PARENTS.values(), _NODES, _SERVICE_CIDRS)))
 """Whatever may be followed: the account needs to list and watch each."""
 
 
@@ -133,7 +133,8 @@ class Watching:
         for each in wanted - self._watches.keys():
             watch = self._watch(each)
             self._watches = {**self._watches, each: watch}
-            self._settled_at = time.monotonic() + SETTLE_S
+            if self.has_listed:
+                self._settled_at = time.monotonic() + SETTLE_S
             watch.start()
 
     @property

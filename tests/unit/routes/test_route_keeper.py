@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.lab.runtimes.cached import BOX, cached
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.host.cni_cache import Sandbox
+from userspace_cni.host.pod_routes import Place
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import places
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import AGAIN_MAX_S, AGAIN_S, Places
+from userspace_cni.routes.places import AGAIN_MAX_S, AGAIN_S, Located, Places
 
 
 class Rounds(RouteKeeper):
@@ -108,3 +110,28 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
         asked_at += [second] * (runtime.asked > before)
         assert AGAIN_S <= found.again_s <= AGAIN_MAX_S
     assert asked_at == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has told counts on as it was, beside what the others tell: no sandbox differs from one round to the next."""
+    (tmp_path / "ns").touch()
+    for interface in ("eth1", "eth0"):
+        cached(tmp_path, f"{tmp_path}/ns").rename(tmp_path / "results" / f"net-{BOX}-{interface}")
+    found = Places(LocalNode(Settings(state_dir=str(tmp_path), cni_cache_dir=str(tmp_path)), {}, resident=True), None)
+    record = Located(Place(BOX, f"{tmp_path}/ns"), "default", "web-0", "u-web-0", "records", (("net1", 7),))
+    told = {"records": [record]}
+
+    def records(_: Places) -> Iterator[Located]:
+        if "records" not in told:
+            raise Unavailable("the disk does not answer", "")
+        return iter(told["records"])
+
+    monkeypatch.setattr(Places, "_of_records", records)
+    [before] = found.located()
+    assert (before.source, len(before.interfaces)) == ("records", 3)
+    former = told.pop("records")
+    for _ in range(3):
+        assert found.located() == [before]
+        assert list(found.problems) == ["records"]
+    told["records"] = former
+    assert (found.located(), found.problems) == ([before], {})

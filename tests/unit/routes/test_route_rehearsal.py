@@ -97,7 +97,7 @@ def test_parts_of_a_network() -> None:
     one = route("a", "20.1.0.0/16 eth1", *(f"30.{number}.0.0/16 eth1" for number in range(12)))
     found_out = explained("20.0.0.0/8", one)
     assert (found_out.reasoned, found_out.notes) == (None, ("of it, Route 'a' has 20.1.0.0/16 dev eth1",))
-    assert explained("30.0.0.0/8", one).notes[-1] == "and 2 more parts are Routes'"
+    assert explained("30.0.0.0/8", one).notes[-1] == "and 2 more parts"
     assert len(explained("30.0.0.0/8", one).notes) == 11
     assert explained("20.1.0.0/16", one).notes[0].startswith("answers must come in by eth1")
 

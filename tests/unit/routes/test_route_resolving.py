@@ -153,6 +153,8 @@ def test_a_gateway_that_an_entry_reaches() -> None:
     """On-link entries are made first: a gateway that one reaches serves entries of any length; one behind a gateway none."""
     outcome = resolved(route("r", "30.0.0.0/24 eth1 10.99.0.1", "10.99.0.0/20 eth1", "20.0.0.0/8 eth1 10.99.0.1"))
     assert lines(outcome) == ["10.99.0.0/20 dev eth1", "30.0.0.0/24 via 10.99.0.1 dev eth1", "20.0.0.0/8 via 10.99.0.1 dev eth1"]
+    derived = resolved(route("r", "10.5.0.0/16 eth1 auto", "10.9.0.0/24 eth1 10.5.0.1"), within=replace(inside(), routes=()))
+    assert lines(derived) == ["10.5.0.0/16 dev eth1", "10.9.0.0/24 via 10.5.0.1 dev eth1"]
     assert "30.0.0.1 is not on-link at eth1" in refusal(route("r", "30.0.0.0/24 eth1 10.124.2.1", "20.0.0.0/8 eth1 30.0.0.1"))
 
 
@@ -276,6 +278,8 @@ def test_a_default_route_with_which_nothing_can_stay() -> None:
     onlink = replace(unreached, routes=(replace(unreached.routes[0], onlink=True), *unreached.routes[1:]))
     made = lines(resolved(route("r", "default eth1 10.124.2.1"), within=onlink))
     assert made == [*(f"{each} onlink" for each in KEPT), "default via 10.124.2.1 dev eth1"]
+    void = replace(inside(), routes=(PodRoute(ip_network("0.0.0.0/0"), None, "", 0, STATIC, is_void=True), *inside().routes[2:]))
+    assert lines(resolved(route("r", "default eth1 10.124.2.1"), within=void)) == ["default via 10.124.2.1 dev eth1"]
     several = PodRoute(ip_network("0.0.0.0/0"), None, "", 0, STATIC)
     within = replace(inside(), routes=(several, found("10.124.2.0/24 eth1", KERNEL)))
     assert "not to one next hop" in refusal(route("r", "default eth1 10.124.2.1"), within=within)

@@ -155,6 +155,8 @@ def test_a_gateway_of_one_family() -> None:
     both = asked(WEB, route("r", "shop/cart eth1 10.124.2.1", "shop/cart eth1 fd00::1"))
     assert [str(each.via) for each in both.claims] == ["fd00::1", "10.124.2.1"]
     assert both.told == ()
+    twice = asked(WEB, route("r", "shop/cart eth1", "shop/* eth1", "10.96.1.1/32 eth0"))
+    assert [each.kind for each in twice.told] == ["duplicate", "duplicate", "remark"]
     alone = asked(WEB, route("r", "shop/search eth1 fd00::1"))
     assert [(each.kind, str(each.dst)) for each in alone.told] == [("refused", "10.96.1.2/32")]
 

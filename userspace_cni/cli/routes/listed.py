@@ -64,7 +64,7 @@ def _show(found: Mapping[str, Any], pod: str, *, each_route: bool) -> None:
     """Two tables on stdout: Routes, then pods."""
     if found["routes"]:
         view.show_table(_ROUTES, [row for each in found["routes"] for row in _route_rows(each)])
-    elif not found["rounds"]:
+    elif not found.get("rounds", 1):
         view.note("the agent has just started, or waits for the API server: it has looked at no pod yet")
     else:
         view.note(f"no Route concerns {pod}" if pod else "there is no Route")

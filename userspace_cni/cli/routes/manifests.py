@@ -18,18 +18,6 @@ NAME: Final = "userspace-cni-routes"
 _ACCOUNT: Final = "userspace-cni"
 """Of the agents, and the namespace in which it is, as deploy/cluster has it."""
 _LABELS: Final = {"app.kubernetes.io/name": "userspace-cni"}
-_FOLLOWED: Final = (
-    ("k8s.ovn.org", ["routes"]),
-    ("", ["pods", "nodes", "services", "endpoints", "namespaces"]),
-    ("apps", ["replicasets"]),
-    ("batch", ["jobs"]),
-    ("networking.k8s.io", ["servicecidrs"]),
-)
-RULES: Final[list[dict[str, list[str]]]] = [
-    *({"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]} for group, resources in _FOLLOWED),
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-]
-"""What agents read for routes, and what they tell pods; the role of deploy/cluster has it, too."""
 _ABOUT: Final = f"""\
 # What agents read and write for routes, for the account {_ACCOUNT} in the namespace {_ACCOUNT}. The manifests of deploy/cluster
 # have these rights already. No one gets the right to write Routes by them: that is for administrators alone.
@@ -50,13 +38,25 @@ def manifests_command(as_json: bool) -> None:
     click.echo(f"{definition.rstrip()}\n---\n{_ABOUT}{role}---\n{binding}", nl=False)
 
 
+def _rules() -> list[dict[str, list[str]]]:
+    """What agents read for routes, and what they tell pods; the role of deploy/cluster has it, too."""
+    from userspace_cni.routes.watching import ALL
+
+    groups = dict.fromkeys(each.group for each in ALL)
+    read = {group: [each.plural for each in ALL if each.group == group] for group in groups}
+    return [
+        *({"apiGroups": [group], "resources": plurals, "verbs": ["list", "watch"]} for group, plurals in read.items()),
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]
+
+
 def _rights() -> tuple[dict[str, Any], dict[str, Any]]:
     """The role, and whose it is."""
     group = "rbac.authorization.k8s.io"
     about = {"apiVersion": f"{group}/v1", "metadata": {"name": NAME, "labels": dict(_LABELS)}}
     subject = {"kind": "ServiceAccount", "name": _ACCOUNT, "namespace": _ACCOUNT}
     return (
-        {**about, "kind": "ClusterRole", "rules": [{key: [*each] for key, each in rule.items()} for rule in RULES]},
+        {**about, "kind": "ClusterRole", "rules": _rules()},
         {
             **{key: dict(each) if isinstance(each, dict) else each for key, each in about.items()},
             "kind": "ClusterRoleBinding",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
@@ -41,7 +41,6 @@ _NEXT_HOP: Final = struct.Struct("=HBBi")
 _ONLINK: Final = 4
 _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
-_SCOPE_NOWHERE: Final = 255
 _TABLE_MAX: Final = 255
 _LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
 _ANY: Final = {2: "0.0.0.0/0", 10: "::/0"}
@@ -108,14 +107,15 @@ class FoundRoute:
     """A route as the kernel has it, with the index of its link and its protocol (RTPROT_*).
 
     `is_plain`: it is to one next hop of its own version of IP, and `route` and `index` say all of where it leads.
-    `is_for_some`: only packets of some source or TOS take it. `by_object`: a nexthop object says where it leads. `hops`: index
-    and gateway of each next hop of one that is to several.
+    `is_void`: it leads nowhere, as a blackhole. `is_for_some`: only packets of some source or TOS take it. `by_object`: a
+    nexthop object says where it leads. `hops`: index and gateway of each next hop of one that is to several.
     """
 
     route: Route
     index: int
     protocol: int
     is_plain: bool = True
+    is_void: bool = False
     is_for_some: bool = False
     by_object: bool = False
     hops: tuple[tuple[int, IPv4Address | IPv6Address], ...] = ()
@@ -140,8 +140,11 @@ def replaced(index: int, route: Route, protocol: int) -> Message:
 
 
 def removed(index: int, route: Route, protocol: int) -> Message:
-    """Remove that very route of that protocol, of any scope. ESRCH: there is none."""
-    return _message(_DELROUTE, 0, index, replace(route, scope=_SCOPE_NOWHERE), protocol)
+    """Remove that very route of that protocol. ESRCH: there is none.
+
+    Of IPv4, one on the link is told from one by a next hop by its scope alone.
+    """
+    return _message(_DELROUTE, 0, index, route, protocol)
 
 
 def listed(version: int, index: int) -> Message:
@@ -189,6 +192,7 @@ def read(payload: bytes) -> FoundRoute:
         as_u32(found.get(_OIF)),
         protocol,
         is_plain=kind == _UNICAST and several is None and _OTHER_VIA not in found,
+        is_void=kind != _UNICAST,
         is_for_some=bool(source_length or tos),
         by_object=_OBJECT in found,
         hops=tuple(_hops(several or b"")),
