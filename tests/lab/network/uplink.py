@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tests.lab.network.outside import Wire, wired
+from tests.lab.network.outside import QUEUES, Wire, wired
 from tests.lab.node.links import drop_guards, links
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.steps import AddressMove
@@ -51,7 +51,9 @@ def uplink(wire: Wire, switch: Switch, *, port: str = "system", bridge: str = BR
     """Plug the NIC into a bridge of its own; both are gone afterwards."""
     mac = json.dumps(links(wire.node)[wire.nic]["address"])
     made = ["add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev", f"other_config:hwaddr={mac}"]
-    switch.vsctl(*made, "--", "add-port", bridge, wire.nic, "--", "set", "Interface", wire.nic, f"type={port}")
+    # by which queue a frame comes is the kernel's choice, which differs from boot to boot: AF_XDP has to poll all
+    queues = [f"options:n_rxq={QUEUES}"] if port == "afxdp" else []
+    switch.vsctl(*made, "--", "add-port", bridge, wire.nic, "--", "set", "Interface", wire.nic, f"type={port}", *queues)
     try:
         wait_until(lambda: switch.interface(wire.nic)["ofport"] not in ([], -1), what="the NIC is a port")
         yield Uplink(wire, switch, bridge)
