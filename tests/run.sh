@@ -12,12 +12,13 @@ kind=${1:-all}
 lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads. The rootless ones
           # have none and mostly wait, so they run beside these, in a lane of their own
 shift || true
+pytest=(env --default-signal=INT .venv/bin/python -m pytest -q)   # in the background a shell has SIGINT ignored, which tests send
 started=$SECONDS
 say() { printf '\n== %s (%ds)\n' "$*" $((SECONDS - started)); }
 
 if [[ $kind == unit ]]; then
     deploy/prepare.sh unit
-    exec .venv/bin/python -m pytest -q -n "$lanes" --dist loadfile tests/unit "$@"
+    exec "${pytest[@]}" -n "$lanes" --dist loadfile tests/unit "$@"
 fi
 [[ $EUID == 0 ]] || {
     echo "tests/run.sh: needs root for OVS-DPDK, mounts and namespaces; 'tests/run.sh unit' does not" >&2
@@ -42,7 +43,7 @@ make_kubernetes() {
 if [[ $kind != all ]]; then
     [[ $kind != kubevirt ]] || make_beds
     [[ $kind != cluster ]] || { make_image; make_kubernetes; }
-    exec .venv/bin/python -m pytest -q "tests/$kind" "$@"
+    exec "${pytest[@]}" "tests/$kind" "$@"
 fi
 
 say "style, types, import rules"
@@ -67,11 +68,11 @@ beds=/tmp/userspace-cni-beds.$$
 ((make_image) || :; (make_kubernetes) || :; make_beds) >"$beds" 2>&1 &
 beds_made=$!
 rootless=/tmp/userspace-cni-rootless.$$
-env --default-signal=INT .venv/bin/python -m pytest -q --durations=10 tests/unit "$@" >"$rootless" 2>&1 &   # bash has it ignored here
+"${pytest[@]}" --durations=10 tests/unit "$@" >"$rootless" 2>&1 &
 rootless_done=$!
 status=0
 say "tests; meanwhile the rootless ones, and what image, cluster and virtual machines need is made"
-.venv/bin/python -m pytest -q -n "$lanes" --dist loadfile --ignore=tests/unit "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
+"${pytest[@]}" -n "$lanes" --dist loadfile --ignore=tests/unit "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
 say "the rootless tests, which ran meanwhile"
 wait "$rootless_done" || status=$?
 cat "$rootless"
@@ -82,6 +83,6 @@ wait "$beds_made" || echo "run: it could not be made" >&2
 stage_over
 cat "$beds" >&2
 rm -f "$beds"
-.venv/bin/python -m pytest -q --durations=10 "${alone[@]}" "$@" || status=$?
+"${pytest[@]}" --durations=10 "${alone[@]}" "$@" || status=$?
 say "done"
 exit "$status"
