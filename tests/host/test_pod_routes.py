@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside, veth
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
 from userspace_cni.base.routing import Inside, Wanted
+from userspace_cni.host.netlink.codec import Answer, Connection, Message
 from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
 
 OURS = 148
@@ -213,6 +215,27 @@ def test_a_default_route_without_what_must_stay(pod: DualPod) -> None:
     done = PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
     assert (sorted(map(str, done.added)), done.refused) == ([str(kept), "default via 10.2.0.1 dev eth1"], ())
     assert (pod.way("203.0.113.1"), pod.way("10.96.0.7")) == ("eth1", "eth0")
+
+
+def test_an_end_before_the_default_route(pod: DualPod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must stay with the former default route is there first; the next pass makes ours, and takes out what is not wanted."""
+    converge(pod, "10.7.0.0/16 eth1")
+    wanted = [replace(want("10.96.0.0/12 10.1.0.1 eth0"), kept=True), want("default 10.2.0.1 eth1")]
+    exchange, exchanges = Connection.exchange, []
+
+    def ending(kernel: Connection, *messages: Message) -> list[Answer]:
+        exchanges.append(messages)
+        if len(exchanges) == 5:  # after three listings and what comes first
+            raise InterruptedError(errno.EINTR, "the process ends here")
+        return exchange(kernel, *messages)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "exchange", ending)
+        with pytest.raises(UserspaceError):
+            PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
+    assert table(pod) == ["10.7.0.0/16 - eth1", "10.96.0.0/12 10.1.0.1 eth0"]
+    assert PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted).refused == ()
+    assert table(pod) == ["default 10.2.0.1 eth1", "10.96.0.0/12 10.1.0.1 eth0"]
 
 
 def test_a_next_hop_that_another_of_ours_reaches(pod: DualPod) -> None:
