@@ -47,6 +47,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 """Server-side apply. JSON is YAML, as it is written here (`_encoded`)."""
 _NEVER_BARE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that JSON may have as they are, and YAML only escaped."""
 
 
 def load_library() -> None:

@@ -262,9 +262,7 @@ class _Pass:
         if not kept:
             return True
         if not former.dev:
-            self._refuse(
-                claim, f"the former default route is not to one next hop of its own, so {kept[0][0]} cannot stay with it"
-            )
+            self._refuse(claim, f"{kept[0][0]} cannot stay with the former default route, which is not to one next hop")
             return False
         link = self._links.get(former.dev)
         if link is None or not link.up:
