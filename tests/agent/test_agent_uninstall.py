@@ -14,6 +14,7 @@ from tests.lab.node.agent import running
 from tests.lab.node.node import Node, mounts_below
 from tests.lab.runtimes.cached import cached, routing
 from tests.lab.switch.switch import wait_until
+from userspace_cni.cli.node.seccomp import install_profile
 
 UID = "7d1a2c00-0000-4000-8000-000000000002"
 POD = f"IgnoreUnknown=1;K8S_POD_UID={UID}"
@@ -26,9 +27,14 @@ def uninstall(node: Node, *options: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def profiles(node: Node) -> Path:
+    """The directory of our seccomp profile."""
+    return Path(node.environ["USERSPACE_CNI_KUBELET_DIR"]) / "seccomp" / "userspace-cni"
+
+
 def left(node: Node) -> list[str]:
     """What of the installation is on the node."""
-    places = (Path(node.plugin), node.state, node.directory / "run", node.short)
+    places = (Path(node.plugin), node.state, node.directory / "run", node.short, profiles(node))
     return [str(path) for path in places if path.exists()]
 
 
@@ -36,6 +42,21 @@ def attached(node: Node, sandbox: str) -> None:
     """A pod in the sandbox is attached, with an address."""
     node.empty_dir(UID)
     assert node.run("ADD", node.network("1.0.0", ipam=node.host_local()), sandbox, CNI_ARGS=POD).status == 0
+
+
+def test_the_seccomp_profile_goes(node: Node) -> None:
+    """The profile for DPDK and what a killed `install` left beside it go; a profile of the administrator stays, and is told."""
+    install_profile(str(profiles(node).parent))
+    (profiles(node) / ".dpdk.json.4711").touch()
+    own = profiles(node) / "own.json"
+    own.touch()
+    code, _, told = uninstall(node)
+    assert (code, f"left alone: {own.parent}: in it is own.json" in told) == (0, True)
+    assert list(own.parent.iterdir()) == [own]
+    own.unlink()
+    assert uninstall(node)[0] == 0
+    assert left(node) == []
+    assert profiles(node).parent.is_dir()
 
 
 def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:

@@ -26,6 +26,8 @@ from userspace_cni.cli.node.attachments import list_command, show_command
 from userspace_cni.cli.node.check import check_command
 from userspace_cni.cli.node.gc import gc_command
 from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
+from userspace_cni.cli.node.seccomp import install_profile
 from userspace_cni.cli.node.status import status_command
 from userspace_cni.cli.node.uninstall import uninstall_command
 from userspace_cni.cli.routes.entered import enter_command
@@ -52,7 +54,13 @@ def userspace_cni() -> None:
     type=click.Path(file_okay=False),
     help="The runtime's directory of CNI plugins, as /opt/cni/bin; made when missing.",
 )
-def install(standalone: bool, mirrors: bool, bin_dir: str) -> None:
+@click.option(
+    "--seccomp-dir",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The kubelet's directory of seccomp profiles, as /var/lib/kubelet/seccomp: put the profile for DPDK there, too.",
+)
+def install(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: str | None) -> None:
     """Put the plugin where the container runtime looks for it: DIR/userspace.
 
     It is a static binary that hands each call to the agent. It carries the settings by which it finds the agent's socket, and the
@@ -65,10 +73,15 @@ def install(standalone: bool, mirrors: bool, bin_dir: str) -> None:
     With --mirrors networks may chain the types ovs-mirror-producer and ovs-mirror-consumer, which ovs-cni has, too; its own
     files are not replaced.
 
+    With --seccomp-dir a pod may name the profile: localhostProfile: userspace-cni/dpdk.json. With it DPDK runs under the Pod
+    Security level restricted.
+
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
         with progress("installing the plugin, and trying it"):
+            if seccomp_dir:
+                click.echo(f"installed {install_profile(seccomp_dir)}: pods name it as localhostProfile {PROFILE_NAME}")
             names = NAMES if mirrors else (NAME,)
             path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
     except InstallError as error:

@@ -53,6 +53,8 @@ COMMANDED: Final = ("provider-networks.toml", "provider-networks.toml.lock", "pr
 _OF_SOCKET: Final = ("", ".lock", ".new")
 _DEVICE_SOCKETS: Final = "device-plugins/userspace-cni-*.sock"
 """In the kubelet's directory: an agent that was killed leaves them."""
+_OF_SECCOMP: Final = re.compile(r"dpdk\.json|\.dpdk\.json\.[0-9]+")
+"""In the kubelet's seccomp/userspace-cni: `install` puts the profile for DPDK there; a killed one leaves the other name."""
 
 
 def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
@@ -80,6 +82,7 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     for path in files:
         failed += _delete_file(path)
     ours = {f"{above}/{name}": names for above, each in ((run, _OF_RUN), (state, _OF_STATE)) for name, names in each.items()}
+    ours[f"{root.path(settings.kubelet_dir)}/seccomp/userspace-cni"] = _OF_SECCOMP
     for directory, names in ours.items():
         failed += _clear(directory, names, root)
     others = _remove_empty((*ours, short, run))

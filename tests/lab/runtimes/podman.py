@@ -101,9 +101,9 @@ class Podman(Storage):
         self._rootfs = self.directory / "rootfs"
         unpack_image(self._rootfs)
 
-    def run(self, *command: str, networks: str, volumes: Mapping[str, str] | None = None) -> str:
-        """`podman run --detach`; its ID. `volumes` has the host's path of each path in the container."""
-        return self.call(*self._run_arguments(command, networks, volumes or {})).strip()
+    def run(self, *command: str, networks: str, volumes: Mapping[str, str] | None = None, options: Sequence[str] = ()) -> str:
+        """`podman run --detach`, with more `options`; its ID. `volumes` has the host's path of each path in the container."""
+        return self.call(*self._run_arguments(command, networks, volumes or {}, options)).strip()
 
     def begin_run(self, *command: str, networks: str) -> subprocess.Popen[bytes]:
         """The same as a process that is not waited for."""
@@ -137,7 +137,9 @@ class Podman(Storage):
         networks: dict[str, Any] = shown["NetworkSettings"]["Networks"]
         return networks
 
-    def _run_arguments(self, command: Sequence[str], networks: str, volumes: Mapping[str, str]) -> list[str]:
-        options = [f"--volume={outside}:{inside}" for inside, outside in volumes.items()]
+    def _run_arguments(
+        self, command: Sequence[str], networks: str, volumes: Mapping[str, str], more: Sequence[str] = ()
+    ) -> list[str]:
+        options = [*more, *(f"--volume={outside}:{inside}" for inside, outside in volumes.items())]
         options += [f"--cgroup-parent={self.host.cgroup}", f"--network={networks}"]
         return ["run", "--detach", *options, "--rootfs", str(self._rootfs), *command]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from userspace_cni import shim
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.node.install import NAMES, InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.seccomp import PROFILE
 from userspace_cni.cni.result import version_answer
 
 
@@ -221,3 +223,43 @@ def test_mirror_types_are_installed_when_asked(bin_dir: Path) -> None:
     assert (refused.exit_code, "another program has this file" in refused.output) == (1, True)
     assert theirs.read_bytes() == b"\x7fELF of ovs-cni"
     assert found["userspace"].read_bytes() == found["ovs-mirror-producer"].read_bytes()
+
+
+def test_the_seccomp_profile(bin_dir: Path, tmp_path: Path) -> None:
+    """It is put below the kubelet's directory, readable for all, and a second time in place of what was there."""
+    seccomp = tmp_path / "seccomp"
+    target = seccomp / "userspace-cni" / "dpdk.json"
+    target.parent.mkdir(parents=True)
+    target.write_text("{")
+    for _ in range(2):
+        done = install("--bin-dir", str(bin_dir), "--seccomp-dir", str(seccomp))
+        assert done.exit_code == 0, done.output
+    assert f"installed {target}: pods name it as localhostProfile userspace-cni/dpdk.json" in done.output
+    assert target.read_bytes() == PROFILE.read_bytes()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert [path.name for path in target.parent.iterdir()] == ["dpdk.json"]
+
+
+def test_what_the_profile_allows() -> None:
+    """What it does not name is refused; it names what DPDK and ordinary programs ask for, and nothing that rules a node."""
+    profile = json.loads(PROFILE.read_text())
+    allowed = [name for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]]
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert len(allowed) == len(set(allowed))
+    assert {"get_mempolicy", "mbind", "set_mempolicy", "mmap", "mlockall", "memfd_create", "openat", "socket"} <= set(allowed)
+    ruling = {
+        "mount",
+        "umount2",
+        "unshare",
+        "setns",
+        "pivot_root",
+        "bpf",
+        "ptrace",
+        "init_module",
+        "kexec_load",
+        "keyctl",
+        "reboot",
+    }
+    assert ruling & set(allowed) == set()
+    [clone] = [rule for rule in profile["syscalls"] if rule["names"] == ["clone"]]
+    assert clone["args"] == [{"index": 0, "value": 0x7E020000, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]  # no new namespace

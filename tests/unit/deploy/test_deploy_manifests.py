@@ -150,10 +150,11 @@ def test_the_image_is_named_once(kustomization: dict[str, Any], pod: dict[str, A
 
 
 def test_the_plugin_is_installed_on_the_host(pod: dict[str, Any]) -> None:
-    """The first container puts the plugin in the runtime's directory, which the kubelet resolves, and needs no privilege."""
+    """The first container puts plugin and seccomp profile where runtime and kubelet look for them, and needs no privilege."""
     (install,) = pod["initContainers"]
-    assert install["args"] == ["install", "--bin-dir", mounts(install)["bin"]["mountPath"]]
-    assert paths(pod)["bin"] == "/opt/cni/bin"
+    places = {name: mounts(install)[name]["mountPath"] for name in ("bin", "seccomp")}
+    assert install["args"] == ["install", "--bin-dir", places["bin"], "--seccomp-dir", places["seccomp"]]
+    assert {name: paths(pod)[name] for name in places} == {"bin": "/opt/cni/bin", "seccomp": "/var/lib/kubelet/seccomp"}
     assert "securityContext" not in install
 
 

@@ -10,7 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -101,24 +101,28 @@ def _place(bin_dir: str, content: bytes, names: Iterable[str]) -> Path:
             continue
         except OSError as error:
             raise InstallError(f"looking at {path}: {error.strerror}") from error
+    hint = f"is {directory} mounted noexec, or the binary for another machine?"
     for name in names:
-        _write(directory, name, content)
+        place_file(directory / name, content, 0o755, lambda temporary: _try([str(temporary)], hint))
     return directory / NAME
 
 
-def _write(directory: Path, name: str, content: bytes) -> None:
-    """Make `content` the file of that name. It is durable, complete and tried before the rename."""
-    target = directory / name
+def place_file(target: Path, content: bytes, mode: int, check: Callable[[Path], None] = lambda _: None) -> None:
+    """Make `content` the file `target`, by rename; its directory is made when missing. Raises InstallError.
+
+    It is durable, complete, and by its temporary name has passed `check` before the rename.
+    """
+    directory, name = target.parent, target.name
     temporary = directory / f".{name}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
                 file.write(content)
-                os.fchmod(file.fileno(), 0o755)
+                os.fchmod(file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
-            _try([str(temporary)], f"is {directory} mounted noexec, or the binary for another machine?")
+            check(temporary)
             temporary.replace(target)
             _flush(directory)
         finally:
