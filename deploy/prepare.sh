@@ -12,8 +12,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source deploy/stages.sh
 
-# have PACKAGE: whether dpkg knows it as installed
-have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+# have PACKAGE: whether dpkg knows it as installed. Where dpkg cannot say, nothing is installed: what is there might be upgraded.
+have() {
+    local status=0 known
+    known=$(dpkg-query -W -f='${Status}' "$1" 2>/dev/null) || status=$?
+    ((status <= 1)) || { echo "prepare: dpkg-query, asked for $1, ended with $status" >&2; exit 1; }
+    [[ $known == *'ok installed'* ]]
+}
 
 packages=(gcc libc6-dev python3 python3-dev python3-venv)
 if [[ ${1:-} != unit ]]; then

@@ -7,6 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.lab.switch.switch import SCRIPT, Switch, wait_until
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -71,6 +73,38 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
         done = subprocess.run([str(SCRIPT), command, str(tmp_path)], capture_output=True, text=True, timeout=20, check=False)
         assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["conf.db"])
         assert "not a private switch" in done.stderr
+
+
+@pytest.mark.parametrize("program", ["cat", "mountpoint", "ls", "ovs-vsctl"])
+def test_a_question_that_cannot_be_asked(program: str, tmp_path: Path) -> None:
+    """The program by which the script asks fails: a switch that may run is not started anew, a mounted namespace stays,
+    and the next try, which can ask, leaves nothing."""
+    broken = tmp_path / "bin" / program
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    environment = os.environ | {"PATH": f"{broken.parent}:{os.environ['PATH']}"}
+
+    def told(*argv: str) -> subprocess.CompletedProcess[str]:
+        argv = (str(SCRIPT), *argv)
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    with Switch(huge=False) as switch:
+        pids, database = (switch.ovsdb_pid, switch.vswitchd_pid), (switch.dir / "conf.db").stat().st_ino
+        again = told("start", "--no-huge", str(switch.dir))
+        assert again.returncode == 1
+        assert all(alive(pid) for pid in pids)
+        assert (switch.dir / "conf.db").stat().st_ino == database
+        ended = told("stop", str(switch.dir))
+        assert (ended.returncode != 0) == (program in ("cat", "mountpoint")), ended.stderr
+        assert all(alive(pid) for pid in pids) == (program == "cat")
+        assert (switch.dir / "netns").exists() == (program in ("cat", "mountpoint"))
+    assert not switch.dir.exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "conf.db").write_text("the database of another switch")
+    assert told("start", "--no-huge", str(other)).returncode == 1
+    assert [path.name for path in other.iterdir()] == ["conf.db"]
 
 
 def test_usage() -> None:

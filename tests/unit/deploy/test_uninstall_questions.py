@@ -1,0 +1,172 @@
+"""The command that takes all away from a cluster, when kubectl cannot ask: nothing is changed after a question without an answer.
+
+The kubectl here answers from files, as API server and agents of two nodes would, and its n-th call fails. On a real cluster
+the same command runs in tests/cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+UNINSTALL = ROOT / "deploy" / "cluster" / "uninstall.sh"
+IMAGE = "registry.example/userspace-cni:0.1.0"
+AGENT, DONE = "userspace-cni", "userspace-cni-uninstall"
+CHANGES = ("apply", "delete")
+NONE, LEFT = "[]", '["left"]'
+KUBECTL = """\
+#!/bin/bash
+# kubectl, answering from the files beside it; the call whose number is in FAILING fails, with half an answer where it has one
+cd "${0%/*}"
+[[ $1 != --namespace ]] || shift 2
+echo "$*" >>calls
+mapfile -t calls <calls
+refuse() { echo "$1" >&2; exit 1; }
+((${#calls[@]} != FAILING)) || { [[ $1 != api-resources ]] || echo namespaces; refuse "The server refused"; }
+names() { for each in "$1"/*; do [[ ! -e $each ]] || echo "$2/${each##*/}"; done; }
+case $* in
+    "get daemonsets --output name") names daemonsets daemonset.apps ;;
+    "get daemonset "*image*) printf %s "$(<fields/image)" ;;
+    "get daemonset "*hostPath*) printf %s "$(<fields/hostPath)" ;;
+    "get daemonset "*configMap*) printf %s "$(<fields/configMap)" ;;
+    "get daemonset "*desiredNumberScheduled*) printf %s "$(<fields/nodes)" ;;
+    "get pods "*name=userspace-cni\\ *) names agents pod ;;
+    "get pods "*) ;;
+    exec*" gc") [[ $(<"agents/${2#pod/}") != *left* ]] || echo "[]" >"agents/${2#pod/}" ;;
+    exec*) cat "agents/${2#pod/}" ;;
+    apply*) cat >applied && touch daemonsets/userspace-cni-uninstall ;;
+    "delete daemonset "*) rm "daemonsets/$3" ;;
+    delete*) echo "$2" >>deleted ;;
+    api-resources*) printf "%s\\n" namespaces clusterroles.rbac.authorization.k8s.io ;;
+    "rollout status "*) ;;
+    *) refuse "the kubectl of the tests does not know: $*" ;;
+esac
+"""
+
+
+class FakeCluster:
+    """A cluster as far as kubectl shows it, new, in `directory`: its DaemonSets, and what its agents have as attached."""
+
+    def __init__(self, directory: Path, daemonsets: Iterable[str], **agents: str) -> None:
+        self.directory = directory
+        for name in ("daemonsets", "agents", "fields"):
+            (directory / name).mkdir(parents=True)
+        for name in daemonsets:
+            (directory / "daemonsets" / name).touch()
+        for name, attached in agents.items():
+            (directory / "agents" / name).write_text(attached)
+        fields = {"image": IMAGE, "hostPath": "/opt/cni/bin", "configMap": "userspace-cni-settings", "nodes": str(len(agents))}
+        for name, value in fields.items():
+            (directory / "fields" / name).write_text(value)
+        kubectl = directory / "kubectl"
+        kubectl.write_text(KUBECTL)
+        kubectl.chmod(0o755)
+
+    def uninstall(self, *options: str, failing: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run the command there; the `failing`-th call of kubectl fails, the first being 1."""
+        environ = {**os.environ, "PATH": f"{self.directory}:{os.environ['PATH']}", "FAILING": str(failing)}
+        argv = ["bash", str(UNINSTALL), *options]
+        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+    @property
+    def calls(self) -> list[str]:
+        """Every call of kubectl so far."""
+        return (self.directory / "calls").read_text().splitlines()
+
+    @property
+    def changes(self) -> list[str]:
+        """Those of them that change the cluster."""
+        return [call for call in self.calls if call.startswith(CHANGES)]
+
+    @property
+    def deleted(self) -> set[str]:
+        """The kinds of what was deleted beside DaemonSets."""
+        return set((self.directory / "deleted").read_text().splitlines())
+
+
+SITUATIONS = {
+    "agents": ([AGENT], ()),
+    "forced": ([AGENT], ("--force",)),
+    "cut short once the nodes were asked": ([AGENT, DONE], ()),
+    "cut short once the agents had ended": ([DONE], ()),
+    "without agents": ([], ()),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_each_question_without_an_answer_once(situation: str, tmp_path: Path) -> None:
+    """For each call of kubectl in turn: it fails, nothing is changed after it, and the command says so and fails; a second run,
+    whose kubectl answers, ends as one that never failed."""
+    daemonsets, options = SITUATIONS[situation]
+    whole = FakeCluster(tmp_path / "whole", daemonsets, one=NONE, two=LEFT)
+    done = whole.uninstall(*options)
+    assert done.returncode == 0, done.stderr
+    assert {"clusterroles.rbac.authorization.k8s.io", "customresourcedefinitions", "namespace"} == whole.deleted
+    for number in range(1, len(whole.calls) + 1):
+        cluster = FakeCluster(tmp_path / str(number), daemonsets, one=NONE, two=LEFT)
+        failed = cluster.uninstall(*options, failing=number)
+        after = [call for call in cluster.calls[number:] if call.startswith(CHANGES)]
+        told = failed.stderr.splitlines()[-1]
+        assert (failed.returncode != 0, after) == (True, []), f"call {number}, {cluster.calls[number - 1]}:\n{failed.stderr}"
+        assert "uninstall: done" not in failed.stderr
+        assert "run this again" in told if cluster.changes else "nothing was changed" in told or "not done" in failed.stderr, (
+            failed.stderr
+        )
+        again = cluster.uninstall(*options)
+        assert again.returncode == 0, again.stderr
+        assert list((cluster.directory / "daemonsets").iterdir()) == []
+        assert cluster.deleted == whole.deleted
+
+
+def test_what_the_nodes_are_sent(tmp_path: Path) -> None:
+    """The agents' own image, directory and settings, no text of the template is left; what was left of pods goes first."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE, two=LEFT)
+    done = cluster.uninstall()
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "uninstall: done: nothing of userspace-cni is left")
+    applied = (cluster.directory / "applied").read_text()
+    assert f'"{IMAGE}"' in applied
+    assert '--bin-dir, "/opt/cni/bin", --wait, "120"]' in applied
+    assert '{name: "userspace-cni-settings"}' in applied
+    assert (cluster.directory / "agents" / "two").read_text().strip() == NONE
+
+
+@pytest.mark.parametrize("field", ["image", "hostPath", "configMap"])
+def test_an_agent_that_does_not_say_how_it_runs(field: str, tmp_path: Path) -> None:
+    """What the nodes would be sent lacks a value: they are not asked, and the field is named."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE)
+    (cluster.directory / "fields" / field).write_text("")
+    done = cluster.uninstall("--force")
+    assert done.returncode == 1
+    assert cluster.changes == []
+    assert field in done.stderr
+
+
+@pytest.mark.parametrize("nodes", ["2", ""])
+def test_a_node_whose_agent_is_not_there(nodes: str, tmp_path: Path) -> None:
+    """What is attached there cannot be asked: nothing is changed."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE)
+    (cluster.directory / "fields" / "nodes").write_text(nodes)
+    done = cluster.uninstall()
+    assert (done.returncode, "nothing was changed" in done.stderr) == (1, True)
+    assert cluster.changes == []
+
+
+def test_attached_pods(tmp_path: Path) -> None:
+    """They are listed, and nothing is changed."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE, two='["default/app/net1"]')
+    done = cluster.uninstall()
+    assert (done.returncode, "default/app/net1" in done.stdout + done.stderr, "pod/two" in done.stderr) == (1, True, True)
+    assert cluster.changes == []
+
+
+def test_a_cluster_that_has_no_agents(tmp_path: Path) -> None:
+    """Its nodes were not looked at, and it does not claim that nothing is left there."""
+    cluster = FakeCluster(tmp_path / "cluster", [])
+    done = cluster.uninstall()
+    assert done.returncode == 0
+    assert "no node was looked at" in done.stderr
