@@ -18,7 +18,8 @@ from typing import Final
 
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.base.errors import UNEXPECTED, Unavailable, UserspaceError
-from userspace_cni.base.log import say
+from userspace_cni.base.log import counted, say
+from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import refused
 from userspace_cni.cni import protocol
 
@@ -46,6 +47,7 @@ class Page:
         self._make = make
         self._most = waiting
         self._context = copy_context()
+        self._repeats = Repeats()
         self._lock = threading.Lock()
         self._waiting: list[Exchange] = []
         self._serving = False
@@ -75,7 +77,8 @@ class Page:
     def _serve(self) -> None:
         while waiting := self._next():
             before = time.thread_time()
-            status, whole = self._whole()
+            with counted(self._repeats):
+                status, whole = self._whole()
             for exchange in waiting:
                 exchange.reply(status, whole)
             with self._lock:

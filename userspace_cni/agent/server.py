@@ -27,7 +27,8 @@ from typing import Final, Protocol
 
 from userspace_cni.agent.exchange import Exchange, State, attempt
 from userspace_cni.base.errors import Unavailable, UserspaceError
-from userspace_cni.base.log import say
+from userspace_cni.base.log import counted, say
+from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import start
 from userspace_cni.cni import protocol
 from userspace_cni.cni.protocol import MalformedRequest
@@ -240,6 +241,10 @@ class Server:
     # -- the thread -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with counted(Repeats()):  # who may not connect may try for ever
+            self._serve_all()
+
+    def _serve_all(self) -> None:
         while not self._ending:
             self._beat = time.monotonic()
             connecting = False

@@ -23,8 +23,9 @@ from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
-from userspace_cni.base.log import about, bound, say
+from userspace_cni.base.log import about, bound, counted, say
 from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice
+from userspace_cni.base.repeats import Repeats
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -33,8 +34,9 @@ LOOK_S: Final = 5.0
 """Seconds for listing the switch's ports."""
 CHECK_S: Final = 2.0
 """Seconds for looking at one step."""
+_NOT_DONE: Final = "what the pod's annotations say of this interface cannot be done, and nothing has changed"
 REPEAT_S: Final = 3600.0
-"""Seconds between two log lines about the same failure."""
+"""Seconds after which a pod is told again what it asks for and cannot have."""
 
 Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign"]
 """unfinished: ADD or DEL died before its end. rebooted: made in an earlier boot. sandbox-gone: no DEL will come any more.
@@ -169,8 +171,19 @@ class _Begun:
     later: list[Step]
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """What a pod was told last of what its annotations ask for: the hash of the text, and when."""
+
+    text: int
+    at: float
+
+
 class Reconciliation:
     """Runs passes; a pass removes only what an earlier one suspected. For one thread.
+
+    What a pass cannot do, the next ones cannot do either, and pods' authors write what they like: repeats are left out of the
+    log, and what is kept of an attachment goes with it.
 
     `report` receives each action by name. `apart_s`: least seconds between a suspicion and its proof, however often a pass is
     asked for.
@@ -181,7 +194,8 @@ class Reconciliation:
         self._report = report
         self._apart_s = apart_s
         self._suspected: dict[str, float] = {}
-        self._logged: dict[tuple[str, str], float] = {}
+        self._repeats = Repeats()
+        self._refused: dict[str, _Refused] = {}
         self._foreign: frozenset[str] = frozenset()
         self._dead: Mapping[str, PortRef] = {}
 
@@ -192,13 +206,19 @@ class Reconciliation:
 
     def run(self) -> None:
         """Run one pass. Never fails: what could not be done is logged, and left for the next pass."""
+        with counted(self._repeats):
+            self._pass()
+
+    def _pass(self) -> None:
         cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
         left: list[Record] = []
         begun: list[_Begun] = []
+        subjects: list[Mapping[str, str]] = []
         try:
             for found in findings(self._node):
+                subjects.append((found if isinstance(found, DeadProbe) else found.record).subject)
                 if isinstance(found, DeadProbe):
                     self._attempt(found, lambda probe=found: self._remove_probe(probe))  # type: ignore[misc]
                 elif found.problem == "foreign":
@@ -208,6 +228,7 @@ class Reconciliation:
                     if lost and found.record.socket in found.steps:
                         left.append(found.record)
                     self._attempt(found.record, lambda found=found: self._act(found, begun), told=lost)  # type: ignore[misc]
+            self._forget_gone(subjects)
             self._sweep()
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
@@ -222,12 +243,13 @@ class Reconciliation:
 
         Returns those of which another call works on an attachment: they are to be followed again when that has ended.
         """
-        try:
-            records = [each for each in self._node.journal.records() if (each.pod_namespace, each.pod_name) in pods]
-        except UserspaceError as error:
-            say("warning", "what pods say of their interfaces is looked at later", error=error)
-            return set()
-        return {(each.pod_namespace, each.pod_name) for each in self._amend(records)}
+        with counted(self._repeats):
+            try:
+                records = [each for each in self._node.journal.records() if (each.pod_namespace, each.pod_name) in pods]
+            except UserspaceError as error:
+                say("warning", "what pods say of their interfaces is looked at later", error=error)
+                return set()
+            return {(each.pod_namespace, each.pod_name) for each in self._amend(records)}
 
     def _amend(self, records: Iterable[Record]) -> list[Record]:
         """Amend the attachments; those on which another call works."""
@@ -240,15 +262,28 @@ class Reconciliation:
         try:
             changed = amend(record, self._node)
         except (BadRequest, StepFailed) as error:
-            if self._is_new(record.key, f"{LIMIT_REFUSED.name}: {error}"):
-                text = f"what the pod's annotations say of this interface cannot be done, and nothing has changed: {error}"
-                say("warning", text)
-                self._node.tell(record.recipient, (Notice(LIMIT_REFUSED, text),))
+            say("warning", _NOT_DONE, error=error)
+            self._tell_refused(record, f"{_NOT_DONE}: {error}")
         else:
+            self._refused.pop(record.key, None)
             if changed:
                 self._report("amended")
             elif changed is None:
                 busy.append(record)
+
+    def _tell_refused(self, record: Record, text: str) -> None:
+        """Tell the pod, unless it was told the same a short while ago."""
+        said, now = self._refused.get(record.key), time.monotonic()
+        if said is None or said.text != hash(text) or now - said.at >= REPEAT_S:
+            self._refused[record.key] = _Refused(hash(text), now)
+            self._node.tell(record.recipient, (Notice(LIMIT_REFUSED, text),))
+
+    def _forget_gone(self, found: Collection[Mapping[str, str]]) -> None:
+        """Keep nothing of attachments that are gone, and of which nothing was found in this pass. Raises RecordRefused."""
+        records = self._node.journal.records()
+        keys = {each.key for each in records}
+        self._refused = {key: said for key, said in self._refused.items() if key in keys}
+        self._repeats.keep([*found, *(each.subject for each in records)])
 
     def _sweep(self) -> None:
         """Follow the pods of all attachments, and remove what no record names and nothing uses."""
@@ -258,6 +293,10 @@ class Reconciliation:
 
     def look_at(self, port: str) -> None:
         """Free the socket's name if the application of the port, whose connection has just ended, has died. Never fails."""
+        with counted(self._repeats):
+            self._look_at(port)
+
+    def _look_at(self, port: str) -> None:
         try:
             marks = self._node.owned_ports(Deadline.after(CHECK_S)).get(port, {})
             record = self._node.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
@@ -283,7 +322,7 @@ class Reconciliation:
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
     def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: bool = False) -> None:
-        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the pod is told of it."""
+        """Act on one finding; a failure does not stop the pass. `told`: the pod is told of it."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
@@ -291,17 +330,7 @@ class Reconciliation:
                 if told and isinstance(left, Record):
                     text = f"what this interface has lost cannot be made again: {error}"
                     self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
-                if self._is_new(left.key, error.message):
-                    say("warning", "an attachment could not be put right now", error=error)
-
-    def _is_new(self, key: str, message: str) -> bool:
-        """Whether this failure was not logged for an hour: what fails in every pass would fill the log."""
-        now = time.monotonic()
-        self._logged = {failure: at for failure, at in self._logged.items() if now - at < REPEAT_S}
-        new = (key, message) not in self._logged
-        if new:
-            self._logged[key, message] = now
-        return new
+                say("warning", "an attachment could not be put right now", error=error)
 
     def _act(self, found: Finding, begun: list[_Begun]) -> None:
         """Put one finding right, if its record is still the one that was found."""

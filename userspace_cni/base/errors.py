@@ -244,9 +244,9 @@ class DelegateFailed(UserspaceError):
     """A delegated plugin's own error object: code, msg and details as it gave them."""
 
 
-def shortened(text: str) -> str:
-    """Cut `text` for a message: values in it are a tenant's, and may be as long as a configuration."""
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}… ({len(text)} characters)"
+def shortened(text: str, most: int = _SHOWN_MAX) -> str:
+    """Cut `text` for a message, to `most` characters: values in it are a tenant's, and may be as long as a configuration."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def on_one_line(text: str) -> str:

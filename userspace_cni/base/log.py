@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from userspace_cni.base.errors import shortened
 
@@ -27,10 +27,22 @@ SUBJECT: Final = ("pod", "network", "container", "interface")
 _ORDER: Final = ("verb", *SUBJECT)
 
 _WARNINGS_MAX: Final = 100
+_COUNTED_MAX: Final = 1024
+"""Characters of a value in a line that may come again: it may be a tenant's, who can have it written for ever."""
+
+
+class Counting(Protocol):
+    """Knows which lines are repeats; `base.repeats.Repeats`."""
+
+    def left_out(self, bound: Mapping[str, str], message: str, facts: Mapping[str, object]) -> int | None:
+        """How many such lines were left out before this one, which is to be written; None for one that is left out, too."""
+        ...
+
 
 _threshold: ContextVar[int | None] = ContextVar("threshold", default=None)
 _context: ContextVar[Mapping[str, str]] = ContextVar("context", default=MappingProxyType({}))
 _warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
+_counting: ContextVar[Counting | None] = ContextVar("counting", default=None)
 
 
 class _Process:
@@ -74,6 +86,19 @@ def about(subject: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
+def counted(counting: Counting) -> Iterator[None]:
+    """Within this block, leave lines out that are repeats, and cut long values: for work that is done again and again.
+
+    A line that is written after others were left out says how many, as `repeated`.
+    """
+    token = _counting.set(counting)
+    try:
+        yield
+    finally:
+        _counting.reset(token)
+
+
+@contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """Within this block, also put warnings within the threshold into the list that it gives, for a caller with another stderr.
 
@@ -103,6 +128,13 @@ def say(level: str, message: str, **facts: object) -> None:
         return
     if level == "warning":
         _collect(message, facts)
+    counting = _counting.get()
+    if counting is not None and LEVELS[level] <= LEVELS["info"]:  # who asks for more wants all of it
+        repeated = counting.left_out(_context.get(), message, facts)
+        if repeated is None:
+            return
+        message = shortened(message, _COUNTED_MAX)
+        facts = {key: _cut(value) for key, value in facts.items()} | ({"repeated": repeated} if repeated else {})
     fields = {"time": _now(), "level": level, "msg": message, **_context.get(), **facts}
     line = _as_json(fields) if _Process.as_json else _as_text(fields)
     try:
@@ -119,6 +151,10 @@ def _collect(message: str, facts: Mapping[str, object]) -> None:
     warning = shortened(message) + (f"; {_as_text(facts)}" if facts else "")
     if warning not in warnings:
         warnings.append(warning)
+
+
+def _cut(value: object) -> object:
+    return value if isinstance(value, (bool, int)) else shortened(str(value), _COUNTED_MAX)
 
 
 def _not_empty(facts: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Threads that stay: each works in rounds from its start to its end, waits in between, and can be woken.
 
-No error may end one, for nothing would do its work any more; so `_run` of each catches what its rounds raise. A process that
-lives for one verb has none of them, and does not import this.
+No error may end one, for nothing would do its work any more; so `_run` of each catches what its rounds raise. What fails in one
+round fails in the next ones, too: so of equal lines each thread writes the first, and later ones with their count. A process
+that lives for one verb has none of them, and does not import this.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 
-from userspace_cni.base.log import say
+from userspace_cni.base.log import counted, say
+from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import start
 
 
@@ -26,7 +28,7 @@ class Loop(ABC):
         self._end_s = end_s
         self._wake = threading.Condition()
         self._asked = self._stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+        self._thread = threading.Thread(target=self._work, daemon=True, name=name)
         self.beat = time.monotonic()
         """When its last round began, where its rounds say so."""
         self.problem = ""
@@ -55,6 +57,10 @@ class Loop(ABC):
         with self._wake:
             self._asked = True
             self._wake.notify_all()
+
+    def _work(self) -> None:
+        with counted(Repeats()):
+            self._run()
 
     @abstractmethod
     def _run(self) -> None:

@@ -176,6 +176,7 @@ class DevicePlugin(Loop):
 
     def _round(self, bridges: dict[str, Bridge], seen: Identity | None) -> float | None:
         """Make the offers those of `bridges`, and register what no kubelet watches; seconds until something is due."""
+        self._said = {name: said for name, said in self._said.items() if not name or name in bridges}
         for name in self._offers.keys() - bridges.keys():
             offer, endpoint = self._offers.pop(name)
             offer.gone = True

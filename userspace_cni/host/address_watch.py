@@ -48,7 +48,6 @@ class AddressWatch(Listener):
                     with netns.do(lambda: Connection(ROUTE)) as kernel:
                         found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
                     self._names = {each.index: each.name for each in found}
-                    self._begun()
                     self._changed()
                     while self._waited(notices.fileno()):
                         told = [self._is_watched(*each) for each in notices.noticed()]  # each of them: names change

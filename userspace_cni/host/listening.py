@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Final
 
 from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
-from userspace_cni.base.log import say
+from userspace_cni.base.log import counted, say
+from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.threads import start
 from userspace_cni.fastpath.sys import paths
@@ -33,7 +34,6 @@ class Listener(ABC):
     def __init__(self, name: str, purpose: str, meanwhile: str) -> None:
         self._purpose = purpose
         self._meanwhile = meanwhile
-        self._problem = ""
         self._ending = threading.Event()
         self._end, self._wake = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -60,10 +60,7 @@ class Listener(ABC):
 
     @abstractmethod
     def _listen(self) -> None:
-        """Listen until the end, or until it has to begin anew. Calls `_begun` when it hears."""
-
-    def _begun(self) -> None:
-        self._problem = ""
+        """Listen until the end, or until it has to begin anew."""
 
     def _waited(self, fd: int) -> bool:
         """Wait until the descriptor can be read; False at the end."""
@@ -74,14 +71,13 @@ class Listener(ABC):
         return not self._ending.is_set()
 
     def _run(self) -> None:
-        while not self._ending.is_set():
-            try:
-                self._listen()
-            except UserspaceError as error:
-                if str(error) != self._problem:
+        with counted(Repeats()):
+            while not self._ending.is_set():
+                try:
+                    self._listen()
+                except UserspaceError as error:
                     say("warning", self._meanwhile, error=error)
-                self._problem = str(error)
-                self._ending.wait(AGAIN_S)
+                    self._ending.wait(AGAIN_S)
 
 
 class DirectoryWatch(Listener):
@@ -113,7 +109,6 @@ class DirectoryWatch(Listener):
         except (OSError, DirectoryRefused) as error:
             raise Unavailable(f"listening to changes of {self._directory}: {error}", "it is tried again") from error
         try:
-            self._begun()
             self._awaits = False
             self._changed()
             # looked at before each wait: it may have come, or become another one, since it was looked at first

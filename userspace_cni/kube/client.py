@@ -31,6 +31,8 @@ from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
 
 READ_TRIES = 3
 PAUSE_MAX_S = 0.25
+CLIENTS_MAX = 32
+"""Kubeconfigs of networks whose connections are kept."""
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a mirror pod: the UID of its static pod."""
@@ -130,7 +132,8 @@ class Clients:
     """One KubeClient per kubeconfig, so that connections and credentials are shared.
 
     `bounds`: what a network's kubeconfig must obey; one that a record names, too, for the name came with the network. `own`: the
-    setting `kubeconfig`, "" for the service account of the pod that this process runs in.
+    setting `kubeconfig`, "" for the service account of the pod that this process runs in. Of networks' clients only those that
+    were used last are kept: tenants write the names, also of files that are refused.
     """
 
     def __init__(self, bounds: Bounds, root: HostRoot = HERE, own: str = "") -> None:
@@ -143,10 +146,13 @@ class Clients:
     def of(self, kubeconfig: str) -> KubeClient:
         """The client for a network's `kubeconfig`, or for credentials of our own ("")."""
         with self._lock:
-            client = self._clients.get(kubeconfig)
+            client = self._clients.pop(kubeconfig, None)
             if client is None:
                 client = KubeClient(kubeconfig, self._root, self._bounds) if kubeconfig else KubeClient(self._own, self._root)
-                self._clients[kubeconfig] = client
+            others = [each for each in self._clients if each]
+            if kubeconfig and len(others) >= CLIENTS_MAX:
+                del self._clients[others[0]]
+            self._clients[kubeconfig] = client
             return client
 
 

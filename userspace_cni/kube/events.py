@@ -149,7 +149,7 @@ class Events(Loop):
         event.last = now
         event.waiting += 1
         event.texts.pop(recipient.interface, None)
-        event.texts[recipient.interface] = tuple(on_one_line(text)[:MESSAGE_MAX] for text in texts)
+        event.texts[recipient.interface] = _bounded(texts)
         while len(event.texts) > _INTERFACES_MAX:
             del event.texts[next(iter(event.texts))]
         return True
@@ -260,6 +260,17 @@ class Events(Loop):
         self._dropped(notices)
         if why:
             self._note(f"events are dropped: {why}")
+
+
+def _bounded(texts: Iterable[str]) -> tuple[str, ...]:
+    """As much of them as a message may show: a pod may have any number of them kept."""
+    kept, left = [], MESSAGE_MAX
+    for text in texts:
+        kept.append(on_one_line(text[:left]))
+        left -= len(kept[-1])
+        if left <= 0:
+            break
+    return tuple(kept)
 
 
 def _namespace(recipient: Recipient) -> str:

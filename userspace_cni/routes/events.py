@@ -30,7 +30,8 @@ class RefusalEvents:
     def __init__(self, send: Callable[[Recipient, Sequence[Notice]], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._clock = clock
-        self._told: dict[str, tuple[str, ...]] = {}
+        self._told: dict[str, int] = {}
+        """The hash of what was told, by sandbox: pods may have many wrong routes, and nodes many pods."""
         self._left = float(PODS_MAX)
         self._at = clock()
 
@@ -42,17 +43,17 @@ class RefusalEvents:
         now = self._clock()
         self._left = min(self._left + (now - self._at) / REFILL_S, PODS_MAX)
         self._at = now
-        told: dict[str, tuple[str, ...]] = {}
+        told: dict[str, int] = {}
         for each in sorted(visited, key=lambda each: (each.pod.namespace, each.pod.name)):
             texts, sandbox = _texts(each), each.located.place.sandbox
-            before = self._told.get(sandbox, ())
-            if texts and texts != before and now - each.since < GRACE_S:
-                texts = before  # a later look decides
-            elif texts and texts != before and self._left >= 1:
+            before, now_told = self._told.get(sandbox, 0), hash(texts) if texts else 0
+            if texts and now_told != before and now - each.since < GRACE_S:
+                now_told = before  # a later look decides
+            elif texts and now_told != before and self._left >= 1:
                 self._left -= 1
                 self._send(_recipient(each), [Notice(ROUTE_REFUSED, text) for text in texts[:TEXTS_MAX]])
-            if texts:
-                told[sandbox] = texts
+            if now_told:
+                told[sandbox] = now_told
         self._told = told
 
 

@@ -46,7 +46,7 @@ class Holdings:
         self.ours = len(descriptors()), len(shared_mappings())
         self.theirs = len(descriptors(pid)), _mapped(pid)
         self.hugepages = int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Private_Hugetlb:")[1].split()[0])
-        self.resident = _resident("self"), _resident(str(pid))
+        self.resident = resident("self"), resident(str(pid))
 
 
 def _mapped(pid: int) -> int:
@@ -54,5 +54,6 @@ def _mapped(pid: int) -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("memfd:userspace-cni")
 
 
-def _resident(pid: str) -> int:
+def resident(pid: int | str) -> int:
+    """KiB that the process has in memory."""
     return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])

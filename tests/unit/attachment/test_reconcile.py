@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +12,14 @@ import pytest
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World, name_of, no_fault
 from userspace_cni.attachment import cleanup, reconcile
-from userspace_cni.attachment.facts import Place
+from userspace_cni.attachment.facts import Noted, Place
 from userspace_cni.attachment.journal import Shared
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.reconcile import Finding, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.errors import InvalidConfig, SwitchRefused, Unavailable, UserspaceError
 from userspace_cni.base.notices import PORT_DEGRADED, PORT_RESTORED
 
 CONTAINER = "c0ffee0123456789"
@@ -316,7 +318,7 @@ def test_what_a_killed_probe_left(agent: Agent) -> None:
     assert agent.passes() == []
 
 
-def test_a_killed_probe_that_cannot_be_removed(agent: Agent) -> None:
+def test_a_killed_probe_that_cannot_be_removed(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
     """A probe that cannot be removed stops nothing else, and is tried again in the next pass; not without the switch."""
     port = PortRef("probe-0badcafe-0", "br0")
     agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
@@ -327,7 +329,9 @@ def test_a_killed_probe_that_cannot_be_removed(agent: Agent) -> None:
 
     agent.world.fault = away
     agent.world.true.discard(name_of(agent.port))
-    assert agent.passes() == ["again-port"]
+    agent.world.log_level = "info"
+    assert agent.passes(3) == ["again-port"]
+    assert capsys.readouterr().err.count("could not be put right") == 1
     agent.world.fault = no_fault
     agent.world.unreachable = Unavailable("away")
     assert agent.passes() == []
@@ -424,16 +428,48 @@ def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
 
 
 def test_a_failure_is_logged_once(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    """A failing repair is tried in every pass, and logged once."""
+    """A failing repair is tried in every pass, and logged once, whatever its error says; a failure of another kind is another."""
     agent.world.log_level = "info"
     agent.world.true.discard(name_of(agent.port))
 
-    for reason in ("it is away", "it is full"):
+    for error in (Unavailable("it is away"), Unavailable("it is busy"), SwitchRefused("it is full")):
 
-        def fault(when: str, step: object, reason: str = reason) -> None:
-            raise Unavailable(reason)
+        def fault(when: str, step: object, error: UserspaceError = error) -> None:
+            raise error
 
         agent.world.fault = fault
         agent.passes(5)
     told = capsys.readouterr().err
-    assert (told.count("it is away"), told.count("it is full")) == (1, 1)
+    assert [told.count(text) for text in ("it is away", "it is busy", "it is full")] == [1, 0, 1]
+
+
+def test_thousands_of_refused_annotations(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is kept and logged of a pod that asks for another impossible thing each time does not grow; it is told the last."""
+    agent.world.log_level = "info"
+    agent.rewrite(pod_namespace="blue", pod_name="web")
+    asked = 0
+
+    def refuse(record: Record) -> Noted | None:
+        nonlocal asked
+        asked += 1
+        raise InvalidConfig(f"annotation {asked} is " + "x" * 4000)
+
+    agent.world.noted = refuse  # type: ignore[method-assign]
+
+    def allocated_after(times: int) -> int:
+        for _ in range(times):
+            agent.reconciliation.follow({("blue", "web")})
+            agent.world.told = agent.world.told[-1:]
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        grown = -allocated_after(200) + allocated_after(2000)
+    finally:
+        tracemalloc.stop()
+    assert asked == 2200
+    assert grown < 50_000
+    log = capsys.readouterr().err
+    assert (log.count("cannot be done"), len(log) < 2000) == (1, True)
+    assert "annotation 2200 is" in agent.world.told[-1][1].text

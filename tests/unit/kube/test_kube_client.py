@@ -20,7 +20,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.kube import client as kube
-from userspace_cni.kube.client import Clients, KubeClient
+from userspace_cni.kube.client import CLIENTS_MAX, Clients, KubeClient
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
 
@@ -351,6 +351,19 @@ def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path:
     assert clients.of("/etc/kubeconfig") is clients.of("/etc/kubeconfig")
     assert read(clients.of("/etc/kubeconfig")).uid == "u1"
     assert clients.of("") is clients.of("")
+
+
+def test_clients_of_many_kubeconfigs() -> None:
+    """Tenants write the names: the clients of those that were used last are kept, and always our own."""
+    clients = Clients(Bounds(("/etc",)))
+    own, first = clients.of(""), clients.of("/etc/first")
+    for number in range(CLIENTS_MAX - 1):
+        clients.of(f"/etc/{number}")
+    assert (clients.of(""), clients.of("/etc/first")) == (own, first)
+    for number in range(1000):
+        clients.of(f"/etc/{number}")
+    assert clients.of("") is own
+    assert clients.of("/etc/first") is not first
 
 
 def test_a_kubeconfig_that_is_elsewhere_now_is_followed(api: ApiServer, tmp_path: Path) -> None:

@@ -152,6 +152,17 @@ def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
     assert len(event["metadata"]["name"]) <= 253
 
 
+def test_what_waits_is_bounded(api: ApiServer, teller: Teller) -> None:
+    """Of all that a pod is told while the server is away, no more is kept than a message may show."""
+    api.faults.append(Fault(status=503))
+    events = teller.agent()
+    for number in range(100):
+        long = [Notice(KEY_IGNORED, f"key {number} {each} " + "x" * 4000) for each in range(32)]
+        events.tell(Recipient("default", "app", "u-1", f"net{number}"), long)
+    kept = [text for event in events._events.values() for texts in event.texts.values() for text in texts]
+    assert 0 < sum(map(len, kept)) <= 4 * MESSAGE_MAX
+
+
 @pytest.mark.parametrize(("namespace", "name"), [("", ""), ("", "app"), ("default", ""), ("..", "app"), ("default", "../x")])
 def test_no_pod(api: ApiServer, teller: Teller, namespace: str, name: str) -> None:
     """What is no pod, as a call by hand, is told nothing, and its name leads to no other path."""

@@ -32,12 +32,13 @@ class Seen:
         self.ports = ports
         self._seen: dict[Callable[[], Any], Any] = {}
         self._failed: dict[Callable[[], Any], UserspaceError] = {}
-        self._errors: list[UserspaceError] = []
+        self._reasons: set[int] = set()
 
     def is_new(self, error: UserspaceError) -> bool:
-        """Whether no step failed for this very reason before in this look."""
-        new = error not in self._errors
-        self._errors.append(error)
+        """Whether no step failed for this reason before in this look."""
+        reason = hash((type(error), str(error)))
+        new = reason not in self._reasons
+        self._reasons.add(reason)
         return new
 
     def once(self, read: Callable[[], T]) -> T:

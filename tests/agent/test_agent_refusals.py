@@ -1,0 +1,33 @@
+"""What a pod's author can make the agent say again and again: the log has it once in a while, and it is kept once."""
+
+from __future__ import annotations
+
+import json
+
+from tests.agent.living import LiveNode
+from tests.agent.test_agent_live import POD, annotate, api, follows, podnet
+from tests.cni.spec import succeeded
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.node.belongings import resident
+
+__all__ = ["api"]
+CHANGES = 6000
+LONG = "x" * 3500
+
+
+def test_thousands_of_refused_annotations(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """The log has a few lines, memory stays, the pod has one Event, and a good value holds."""
+    live.start()
+    succeeded(live.run("ADD", podnet(live), sandbox, ifname="eth0", CNI_ARGS=POD.args))
+    annotate(api, to="10M")
+    follows(live, (10_000_000, None))
+    kib, log = resident(live.pid), live.log.stat().st_size
+    for number in range(CHANGES):
+        annotate(api, own=json.dumps({"eth0": {"egressRate": f"fast {number} {LONG}"}}))
+    annotate(api, own=None, to="20M")
+    follows(live, (20_000_000, None))
+    lines = live.log.read_text()[log:].count("cannot be done")
+    assert 1 <= lines <= 5
+    assert live.log.stat().st_size - log < 16_384
+    assert resident(live.pid) - kib < 8 * 1024
+    assert set(api.events.of("app")) == {"LimitRefused"}
