@@ -226,6 +226,7 @@ def outcome_of(code: int) -> str:
 
 _HELP: Final[Mapping[str, str]] = {
     "spool_entries": "DELs that wait to be read from the spool",
+    "adds_waiting": "ADDs that wait for addresses in their pods' annotations, without a thread",
     "workers_busy": "Calls that are running",
     "workers_queued": "Calls that wait for a thread",
     "workers_stuck": "Calls that have been running for longer than any deadline",

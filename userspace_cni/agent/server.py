@@ -130,7 +130,7 @@ class _Timed:
 
 
 def _ignore(exchange: Exchange) -> None:
-    """Do nothing about a lost answer."""
+    """Do nothing about a lost answer, or a caller that has gone."""
 
 
 class Server:
@@ -138,7 +138,8 @@ class Server:
 
     `serve(exchange)` is called on the server's own thread for each whole request and must not block: it answers at once or hands
     the exchange to a worker. `on_lost(exchange)` is called once for each served exchange whose answer was proven not to be taken,
-    on any thread, and must not block either.
+    on any thread, and must not block either; nor must `on_hung_up(exchange)`, called on the server's thread when the peer of a
+    request that runs has closed.
     """
 
     def __init__(
@@ -147,9 +148,11 @@ class Server:
         serve: Callable[[Exchange], None],
         on_lost: Callable[[Exchange], None] = _ignore,
         limits: Limits | None = None,
+        on_hung_up: Callable[[Exchange], None] = _ignore,
     ) -> None:
         self._serve = serve
         self._on_lost = on_lost
+        self._on_hung_up = on_hung_up
         self._limits = limits or Limits()
         self._door = door
         self._epoll = select.epoll()
@@ -284,6 +287,7 @@ class Server:
                     self._end(exchange)
                 else:
                     self._forget(exchange)  # the thread that answers ends it
+                    self._on_hung_up(exchange)
             elif events & select.EPOLLOUT:
                 exchange.flush()
             elif not exchange.discard():

@@ -21,8 +21,8 @@ from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.agent.addressee import require_addressee
-from userspace_cni.agent.exchange import Exchange, attempt
+from userspace_cni.agent.calls import Calls
+from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.metrics import Counted, Metrics
@@ -30,24 +30,22 @@ from userspace_cni.agent.pages import Content, Page
 from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.agent.tcp import TcpPages
+from userspace_cni.agent.waiting import WaitingCalls
 from userspace_cni.agent.watchdog import Watchdog
 from userspace_cni.agent.workers import Job, Workers
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.listing import SwitchPort, describe_all
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.attachment.steps import PortRef
-from userspace_cni.base import notices
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
-from userspace_cni.base.log import about, begin, bound, collected_warnings, say
+from userspace_cni.base.log import about, begin, bound, say
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
-from userspace_cni.base.stages import collected
-from userspace_cni.cni import call, protocol
-from userspace_cni.cni.request import Called, recipient_of, subject_of
+from userspace_cni.cni import protocol
+from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.network.service import NodeNetwork
 from userspace_cni.node.local import Callbacks, LocalNode
 
@@ -104,6 +102,7 @@ class Agent:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
+        self.waiting = WaitingCalls(settings.waiting_per_namespace)
         self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead, self._limits)
         self.node = LocalNode(
             settings,
@@ -119,8 +118,11 @@ class Agent:
         self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns.found)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
+        before_answer = self.routes.before_answer if self.routes else lambda _: None
+        self.calls = Calls(self.node, self.workers, self.metrics, self.waiting, before_answer)
         self._singleton = Singleton()
-        self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
+        door = Listener(self.node.root.path(settings.agent_socket))
+        self.server = Server(door, self._dispatch, self._undo, on_hung_up=self.waiting.look_at)
         metrics = Page("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
         ready = Page("/readyz", lambda: _health(self.problems() + self.obstacles()))
         health = Page("/healthz", lambda: _health(self.problems()))
@@ -183,6 +185,7 @@ class Agent:
         for pages in self.over_tcp:
             pages.start()
         self.flusher.start()
+        self.waiting.start()
         self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
         if self.routes:
@@ -193,6 +196,7 @@ class Agent:
     def stop(self) -> None:
         """Take no more calls, and end."""
         self.server.stop_accepting()
+        self.waiting.stop()
         self.watchdog.stop()
         self.network.stop()
         if self.routes:
@@ -253,6 +257,7 @@ class Agent:
         self.watchdog.on_disconnect(port)
 
     def _on_pod(self, namespace: str, name: str) -> None:
+        self.waiting.on_pod(namespace, name)
         self.watchdog.on_pod(namespace, name)
 
     def _ports(self) -> list[SwitchPort]:
@@ -270,6 +275,7 @@ class Agent:
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {
             "spool_entries": lambda: len(self.node.spool),
+            "adds_waiting": lambda: self.waiting.number,
             "workers_busy": lambda: self.workers.busy,
             "workers_queued": lambda: self.workers.queued,
             "workers_stuck": lambda: len(self.workers.stuck(AGENT_S)),
@@ -281,6 +287,10 @@ class Agent:
         """The reasons why this process no longer works; restarting it may help."""
         found = [
             f"{job.verb} of container {job.container or '-'} runs for {job.seconds:.0f} s" for job in self.workers.stuck(AGENT_S)
+        ]
+        found += [
+            f"ADD of container {container or '-'} waits for its pod and is not ended"
+            for container in self.waiting.overdue(AGENT_S)
         ]
         slow = [(page.name, page.seconds) for page in self.pages.values()]
         found += [f"{name} has been in the making for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
@@ -295,6 +305,8 @@ class Agent:
             found.append(f"{self.workers.dead} worker threads are dead")
         if self.devices and not self.devices.alive:
             found.append("the thread that offers devices to the kubelet is dead")
+        if not self.waiting.alive:
+            found.append("the thread that ends the waiting of ADDs is dead")
         if not self.watchdog.alive:
             found.append("the watchdog's thread is dead")
         elif time.monotonic() - self.watchdog.beat > PASS_S:
@@ -313,11 +325,9 @@ class Agent:
 
     def _dispatch(self, exchange: Exchange) -> None:
         """Hand a verb to the workers and a page to its own thread; answer /healthz, which only looks at this process, at once."""
-        verb = exchange.verb
         page = self.pages.get((exchange.method, exchange.target))
-        if verb:
-            container = exchange.headers.get("Cni-Containerid", "")
-            self.workers.submit(Job(lambda: attempt(self._verb, exchange), verb, container))
+        if exchange.verb:
+            self.calls.submit(exchange)
         elif page:
             page.ask(exchange)
         elif (exchange.method, exchange.target) == ("GET", "/healthz"):
@@ -338,25 +348,6 @@ class Agent:
                 self.workers.submit(Job(lambda: undo(entry, self.node, Deadline.after(AGENT_S)), "DEL"))
             except Unavailable as error:
                 say("error", "it stays until the runtime's DEL", error=error)
-
-    # -- on a worker ------------------------------------------------------------------------------------------------------
-
-    def _verb(self, exchange: Exchange) -> None:
-        began = time.perf_counter()
-        environ = protocol.environment(exchange.head)
-        require_addressee(protocol.addressee(exchange.head), self._settings, self.node.root)
-        if exchange.hung_up and exchange.verb == "ADD":
-            exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
-            return
-        with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
-            called = protocol.called(exchange.head)
-            answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
-        if self.routes and exchange.verb == "ADD" and answer.code == 0:
-            self.routes.before_answer(environ.get("CNI_CONTAINERID", ""))
-        seconds = time.perf_counter() - began  # before the answer: after it the caller and the server's thread run
-        exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
-        self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)
-        self.node.tell(recipient_of(environ), told)
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 

@@ -21,11 +21,27 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.notices import Notice, Recipient
+    from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment, Request, Verb
 
 Marks = Mapping[str, str]
 """The owner marks of a port."""
+
+
+class Gathering(Protocol):
+    """What one ADD asks of node and pod."""
+
+    def awaited(self) -> Awaited | None:
+        """What the ADD has to wait for before it begins, None for nothing; after the rules allowed the port.
+
+        Raises UserspaceError for what could never come.
+        """
+        ...
+
+    def facts(self, netns_inode: int) -> Facts:
+        """What has to be known of node and pod to plan the attachment. `netns_inode`: what `Node.sandbox` returned."""
+        ...
 
 
 class Node(Protocol):
@@ -95,8 +111,8 @@ class Node(Protocol):
         """The kinds of consumers, by their names in a network's key `consumer`."""
         ...
 
-    def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
-        """Gather what has to be known of node and pod to plan the attachment. `netns_inode`: what `sandbox` returned."""
+    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Gathering:
+        """What this ADD asks of node and pod; nothing is asked yet."""
         ...
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:

@@ -7,9 +7,10 @@ the file system or the API server; the node does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
@@ -30,6 +31,7 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.log import about, bound, learn, say
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
+from userspace_cni.cni.call import Postponed
 from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.options import Options, read_log_level, read_options, warn_of_role
 from userspace_cni.cni.request import (
@@ -57,9 +59,24 @@ UNDO_S: Final = 10.0
 FINISH_S: Final = 0.2
 
 
+@dataclass(frozen=True)
+class _Adding:
+    """An ADD whose configuration is good."""
+
+    request: Request
+    options: Options
+    called: Called
+    previous: Mapping[str, Any] | None
+    netns_inode: int
+    deadline: Deadline
+
+
 def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
-    """What stdout is given for this call, which was `called` then, else now. Raises UserspaceError."""
-    with bound(read_log_level(request.network.raw) or node.log_level):
+    """What stdout is given for this call, which was `called` then, else now.
+
+    Raises UserspaceError; on a node whose process lives on also Postponed, for an ADD that has to wait for its pod.
+    """
+    with _logging(request, node):
         if is_chained(request.network):
             from userspace_cni.attachment import chained
 
@@ -67,23 +84,46 @@ def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
         return _VERBS[request.environment.verb](request, node, called or Called(node.boot_id(), node.boottime_ns()))
 
 
+def _logging(request: Request, node: Node) -> AbstractContextManager[None]:
+    """Log as much as the network says, else the node."""
+    return bound(read_log_level(request.network.raw) or node.log_level)
+
+
 def _add(request: Request, node: Node, called: Called) -> bytes:
-    environment, journal = request.environment, node.journal
     deadline = Deadline.after(node.deadline_s)
-    netns_inode = node.sandbox(environment)
+    netns_inode = node.sandbox(request.environment)
     request = node.complete(request, deadline)
     options = read_options(request, node.consumers, partial(give, KEY_IGNORED))
-    consumer = node.consumers[options.consumer]
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:
         node.require_delegate(request)
+    adding = _Adding(request, options, called, previous, netns_inode, deadline)
+    awaited = node.gathering(request, options, node.consumers[options.consumer], deadline).awaited()
+    if awaited is None:
+        return _attach(adding, node)
+
+    def proceed() -> bytes:
+        awaited.settle()
+        with _logging(request, node):
+            return _attach(replace(adding, netns_inode=node.sandbox(request.environment)), node)
+
+    if node.resident:
+        raise Postponed((request.environment.container_id, request.environment.ifname), awaited, proceed)
+    return proceed()
+
+
+def _attach(adding: _Adding, node: Node) -> bytes:
+    """ADD from its first effect on: nothing of it waits for what a tenant does."""
+    request, options, called, deadline = adding.request, adding.options, adding.called, adding.deadline
+    environment, journal = request.environment, node.journal
+    consumer = node.consumers[options.consumer]
     cleanup.drain(node, deadline)
     cleanup.settle(node, deadline)
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         _make_room(request, node, turn, deadline)
         with stage("plan"):
-            facts = node.gather(request, options, consumer, netns_inode, deadline)
+            facts = node.gathering(request, options, consumer, deadline).facts(adding.netns_inode)
         record = _new_record(request, facts, called)
         try:
             addresses = facts.addresses
@@ -114,7 +154,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             record = foreseen
             journal.write(record)
             turn.apply(record, deadline)
-            result = build(request.network.version, attachment.interfaces, addresses, options.dns, previous)
+            result = build(request.network.version, attachment.interfaces, addresses, options.dns, adding.previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
             _roll_back(record, turn, error)

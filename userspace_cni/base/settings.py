@@ -66,7 +66,7 @@ _MAY_BE_EMPTY: Final = ("ovs_sockdir", *_FILES)
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
-_COUNTS: Final[Mapping[str, int]] = {"devices_per_bridge": 1000, "afxdp_max": 1000}
+_COUNTS: Final[Mapping[str, int]] = {"devices_per_bridge": 1000, "afxdp_max": 1000, "waiting_per_namespace": 1000}
 """The most that may be set. The kubelet takes messages of 4 MiB, which hold many more devices; a node has fewer pods."""
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {"route_protocol": (5, 255), "route_metric6": (1, 1023)}
 _OTHERS_NUMBERS: Final = (149,)
@@ -164,6 +164,8 @@ class Settings:
     """Seconds between two reconciliations of the agent."""
     deadline_s: float = 30.0
     """Seconds that one verb may take."""
+    waiting_per_namespace: int = 16
+    """How many ADDs of the pods of one namespace may wait for addresses in their pods' annotations, in the agent."""
     spool_max: int = 1024
     """DELs that are kept while the agent is away."""
     metrics_listen: str = ""

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, Literal
 
-Stage = Literal["lock", "ipam", "plan", "link", "ovs", "pod", "record"]
-STAGES: Final[tuple[Stage, ...]] = ("lock", "ipam", "plan", "link", "ovs", "pod", "record")
-"""Waiting for a lock; the IPAM plugin; facts and plan; a pod's kernel link; the switch; directories, sockets, files and notes;
-the store."""
+Stage = Literal["address", "lock", "ipam", "plan", "link", "ovs", "pod", "record"]
+STAGES: Final[tuple[Stage, ...]] = ("address", "lock", "ipam", "plan", "link", "ovs", "pod", "record")
+"""Waiting for annotations that have the addresses; for a lock; the IPAM plugin; facts and plan; a pod's kernel link; the switch;
+directories, sockets, files and notes; the store."""
 
 _collector: ContextVar[dict[Stage, float] | None] = ContextVar("stages", default=None)
 

@@ -2,8 +2,8 @@
 
 This saves requests and, while it is fresh, lets reconcile see that a pod is gone. It must never claim what it cannot know: `uids`
 returns None before the first complete list, after a minute and a half of silence of the server, and while there is no pod at all
-(a wrong node name looks like that). It must never delay a verb either: all methods but `stop` and those that
-say that they wait return at once, and a caller that finds no pod here asks the server.
+(a wrong node name looks like that). It must never delay a verb either: all methods but `stop` and `wait_synced` return at once,
+and a caller that finds no pod here asks the server.
 
 Of a pod only the parts that we use are kept, as text: a node has some hundred pods, and each may have 256 KiB of annotations that
 we do not use. Neither an answer to our own request nor a later watch event replaces a newer pod.
@@ -40,7 +40,7 @@ _NODE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 class _Known:
     """A pod: its UID in the API, its UID on the node (another one for a static pod), its version, and the text kept of it.
 
-    `said`: a number that changes with the annotations that decide about interfaces.
+    `said`: a number that changes with the annotations that decide about interfaces, and when the pod begins to be deleted.
     """
 
     uid: str
@@ -55,7 +55,7 @@ class PodWatch:
 
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. Raises InvalidConfig for a wrong name.
     `on_change` is called with namespace and name of a known pod whose annotations say another thing of its interfaces than
-    before; it must not wait.
+    before, that has begun to be deleted, or is gone; it must not wait.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class PodWatch:
 
     def stop(self) -> None:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
-        self._shelf.close()
         self._watch.stop()
 
     @property
@@ -127,23 +126,6 @@ class PodWatch:
         view = view_of(pod) if pod else None
         return view if view and view.uid == uid else None
 
-    def wait_for(self, pod: Pod, ready: Callable[[Pod], bool], deadline: Deadline) -> Pod | None:
-        """Wait until `ready` says so of the pod, it is being deleted, or `deadline`; the pod as it is then, None once it is gone.
-
-        `pod`: which one, by namespace, name and UID, which must be known. Also None for a pod that is not known until then.
-        """
-        seen = False
-        while True:
-            known = self._shelf.known(pod.namespace, pod.name)
-            view = self.view(pod.namespace, pod.name, pod.uid)
-            if view and (view.deleting or ready(view)):
-                return view
-            if seen and not view:
-                return None
-            seen = seen or view is not None
-            if not self._shelf.wait_change(pod.namespace, pod.name, known, deadline):
-                return view
-
     def uids(self) -> frozenset[str] | None:
         """The UIDs of all pods on the node, both of a static pod's; None when they are not known for certain now.
 
@@ -167,28 +149,12 @@ class _Pods:
         self._node = node
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._pods: dict[tuple[str, str], _Known] = {}
-        self._closed = False
-
-    def close(self) -> None:
-        """End every wait."""
-        with self._lock:
-            self._closed = True
-            self._changed.notify_all()
 
     def known(self, namespace: str, name: str) -> _Known | None:
         """What is kept of a pod; None for nothing."""
         with self._lock:
             return self._pods.get((namespace, name))
-
-    def wait_change(self, namespace: str, name: str, known: _Known | None, deadline: Deadline) -> bool:
-        """Wait until another thing than `known` is kept of a pod; False when there was none by `deadline`, or until `close`."""
-        with self._lock:
-            while self._pods.get((namespace, name)) is known:
-                if self._closed or not self._changed.wait(deadline.remaining()):
-                    return False
-        return True
 
     def uids(self) -> frozenset[str]:
         """The UIDs of all pods, both of a static pod's."""
@@ -205,7 +171,6 @@ class _Pods:
             known = self._pods.get(key)
             if known and known.uid == answered.uid and is_older(known.version, answered.version):
                 self._pods[key] = answered
-                self._changed.notify_all()
 
     def read(self, thing: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
         """Key and kept part of a pod, as `Shelf.read`."""
@@ -220,9 +185,8 @@ class _Pods:
                 if known and known.uid == now.uid and is_older(now.version, known.version):
                     pods[key] = known
             before, self._pods = self._pods, pods
-            self._changed.notify_all()
-        for key, now in pods.items():
-            self._tell(key, before.get(key), now)
+        for key, known in before.items():
+            self._tell(key, known, pods.get(key))
         if not pods:
             say("warning", f"the API server knows no pod on this node: is it what it calls the node? {self._node}")
 
@@ -230,7 +194,6 @@ class _Pods:
         """Take an event over."""
         key, changed = thing
         with self._lock:
-            self._changed.notify_all()
             known = self._pods.get(key)
             is_same = known is not None and known.uid == changed.uid
             if kind == "DELETED":
@@ -238,11 +201,12 @@ class _Pods:
                     del self._pods[key]
             elif not (known and is_same and is_older(changed.version, known.version)):
                 self._pods[key] = changed
-        self._tell(key, known, changed)
+            now = self._pods.get(key)
+        self._tell(key, known, now)
 
-    def _tell(self, key: tuple[str, str], before: _Known | None, now: _Known) -> None:
-        """Tell of a known pod that has changed, without the lock; `on_change` reads what is known by then."""
-        if before and before.uid == now.uid and before.said != now.said:
+    def _tell(self, key: tuple[str, str], before: _Known | None, now: _Known | None) -> None:
+        """Tell of a known pod that has changed or gone, without the lock; `on_change` reads what is known by then."""
+        if before and not (now and before.uid == now.uid and before.said == now.said):
             self._on_change(*key)
 
 
@@ -257,7 +221,8 @@ def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
     if not is_pod(pod):
         return key, _Known(uid, uid, version, b"")
     kept = json.dumps(_kept(pod), separators=(",", ":")).encode()
-    said = hash(frozenset((name, value) for name, value in annotations_of(pod).items() if is_read(name)))
+    decisive = frozenset((name, value) for name, value in annotations_of(pod).items() if is_read(name))
+    said = hash((decisive, bool(metadata.get("deletionTimestamp"))))
     return key, _Known(uid, view_of(pod).uid, version, kept if len(kept) <= KEPT_LIMIT else b"", said)
 
 

@@ -20,7 +20,7 @@ from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_
 from userspace_cni.cni.links import opened_as, require_openable
 from userspace_cni.cni.mirrors import mirrors_of
 from userspace_cni.cni.result import EMPTY
-from userspace_cni.node.noted import await_addresses, interface_of, noted_of
+from userspace_cni.node.noted import awaited_addresses, interface_of, noted_of, require_addresses
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.settings import Settings
+    from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.links import LinkOptions
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Request
@@ -49,20 +50,27 @@ class Gathering:
     consumer: Consumer
     deadline: Deadline
 
+    def awaited(self) -> Awaited | None:
+        """The annotations that the pod lacks yet, where the network says that its addresses are there.
+
+        Raises as `attachment.node.Gathering`.
+        """
+        if not self.options.addresses_noted:
+            return None
+        self._reach_allowed()  # what is refused waits for nothing
+        kubeconfig = self._kubeconfig()
+        interface = interface_of(self.request, self.node.settings)
+        return awaited_addresses(self.node, self._ask_for_pod(kubeconfig), interface, kubeconfig, self.deadline)
+
     def facts(self, netns_inode: int) -> Facts:
-        """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Node.gather`."""
-        environment, node = self.request.environment, self.node
-        rules, namespace = node.settings.rules, environment.pod_namespace
-        require_port(rules, namespace, self.options.bridge, self.options.vlan)
-        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
-        link = self.options.link
-        name = (host_end if link else port_name)(environment.container_id, environment.ifname)
+        """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Gathering`."""
+        environment, node, link = self.request.environment, self.node, self.options.link
         allocation, more = (None, {}) if link else self._allocation()
-        foreign_bridge = self._reach_bridge(name, namespace)
+        foreign_bridge = self._reach_allowed()
         kubeconfig = self._kubeconfig()
         known = self._ask_for_pod(kubeconfig)
         if self.options.addresses_noted:
-            known = await_addresses(node, known, interface_of(self.request, node.settings), kubeconfig, self.deadline)
+            require_addresses(known, interface_of(self.request, node.settings))
         uid = environment.pod_uid or (known.uid if known else "")
         # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
@@ -79,16 +87,20 @@ class Gathering:
         common |= self._noted(pod, "vhostuser", self.options.mtu)
         return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
 
-    def _reach_bridge(self, port: str, namespace: str) -> bool:
-        """Open the session with OVSDB; whether the bridge is there and not of pods.
+    def _reach_allowed(self) -> bool:
+        """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.
 
-        Raises BridgeRefused for one of a provider network that no rule opens, and Unavailable for one that is not there yet: made
-        for the pod it would be in the way of the uplink.
+        Raises BadRequest for what the rules refuse, BridgeRefused for a bridge of a provider network that no rule opens, and
+        Unavailable for one that is not there yet: made for the pod it would be in the way of the uplink.
         """
-        node, bridge = self.node, self.options.bridge
+        node, bridge, environment = self.node, self.options.bridge, self.request.environment
+        rules, namespace = node.settings.rules, environment.pod_namespace
+        require_port(rules, namespace, bridge, self.options.vlan)
+        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
+        port = (host_end if self.options.link else port_name)(environment.container_id, environment.ifname)
         maker = node.ports.reach(port, bridge, self.deadline)
         if maker == "node" or (not maker and bridge in node.wished_bridges()):
-            require_opened(node.settings.rules, namespace, bridge)
+            require_opened(rules, namespace, bridge)
             if not maker:
                 raise Unavailable(
                     f"bridge {bridge} of a provider network is not there yet",

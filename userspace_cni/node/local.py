@@ -28,7 +28,7 @@ from userspace_cni.host import boot, netns
 from userspace_cni.node.drivers import MAKERS
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.facts import Facts, Noted
+    from userspace_cni.attachment.facts import Noted
     from userspace_cni.attachment.listing import Limited
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from userspace_cni.kube.client import Clients
     from userspace_cni.kube.events import Events
     from userspace_cni.kube.watch import PodWatch
+    from userspace_cni.node.gathering import Gathering
     from userspace_cni.node.probes import DeadRuns
     from userspace_cni.node.subnets import Subnets
 
@@ -206,11 +207,11 @@ class LocalNode:
 
         return CONSUMERS
 
-    def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
-        """Gather what is known of node and pod, after the rules allowed the port. Asks the API server if there is one."""
+    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Gathering:
+        """What this ADD asks of node and pod, and of the API server if there is one."""
         from userspace_cni.node.gathering import Gathering
 
-        return Gathering(self, request, options, consumer, deadline).facts(netns_inode)
+        return Gathering(self, request, options, consumer, deadline)
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""

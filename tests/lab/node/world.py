@@ -127,6 +127,22 @@ class MemoryProbes:
         self.world.probes.remove(probe)
 
 
+@dataclass(frozen=True)
+class MemoryGathering:
+    """What an ADD asks of a world, in which it waits for nothing."""
+
+    world: World
+    request: Request
+    options: Options
+
+    def awaited(self) -> None:
+        """Nothing."""
+
+    def facts(self, netns_inode: int) -> Facts:
+        """What the world says."""
+        return self.world.facts(self.request, self.options, netns_inode)
+
+
 @dataclass
 class World:
     """A node in memory; `true` is what exists, `fault` may raise at any step."""
@@ -258,8 +274,12 @@ class World:
         """Those in `links`."""
         return (environment.netns, environment.ifname) in self.links
 
-    def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
+    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
         """A pod with its own directory, or with a kernel link, without an API server."""
+        return MemoryGathering(self, request, options)
+
+    def facts(self, request: Request, options: Options, netns_inode: int) -> Facts:
+        """What `gathering` gives."""
         if options.link:
             return LinkFacts(
                 boot_id=self.boot,

@@ -1,0 +1,226 @@
+"""ADDs that wait for what a tenant's controller writes into pods: they hold nothing that others need, and only so many wait."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode, container
+from tests.cni.spec import refused, succeeded
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.pods import Pod
+from tests.lab.node.links import addresses
+from tests.lab.runtimes.runtime import Call
+from tests.lab.switch.switch import wait_until
+from userspace_cni.cni import protocol
+
+MOST = 3
+WAITED_S = 60
+SHARED_NETWORK = "podnet.{}.ovn.kubernetes.io/{}"
+
+
+@pytest.fixture
+def api(live: LiveNode) -> Iterator[ApiServer]:
+    """An API server by which the agent knows its pods, of which so many of a namespace may wait."""
+    with ApiServer() as started:
+        live.settings |= {
+            "USERSPACE_CNI_KUBECONFIG": started.kubeconfig(live.directory),
+            "USERSPACE_CNI_NODE_NAME": "n1",
+            "USERSPACE_CNI_KUBEOVN_ANNOTATIONS": "true",
+            "USERSPACE_CNI_WAITING_PER_NAMESPACE": str(MOST),
+        }
+        yield started
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Callers, as many as a test has."""
+    with ThreadPoolExecutor(64) as made:
+        yield made
+
+
+class Adding:
+    """An ADD of a pod of its own, in a thread."""
+
+    def __init__(self, live: LiveNode, api: ApiServer, number: int, namespace: str = "default", **keys: Any) -> None:
+        self.pod = Pod(f"app{number}", namespace)
+        manifest = self.pod.manifest()
+        manifest["spec"]["nodeName"] = "n1"
+        api.add_pod(manifest)
+        host = {"iftype": "veth", "bridge": {"bridgeName": "br-test"}}
+        self.network = {
+            "cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": host, "addresses": "annotations", **keys
+        }  # fmt: skip
+        self.container, self.ifname = container(number), f"net{number}"
+        self._live, self._api, self._number = live, api, number
+
+    def run(self, verb: str, netns: str) -> Call:
+        """One call of the runtime's about this interface."""
+        return self._live.run(verb, self.network, netns, self.container, self.ifname, CNI_ARGS=self.pod.args)
+
+    def request(self, netns: str) -> bytes:
+        """ADD as the shim sends it."""
+        environ = self._live.variables("ADD", netns, self.container, self.ifname, CNI_ARGS=self.pod.args)
+        return protocol.request_bytes("/api/v1/add", environ, json.dumps(self.network).encode())
+
+    @property
+    def address(self) -> str:
+        """What the controller gives it."""
+        return f"10.16.0.{self._number}/16"
+
+    def annotate(self) -> None:
+        """What kube-ovn's controller writes."""
+        name = SHARED_NETWORK.format(self.pod.namespace, "ip_address")
+        self._api.change(self.pod.namespace, self.pod.name, {"metadata": {"annotations": {name: self.address}}})
+
+
+def waits(live: LiveNode, number: int) -> None:
+    """Until so many wait, and no thread of the agent's works."""
+    wait_until(lambda: live.metric("adds_waiting") == number, what=f"{number} ADDs to wait")
+    wait_until(lambda: live.metric("workers_busy") == 0, what="no thread to be held")
+
+
+def test_what_waits_holds_nothing(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """Waiting ADDs hold no thread; one more of their namespace is refused at once, and others are served as ever."""
+    pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
+    more, other, another = Adding(live, api, 11), Adding(live, api, 12, "other"), Adding(live, api, 13, "other")
+    live.start()
+    adding = [threads.submit(pod.run, "ADD", sandbox) for pod in pods]
+    waits(live, MOST)
+    error = refused(more.run("ADD", sandbox), 11)
+    assert f"{MOST} ADDs of namespace default wait for their pods already" in error["msg"]
+    assert "waiting_per_namespace" in error["details"]
+    other.annotate()
+    assert succeeded(other.run("ADD", sandbox))["ips"][0]["address"] == other.address
+    adding.append(threads.submit(another.run, "ADD", sandbox))
+    waits(live, MOST + 1)
+    for pod in (*pods, another):
+        pod.annotate()
+    for pod, future in zip((*pods, another), adding, strict=True):
+        assert succeeded(future.result(WAITED_S))["ips"][0]["address"] == pod.address
+        assert addresses(sandbox, pod.ifname) == [pod.address]
+    waits(live, 0)
+    more.annotate()
+    succeeded(more.run("ADD", sandbox))
+    assert live.metric("verb_seconds_count", verb="ADD", stage="address", outcome="ok") == MOST + 1
+    for pod in (*pods, more, other, another):
+        succeeded_del(pod.run("DEL", sandbox))
+    live.require_clean()
+
+
+def succeeded_del(call: Call) -> None:
+    """DEL prints nothing."""
+    assert (call.status, call.stdout) == (0, b"")
+
+
+def test_del_of_what_waits(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """A DEL does not wait for the ADD of its container, which ends with it: no pod is attached after its DEL."""
+    pod = Adding(live, api, 1)
+    live.start()
+    adding = threads.submit(pod.run, "ADD", sandbox)
+    waits(live, 1)
+    succeeded_del(pod.run("DEL", sandbox))
+    error = refused(adding.result(WAITED_S), 11)
+    assert "a DEL of it came" in error["msg"]
+    waits(live, 0)
+    pod.annotate()
+    live.require_clean()
+
+
+def test_a_caller_that_hangs_up(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """A call whose caller has gone takes no place of its namespace any more, and attaches nothing."""
+    pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
+    live.start()
+    clients = []
+    for pod in pods:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(live.socket)
+        client.sendall(pod.request(sandbox))
+        clients.append(client)
+    waits(live, MOST)
+    for client in clients:
+        client.close()
+    waits(live, 0)
+    for pod in pods:
+        pod.annotate()
+    live.tick()
+    live.require_clean()
+
+
+def test_a_pod_that_goes(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """A pod that is deleted meanwhile, or begins to be, is not waited for."""
+    gone, going = Adding(live, api, 1), Adding(live, api, 2)
+    live.start()
+    adding = [threads.submit(pod.run, "ADD", sandbox) for pod in (gone, going)]
+    waits(live, 2)
+    api.remove_pod("default", gone.pod.name)
+    api.store.mark_deleted("default", going.pod.name)
+    for future in adding:
+        refused(future.result(WAITED_S), 3)
+    live.require_clean()
+
+
+def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """It answers what waits, instead of ending under it."""
+    pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
+    live.start()
+    adding = [threads.submit(pod.run, "ADD", sandbox) for pod in pods]
+    waits(live, MOST)
+    assert live.end() == 0
+    for future in adding:
+        assert "the agent is stopping" in refused(future.result(WAITED_S), 11)["msg"]
+    assert "cut short" not in live.log.read_text()
+    live.require_clean()
+
+
+def test_an_agent_that_is_killed(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """Nothing of a waiting ADD is on the node: there is nothing for the next agent to undo."""
+    pod = Adding(live, api, 1)
+    live.start()
+    adding = threads.submit(pod.run, "ADD", sandbox)
+    waits(live, 1)
+    live.kill()
+    refused(adding.result(WAITED_S), 11)
+    live.require_clean()
+    live.start()
+    pod.annotate()
+    succeeded(pod.run("ADD", sandbox))
+    succeeded_del(pod.run("DEL", sandbox))
+    live.require_clean()
+
+
+def test_a_pod_that_the_watch_does_not_know(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """Where the network's own account follows the pod, the ADD holds no thread of the verbs' either, and its error is told."""
+    kubeconfig = live.settings.pop("USERSPACE_CNI_KUBECONFIG")
+    live.settings["USERSPACE_CNI_KUBECONFIG_DIRS"] = str(live.directory)
+    pods = [Adding(live, api, number, kubeconfig=kubeconfig) for number in (1, 2)]
+    live.start()
+    adding = [threads.submit(pod.run, "ADD", sandbox) for pod in pods]
+    waits(live, 2)
+    pods[0].annotate()
+    assert succeeded(adding[0].result(WAITED_S))["ips"][0]["address"] == pods[0].address
+    waits(live, 1)
+    api.faults.append(Fault("WATCH", status=403))
+    api.close_watches()
+    refused(adding[1].result(WAITED_S), 107)
+    waits(live, 0)
+    succeeded_del(pods[0].run("DEL", sandbox))
+    live.require_clean()
+
+
+def test_an_annotation_in_the_last_moment(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """When most of the deadline has passed, ADD is told to come again; what is left of it is for an attachment that can begin."""
+    live.settings["USERSPACE_CNI_DEADLINE_S"] = "2"
+    pod = Adding(live, api, 1)
+    live.start()
+    began = time.monotonic()
+    error = refused(pod.run("ADD", sandbox), 11)
+    assert "has no annotation podnet.default.ovn.kubernetes.io/ip_address" in error["msg"]
+    assert time.monotonic() - began >= 1  # it has waited
+    live.require_clean()

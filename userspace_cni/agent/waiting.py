@@ -1,0 +1,152 @@
+"""The calls that wait for what a tenant's controller does, or never does: none has a thread, and so many are of one namespace.
+
+A call that waits is one connection, and what it goes on with: it has changed nothing yet and holds no lock. One thread looks at
+those whose pods have changed, whose callers have hung up and whose time is over, and has them go on. A DEL of the interface and
+the agent's end turn them away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from userspace_cni.agent.exchange import Exchange
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.loops import Loop
+from userspace_cni.cni.call import Awaited, Postponed
+
+_RETRY: str = "try again when it runs"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A call that waits. `go_on` is called once, with the error to answer or None; it must neither wait nor fail."""
+
+    exchange: Exchange
+    postponed: Postponed
+    go_on: Callable[[UserspaceError | None], None]
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def awaited(self) -> Awaited:
+        """What it waits for."""
+        return self.postponed.awaited
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        try:
+            return self.exchange.hung_up or not self.awaited.until.remaining() or self.awaited.over()
+        except Exception as error:  # noqa: BLE001 -- the call itself meets it, and answers
+            say("warning", "looking at what an ADD waits for failed", error=repr(error))
+            return True
+
+
+class WaitingCalls(Loop):
+    """The waiting calls, at most `most` of each namespace. Safe to use from any thread; only `stop` waits, for its thread."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__("waiting", "the ADDs that wait for their pods", end_s=1.0)
+        self._most = most
+        self._waiting: dict[Exchange, Waiting] = {}
+        self._changed: set[Exchange] = set()
+        self._left: list[Awaited] = []
+
+    def add(self, call: Waiting) -> None:
+        """Have the call wait. Raises Unavailable when too many of its namespace do, or the agent is stopping."""
+        namespace, _ = call.awaited.pod
+        with self._wake:
+            if self._stopping:
+                raise Unavailable("ADD: the agent is stopping", _RETRY)
+            self._left = [awaited for awaited in self._left if awaited.runs]
+            there = [*self._left, *(each.awaited for each in self._waiting.values())]
+            if sum(awaited.pod[0] == namespace for awaited in there) >= self._most:
+                raise Unavailable(
+                    f"key 'addresses' is 'annotations': {self._most} ADDs of namespace {namespace} wait for their pods already",
+                    f"{call.awaited.text}; the node's setting waiting_per_namespace says how many may wait",
+                )
+            self._waiting[call.exchange] = call
+        try:
+            call.awaited.begin(lambda: self.look_at(call.exchange))
+        except UserspaceError:
+            self._take(call)
+            raise
+        self.look_at(call.exchange)  # it may have come, or the caller gone, since the call has looked
+
+    def look_at(self, exchange: Exchange) -> None:
+        """Note that something has become of what this call waits for, or of its caller; nothing for one that does not wait."""
+        with self._wake:
+            self._note_changed([exchange])
+
+    def on_pod(self, namespace: str, name: str) -> None:
+        """Note that this pod has changed, or is gone."""
+        with self._wake:
+            self._note_changed([call.exchange for call in self._waiting.values() if call.awaited.pod == (namespace, name)])
+
+    def turn_away(self, container_id: str, ifname: str) -> None:
+        """End what waits for this interface: a DEL of it has come."""
+        with self._wake:
+            calls = [call for call in self._waiting.values() if call.postponed.attachment == (container_id, ifname)]
+        for call in calls:
+            if self._take(call):
+                call.go_on(Unavailable("ADD: a DEL of it came while it waited for its pod", "nothing was done"))
+
+    def stop(self) -> None:
+        """Take no more, and turn away those that wait."""
+        super().stop()
+        with self._wake:
+            calls = list(self._waiting.values())
+        for call in calls:
+            if self._take(call):
+                call.go_on(Unavailable("ADD: the agent is stopping", _RETRY))
+
+    @property
+    def number(self) -> int:
+        """How many wait."""
+        with self._wake:
+            return len(self._waiting)
+
+    def overdue(self, limit_s: float) -> list[str]:
+        """The containers of calls that have waited for longer than that: none does while the thread works."""
+        now = time.monotonic()
+        with self._wake:
+            return [call.postponed.attachment[0] for call in self._waiting.values() if now - call.since > limit_s]
+
+    # -- under the lock ---------------------------------------------------------------------------------------------------
+
+    def _note_changed(self, exchanges: Iterable[Exchange]) -> None:
+        found = self._waiting.keys() & set(exchanges)
+        if found:
+            self._changed |= found
+            self._wake.notify_all()
+
+    def _patience(self) -> float | None:
+        """Seconds until the first one's time is over."""
+        return min((call.awaited.until.remaining() for call in self._waiting.values()), default=None)
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._changed or self._stopping, self._patience())
+                if self._stopping:
+                    return
+                changed, self._changed = self._changed, set()
+                calls = [
+                    each for each in self._waiting.values() if each.exchange in changed or not each.awaited.until.remaining()
+                ]
+            for call in calls:
+                if call.is_over and self._take(call):
+                    call.go_on(None)
+
+    def _take(self, call: Waiting) -> bool:
+        """Take the call from those that wait; False when another thread did."""
+        with self._wake:
+            if self._waiting.pop(call.exchange, None) is None:
+                return False
+            if call.awaited.runs:
+                self._left.append(call.awaited)
+            return True
