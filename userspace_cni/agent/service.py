@@ -40,6 +40,7 @@ from userspace_cni.attachment.spool import Entry
 from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
+from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.log import about, begin, bound, say
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
@@ -84,6 +85,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     woken = waking()
     sys.setswitchinterval(SWITCH_S)
     begin(settings.log_level, settings.log_format)
+    see_host_at(settings.host_root)
     with bound(settings.log_level):
         say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)

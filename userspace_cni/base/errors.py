@@ -42,6 +42,8 @@ import errno
 from collections.abc import Iterable
 from typing import ClassVar, Final
 
+from userspace_cni.base.host_paths import as_host_names
+
 UNEXPECTED = 999
 PASSING: Final = frozenset(
     {
@@ -63,15 +65,16 @@ _QUOTED_MAX = 200
 class UserspaceError(Exception):
     """An error with a CNI code.
 
-    `message` says what was tried and what happened; `details` says what to look at. `code` overrides the class's own.
+    `message` says what was tried and what happened; `details` says what to look at. `code` overrides the class's own. Paths
+    in both are the host's (`host_paths`).
     """
 
     default_code: ClassVar[int] = 100
 
     def __init__(self, message: str, details: str = "", *, code: int | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.details = details
+        self.message = as_host_names(message)
+        self.details = as_host_names(details)
+        super().__init__(self.message)
         self.code = self.default_code if code is None else code
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from userspace_cni.base.errors import shortened
+from userspace_cni.base.host_paths import as_host_names
 
 LEVELS: Final = {"panic": 0, "error": 1, "warning": 2, "info": 3, "debug": 4, "verbose": 5}
 """The names that `logLevel` may have, from the quietest."""
@@ -148,7 +149,7 @@ def _collect(message: str, facts: Mapping[str, object]) -> None:
     warnings = _warnings.get()
     if warnings is None or len(warnings) >= _WARNINGS_MAX:
         return
-    warning = shortened(message) + (f"; {_as_text(facts)}" if facts else "")
+    warning = shortened(as_host_names(message)) + (f"; {_as_text(facts)}" if facts else "")
     if warning not in warnings:
         warnings.append(warning)
 
@@ -168,7 +169,7 @@ def _now() -> str:
 
 
 def _as_text(facts: Mapping[str, object]) -> str:
-    texts = ((key, str(value)) for key, value in facts.items())
+    texts = ((key, as_host_names(str(value))) for key, value in facts.items())
     return " ".join(f"{key}={_quoted(shortened(text))}" for key, text in texts if text)
 
 
@@ -180,7 +181,7 @@ def _as_json(facts: Mapping[str, object]) -> str:
 
 def _text(value: str) -> str:
     """The value with undecodable bytes spelled out: other readers of JSON refuse a lone surrogate."""
-    return shortened(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return shortened(as_host_names(value)).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _quoted(value: str) -> str:

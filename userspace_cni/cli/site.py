@@ -20,6 +20,7 @@ from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, Unresolved
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
+from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.log import bound
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.client import Client
@@ -181,6 +182,7 @@ def open_site(ctx: click.Context) -> Site:
     site = ctx.find_object(Site)
     if site is None:
         site = Site(load(os.environ))
+        see_host_at(site.settings.host_root)
         ctx.call_on_close(site.close)
     return site
 

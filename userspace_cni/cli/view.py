@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
+from userspace_cni.base.host_paths import as_host_names
 from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -235,8 +236,9 @@ def is_screen() -> bool:
 
 
 def plain(text: str) -> str:
-    """The text with control characters, and bytes that are no text, as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    """The text with control characters, and bytes that are no text, as escapes, and with the host's own paths."""
+    named = as_host_names(text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in named)
 
 
 def counted(number: int, what: str) -> str:

@@ -106,7 +106,13 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
 def _agent(site: Site) -> dict[str, Any]:
     """`reachable`, and without that `absent` (its socket does not exist) or not; `version`, `ready` and its `problems`."""
     client = site.client
-    silent: dict[str, Any] = {"socket": client.path, "reachable": False, "absent": False, "version": "", "ready": False}
+    silent: dict[str, Any] = {
+        "socket": site.settings.agent_socket,
+        "reachable": False,
+        "absent": False,
+        "version": "",
+        "ready": False,
+    }
     try:
         about = client.about()
     except NoAgent:
