@@ -135,6 +135,91 @@ def test_a_pod_that_went_without_del(node: Node, tmp_path: Path) -> None:
     assert left(node) == []
 
 
+def loop(path: Path) -> Path:
+    """A link to itself there, which no user can follow: also not root, whom no mode keeps out."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
+    return path
+
+
+def test_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
+    """It may have ports of ours: nothing is removed, and it does not say that nothing is left. With --force the rest goes."""
+    with running(node):
+        attached(node, sandbox)
+        assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
+    assert node.switch
+    before = left(node)
+    node.switch.stop_ovsdb()
+    try:
+        code, told, notes = uninstall(node)
+        assert (code, told, left(node)) == (3, "", before)
+        assert "the switch cannot be asked" in notes
+        assert "nothing of ours is left" not in notes
+        code, told, notes = uninstall(node, "--force")
+        assert (code, told, left(node)) == (0, "", [])
+        assert "nothing of ours is left on this node, as far as it could be asked" in notes
+    finally:
+        node.switch.restart_ovsdb()
+
+
+def test_a_port_without_a_record_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
+    """The plugin and the identity of its records stay, and the next try finds the port as ours."""
+    with running(node):
+        attached(node, sandbox)
+    for record in (node.state / "attachments").iterdir():
+        record.unlink()
+    assert node.switch
+    node.switch.stop_ovsdb()
+    try:
+        assert uninstall(node)[0] == 1  # its mount is in the way, too
+        assert Path(node.plugin).exists()
+        assert (node.state / "identity").exists()
+    finally:
+        node.switch.restart_ovsdb()
+    code, told, _ = uninstall(node)
+    assert (code, "a port of ours without a record" in told) == (1, True)
+    assert uninstall(node, "--force")[:2] == (0, "")
+    assert (left(node), node.switch.bridges()) == ([], [])
+
+
+def test_places_that_cannot_be_looked_at(node: Node, sandbox: str) -> None:
+    """A directory in which attachments of the former plugin may be keeps everything; a plugin that may be ours, and what of the
+    kubelet's cannot be read, are named as not removed."""
+    with running(node):
+        attached(node, sandbox)
+        assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
+    before = left(node)
+    legacy = loop(node.directory / "legacy")
+    code, told, _ = uninstall(node)
+    assert (code, f"{legacy}: " in told, left(node)) == (1, True, before)
+    legacy.unlink()
+    plugin, sockets = loop(Path(node.plugin)), loop(node.kubelet / "device-plugins")
+    code, told, notes = uninstall(node)
+    assert (code, f"{plugin}: it cannot be looked at" in told, f"{sockets}: " in told) == (1, True, True)
+    assert "this could not be removed" in notes
+    plugin.unlink()
+    sockets.unlink()
+    assert uninstall(node)[:2] == (0, "")
+
+
+def test_pods_of_which_nothing_can_be_read(node: Node, tmp_path: Path) -> None:
+    """They may have routes of ours: what is known of these is not forgotten, and nothing of the installation is removed."""
+    with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
+        with_route, kept, cache = pod.routes(), left(node), tmp_path / "cni"
+        cache.rename(tmp_path / "aside")
+        loop(cache)
+        code, told, _ = uninstall(node)
+        assert (code, "routes of ours were not looked for" in told, left(node)) == (1, True, kept)
+        assert (node.state / "routes.json").exists()
+        assert pod.routes() == with_route
+        cache.unlink()
+        (tmp_path / "aside").rename(cache)
+        assert uninstall(node)[:2] == (0, "")
+        assert pod.routes() == before
+    assert left(node) == []
+
+
 def test_with_force(node: Node, sandbox: str) -> None:
     """With --force a living pod is detached: its port, mount and address go, and its own directory stays."""
     with running(node):

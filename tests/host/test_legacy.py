@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import bind, mounts_at, tree
-from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused, UserspaceError
 from userspace_cni.host import legacy
 
 RECORD = "local-c0ffee012345-net1.json"
@@ -67,3 +68,17 @@ def test_a_record_that_cannot_be_removed_is_reported(data: Path) -> None:
     with pytest.raises(UserspaceError, match=r"removing the former plugin's record .*net1\.json"):
         legacy.remove_record(str(data / RECORD))
     assert (data / RECORD).is_dir()
+
+
+def test_a_directory_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    """It is not one without records: an attachment would leave its port, and others would lose the directory that they share."""
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for looking in (
+        lambda: legacy.find_record(str(loop), "c0ffee012345", "net1"),
+        lambda: legacy.other_port_names(f"{loop}/{RECORD}"),
+        lambda: legacy.remove_socket(f"{loop}/socket", "c0ffee012345", str(tmp_path), [], Deadline.after(5)),
+    ):
+        with pytest.raises(DirectoryRefused, match="loop"):
+            looking()
+    assert legacy.find_record(str(tmp_path / "none"), "c0ffee012345", "net1") is None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import eventually
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.network_managers import managers_of
 from userspace_cni.host.nics import Nic
@@ -26,7 +27,6 @@ NIC = Nic("ucnic7", 7777, "02:00:00:00:00:01", 1500, "", up=True, carrier=True, 
         ("run/NetworkManager/devices/7778", "[device]\nmanaged=true\n", []),
         ("run/systemd/netif/links/7777", "# private\nADMIN_STATE=configured\nOPER_STATE=routable\n", ["systemd-networkd"]),
         ("run/systemd/netif/links/7777", "ADMIN_STATE=unmanaged\n", []),
-        ("run/systemd/netif/links/7777", "\0\0no settings", []),
     ],
 )
 def test_by_what_they_keep(tmp_path: Path, path: str, text: str, found: list[str]) -> None:
@@ -37,6 +37,20 @@ def test_by_what_they_keep(tmp_path: Path, path: str, text: str, found: list[str
     managers = managers_of([NIC], HostRoot(str(tmp_path)))[NIC.name]
     assert [each.name for each in managers] == found
     assert all(NIC.name in each.what_to_do for each in managers)
+
+
+@pytest.mark.parametrize("path", ["run/NetworkManager/devices/7777", "run/systemd/netif/links/7777"])
+def test_what_cannot_be_read(tmp_path: Path, path: str) -> None:
+    """What a program keeps of the NIC is there, and cannot be read or is no settings: whether it has the NIC is not known."""
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.mkdir()
+    for named in ("Is a directory", "no settings"):
+        with pytest.raises(Unavailable, match=f"{path}: .*{named}.*whether a program configures the NIC cannot be known"):
+            managers_of([NIC], HostRoot(str(tmp_path)))
+        if file.is_dir():
+            file.rmdir()
+        file.write_text("\0\0no settings")
 
 
 @contextmanager

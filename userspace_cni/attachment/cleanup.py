@@ -143,12 +143,8 @@ def _sweep_rows(node: Node, deadline: Deadline) -> None:
 
 
 def unrecorded_ports(node: Node) -> list[PortRef]:
-    """The ports with the mark of our state directory that no record names; none while the switch cannot be asked."""
-    try:
-        found = node.marked_ports(None, Deadline.after(TURN_S))
-    except UserspaceError as error:
-        say("warning", "the switch cannot be asked for its ports", error=error)
-        return []
+    """The ports with the mark of our state directory that no record names. Raises Unavailable while it cannot be asked."""
+    found = node.marked_ports(None, Deadline.after(TURN_S))
     store = node.journal.identity()
     recorded = {record.key for record in node.journal.records()}
     return [port for port in found if port.marks.get("store") == store and _key_of(port) not in recorded]
@@ -158,12 +154,11 @@ def _key_of(port: PortRef) -> str:
     return record_key(port.marks.get("container-id", ""), port.marks.get("ifname", ""))
 
 
-def give_up(node: Node) -> Iterator[tuple[Record, UserspaceError | None]]:
-    """Undo every attachment, also those of living pods, and ports of ours without a record; each, with why that failed.
+def give_up(ports: Iterable[PortRef], node: Node) -> Iterator[tuple[Record, UserspaceError | None]]:
+    """Undo every attachment, also those of living pods, and these ports of ours without a record; each, with why that failed.
 
     For an installation that is taken away: no DEL will be served any more. Raises RecordRefused.
     """
-    ports = unrecorded_ports(node)
     for record in [*node.journal.records(), *(_record_of(port, node) for port in ports)]:
         with about(record.subject):
             try:

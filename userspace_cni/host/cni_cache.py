@@ -88,7 +88,7 @@ class CniCache:
         booted_s = time.time() - boottime_ns() / 1e9
         try:
             dirfd = os.open(self._root.path(self._directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, DirectoryRefused):
+        except FileNotFoundError:
             return
         except OSError as error:
             raise of_kernel(f"{self._directory}: reading it", error, "is the setting cni_cache_dir right?") from error

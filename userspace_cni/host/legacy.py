@@ -25,9 +25,15 @@ _MAX_BYTES = 65536
 
 
 def find_record(legacy_dir: str, container_id: str, ifname: str, root: HostRoot = HERE) -> LegacyRecord | None:
-    """The record of this attachment, if there is one."""
-    name = f"local-{container_id[:12]}-{ifname}.json"
-    return LegacyRecord(f"{legacy_dir}/{name}") if os.path.lexists(f"{root.path(legacy_dir)}/{name}") else None
+    """The record of this attachment, if there is one. Raises DirectoryRefused where that cannot be seen."""
+    path = f"{legacy_dir}/local-{container_id[:12]}-{ifname}.json"
+    try:
+        os.lstat(root.path(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise refusal(f"looking for the former plugin's record {path}", error) from error
+    return LegacyRecord(path)
 
 
 def read_port_name(path: str, root: HostRoot = HERE) -> str:
@@ -52,9 +58,15 @@ def _read(path: Path, root: HostRoot) -> bytes:
 
 
 def other_port_names(path: str, root: HostRoot = HERE) -> list[str]:
-    """The ports that the other records beside this one name."""
+    """The ports that the other records beside this one name. Raises DirectoryRefused where they cannot be seen."""
     directory, own = Path(path).parent, Path(path).name
-    others = (other.name for other in Path(root.path(str(directory))).glob("local-*.json") if other.name != own)
+    try:
+        names = os.listdir(root.path(str(directory)))  # noqa: PTH208
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refusal(f"looking for the former plugin's records in {directory}", error) from error
+    others = (name for name in names if name.startswith("local-") and name.endswith(".json") and name != own)
     return [name for name in (read_port_name(f"{directory}/{other}", root) for other in others) if name]
 
 
@@ -81,8 +93,10 @@ def remove_socket(
     try:
         if stat.S_ISSOCK(socket.lstat().st_mode):
             socket.unlink()
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         say("debug", "the former plugin's socket is gone already", path=server_path, error=error)
+    except OSError as error:
+        raise refusal(f"removing the former plugin's socket {server_path}", error) from error
     if any(Path(other).parent == directory for other in others if other != server_path):
         return
     if directory.parent == Path(short_dir):

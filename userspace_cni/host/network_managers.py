@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.base.errors import DirectoryRefused
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netns import is_own
 from userspace_cni.host.nics import Nic
@@ -26,6 +26,7 @@ _SERVING_ALL: Final = ("dhclient", "dhcpcd")
 _WITH_VALUE: Final = frozenset({"-p", "-pf", "-lf", "-cf", "-sf", "-e", "-s", "-g", "-C", "-B", "-I", "-D", "-F", "-V"})
 """Options of dhclient(8) whose value is the next word."""
 _BYTES_MAX = 64 << 10
+_SAID_MAX: Final = 200
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Manager:
 def managers_of(nics: Iterable[Nic], root: HostRoot = HERE, switch_netns: str = "") -> dict[str, tuple[Manager, ...]]:
     """The programs that configure each of the NICs now, by the NIC's name; one look at the processes serves all.
 
-    In another network namespace than the host's there are none of them.
+    In another network namespace than the host's there are none of them. Raises Unavailable where what one keeps, or how one was
+    started, cannot be read: a NIC whose addresses move away from under a program gets them back from it.
     """
     nics = tuple(nics)
     if not nics or (switch_netns and not is_own(switch_netns, root)):
@@ -80,9 +82,13 @@ def _dhcp_clients() -> Iterator[tuple[str, int, list[str]]]:
 
     for process in psutil.process_iter(["name"]):
         known = next((each for each in _DHCP_CLIENTS if (process.info["name"] or "").startswith(each)), "")
-        with suppress(psutil.Error):
-            if known:
+        if not known:
+            continue
+        with suppress(psutil.NoSuchProcess):
+            try:
                 yield known, process.pid, process.cmdline()
+            except psutil.AccessDenied as error:
+                raise _unknown(f"/proc/{process.pid}/cmdline of {known}", "permission denied") from error
 
 
 def _of_dhcp_clients(nic: Nic, clients: Iterable[tuple[str, int, list[str]]]) -> Iterator[Manager]:
@@ -101,13 +107,20 @@ def _names_a_link(words: list[str]) -> bool:
 
 
 def _read(path: str, root: HostRoot) -> configparser.ConfigParser:
-    """A file of settings in sections, [link] where it names none; empty when it is not there, or is none."""
+    """A file of settings in sections, [link] where it names none; empty when it is not there. Raises Unavailable."""
     parsed = configparser.ConfigParser(interpolation=None, strict=False)
     parsed.optionxform = str  # type: ignore[assignment, method-assign]
     try:
         with open(root.path(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a path of another root
             text = file.read(_BYTES_MAX)
         parsed.read_string(text if text.lstrip("# \n").startswith("[") else f"[link]\n{text}")
-    except (OSError, DirectoryRefused, configparser.Error):
-        return configparser.ConfigParser()
+    except (FileNotFoundError, NotADirectoryError):
+        return parsed
+    except (OSError, configparser.Error) as error:
+        raise _unknown(path, str(error)) from error
     return parsed
+
+
+def _unknown(path: str, problem: str) -> Unavailable:
+    said = " ".join(problem.split())[:_SAID_MAX]
+    return Unavailable(f"{path}: {said}: whether a program configures the NIC cannot be known", "look at that file")

@@ -20,8 +20,8 @@ from userspace_cni.host.netns import opened_switch
 
 _NFT: Final = "nft"
 _IN_ITS_OWN: Final = ("unshare", "--net", "sh", "-c", 'nft -f - && exec nft -j list table inet "$1"', "sh")
-_NO_TABLE: Final = os.strerror(errno.ENOENT)
-"""What nft says of a table that is not there, without translations."""
+_NO_TABLE: Final = f"Error: {os.strerror(errno.ENOENT)}"
+"""What nft says of a table that is not there, without translations; without the first word, what a loader says of a library."""
 _SAID_MAX: Final = 400
 _NOISE: Final = ("handle", "metainfo")
 
@@ -36,7 +36,7 @@ def load(ruleset: str, switch_netns: str, root: HostRoot, deadline: Deadline) ->
 def listed(table: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
     """What is in the table of family inet, in the order of the kernel; [] when there is none. Raises StepFailed, Unavailable."""
     done = _run((_NFT, "-j", "list", "table", "inet", table), "", switch_netns, root, deadline)
-    if done.returncode and _NO_TABLE in done.stderr:
+    if done.returncode and done.stderr.startswith(_NO_TABLE):
         return []
     if done.returncode:
         raise StepFailed(f"nft list table inet {table}: {_said(done)}", "nft list ruleset, in the switch's network namespace")

@@ -5,11 +5,10 @@ may have named a directory of others in the settings: so in each directory names
 enter a mount: below it lies what belongs to a pod.
 """
 # Descriptors and paths of another root rather than pathlib's.
-# ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH120, PTH207, PTH208
+# ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH120, PTH208
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shutil
@@ -51,16 +50,21 @@ KNOWN_ROUTES: Final = "routes.json"
 COMMANDED: Final = ("provider-networks.toml", "provider-networks.toml.lock", "provider-networks.new")
 """In the run directory: what commands have asked for of the node's own network, its lock, and what a killed one left."""
 _OF_SOCKET: Final = ("", ".lock", ".new")
-_DEVICE_SOCKETS: Final = "device-plugins/userspace-cni-*.sock"
-"""In the kubelet's directory: an agent that was killed leaves them."""
+_DEVICES: Final = "device-plugins"
+_DEVICE_SOCKET: Final = re.compile(r"userspace-cni-.*\.sock")
+"""In that directory of the kubelet's: an agent that was killed leaves them."""
+_OF_FORMER: Final = re.compile(r"local-.*\.json")
 _OF_SECCOMP: Final = re.compile(r"dpdk\.json|\.dpdk\.json\.[0-9]+")
 """In the kubelet's seccomp/userspace-cni: `install` puts the profile for DPDK there; a killed one leaves the other name."""
 
 
 def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
     """What may be in use though no attachment is recorded, one sentence each: records of the former plugin, mounts for OVS."""
-    records = glob.glob("local-*.json", root_dir=root.path(settings.legacy_state_dir))
-    found = [f"{settings.legacy_state_dir}/{name}: an attachment of the former plugin" for name in sorted(records)]
+    former = settings.legacy_state_dir
+    try:
+        found = [f"{former}/{name}: an attachment of the former plugin" for name in names_in(root.path(former), _OF_FORMER)]
+    except OSError as error:
+        found = [f"{former}: {error.strerror}: whether the former plugin has attachments cannot be known"]
     short = root.resolved(settings.short_dir)
     points = (point.rpartition("/") for point in mount_points(root))
     mounted = sorted(f"{short}/{name}" for above, _, name in points if above == short and _OF_SHORT.fullmatch(name))
@@ -78,7 +82,11 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
         failed += _unmount(directory, names)
     files = [root.path(settings.agent_socket) + end for end in _OF_SOCKET]
     files += [f"{run}/{name}" for name in COMMANDED]
-    files += glob.glob(f"{glob.escape(root.path(settings.kubelet_dir))}/{_DEVICE_SOCKETS}")
+    devices = f"{root.path(settings.kubelet_dir)}/{_DEVICES}"
+    try:
+        files += [f"{devices}/{name}" for name in names_in(devices, _DEVICE_SOCKET)]
+    except OSError as error:
+        failed.append(f"{devices}: {error.strerror}")
     for path in files:
         failed += _delete_file(path)
     ours = {f"{above}/{name}": names for above, each in ((run, _OF_RUN), (state, _OF_STATE)) for name, names in each.items()}
@@ -92,6 +100,14 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     settings_of_the_node = (root.path(os.path.dirname(CONFIG_FILE)),) if root.elsewhere else ()
     others += _remove_empty((state, *settings_of_the_node))
     return failed, list(dict.fromkeys(others))
+
+
+def names_in(directory: str, form: re.Pattern[str]) -> list[str]:
+    """The names of that form in the directory, sorted; none where there is no directory. Raises OSError if it cannot be read."""
+    try:
+        return sorted(filter(form.fullmatch, os.listdir(directory)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def forget_routes(settings: Settings, root: HostRoot) -> list[str]:
@@ -128,9 +144,7 @@ def _clear(directory: str, names: re.Pattern[str], root: HostRoot) -> list[str]:
     if within := [point for point in mount_points(root) if point == seen or point.startswith(f"{seen}/")]:
         return [f"{directory}: {within[0]} is mounted there"]
     try:
-        found = list(filter(names.fullmatch, os.listdir(directory)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        found = names_in(directory, names)
     except OSError as error:
         return [f"{directory}: {_reason(error)}"]
     failed = []

@@ -121,7 +121,7 @@ class Places:
     def _of_runtime(self, wanted: Collection[str] | None, known: Collection[str]) -> list[Located]:
         """Those of which no other source tells."""
         missing = None if wanted is None else set(wanted) - set(known)
-        if not self._runtime or missing == set() or not os.path.exists(self._socket):  # noqa: PTH110 - as the host calls it
+        if not self._runtime or missing == set() or not self._has_socket():
             return []
         if time.monotonic() < self._again:
             raise self._refusal.with_traceback(None)
@@ -133,6 +133,16 @@ class Places:
             raise
         self._pause_s = 0.0
         return [_located(each, "cri") for each in found]
+
+    def _has_socket(self) -> bool:
+        """Whether there may be a runtime: where a look is refused, who asks it is told why."""
+        try:
+            os.stat(self._socket)  # noqa: PTH116 - as the host calls it
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     @property
     def again_s(self) -> float:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.host.places import eventually
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.root import HostRoot
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.boot import boottime_ns
 from userspace_cni.host.cni_cache import CniCache, Sandbox
@@ -124,6 +126,14 @@ def test_what_is_no_file(directory: Path, tmp_path: Path) -> None:
     assert [each.id for each in cache.sandboxes()] == [BOX]
     assert cache.unreadable == 3
     assert CniCache(str(tmp_path / "none")).sandboxes() == []
+
+
+def test_a_cache_that_cannot_be_read(directory: Path) -> None:
+    """It is no cache without sandboxes: here links that lead in a circle, on the host and below another root."""
+    (directory / "loop").symlink_to("loop")
+    for cache in (CniCache(f"{directory}/loop"), CniCache("/loop", HostRoot(str(directory)))):
+        with pytest.raises(UserspaceError, match="loop"):
+            cache.sandboxes()
 
 
 def test_a_file_that_changed_is_read_again(directory: Path) -> None:

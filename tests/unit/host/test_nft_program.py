@@ -28,6 +28,13 @@ def test_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert listed(monkeypatch, tmp_path, script) == []
 
 
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The loader says that there is no such file; it says nothing of a table."""
+    library = "error while loading shared libraries: libnftables.so.1: cannot open shared object file: No such file or directory"
+    with pytest.raises(StepFailed, match="libnftables"):
+        listed(monkeypatch, tmp_path, f'echo "nft: {library}" >&2; exit 127')
+
+
 def test_another_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is no table that is gone."""
     with pytest.raises(StepFailed, match=r"nft list table inet t: .*Operation not permitted"):

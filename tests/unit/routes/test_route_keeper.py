@@ -112,6 +112,16 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
     assert asked_at == [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 
+def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
+    """A socket that is not there is no runtime; one whose path cannot be followed may be one, and is asked."""
+    (tmp_path / "loop.sock").symlink_to("loop.sock")
+    for name, asked in (("none.sock", 0), ("loop.sock", 1)):
+        settings = Settings(cri_socket=f"{tmp_path}/{name}", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
+        runtime = Silent()
+        found = Places(LocalNode(settings, {}, resident=True), runtime)
+        assert (found.located(), runtime.asked, list(found.problems)) == ([], asked, ["cri"] * asked)
+
+
 def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has told counts on as it was, beside what the others tell: no sandbox differs from one round to the next."""
     (tmp_path / "ns").touch()

@@ -7,6 +7,7 @@ would belong to nothing. It may be run again after a kill: it looks at what is t
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ import click
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.steps import PortRef
 from userspace_cni.attachment.wishes import key_of, undo
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import bound
@@ -29,6 +31,7 @@ from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Sit
 from userspace_cni.node import belongings
 from userspace_cni.routes.inspection import Inspector
 
+_TEMPORARY: Final = re.compile(rf"\.({'|'.join(map(re.escape, NAMES))})\.[0-9]+")
 _PAUSE_S: Final = 0.2
 """Between two looks at whether the agent has ended."""
 
@@ -49,12 +52,14 @@ _PAUSE_S: Final = 0.2
 def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float, force: bool) -> None:
     """Take the plugin, its records, sockets and mounts away from this node, and what dead calls left of ports and addresses.
 
-    Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed.
-    With --force they are detached, and live on without their interfaces; without the plugin the runtime cannot delete them.
+    Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed, nor
+    while the switch cannot be asked for ports of ours, or something could not be undone. With --force they are detached, and live
+    on without their interfaces; without the plugin the runtime cannot delete them. The rest goes then, whatever was not undone.
     What the node itself has, as uplinks, is undone then: moved addresses go back to their NICs first. Routes of ours in pods go.
     Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr.
 
-    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 3 while an agent runs.
+    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 3 while an agent runs or the
+    switch cannot be asked.
     """
     site = open_site(ctx)
     site.require_root("taking the plugin away from this node")
@@ -64,22 +69,32 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
     try:
         with view.progress("looking at what is attached") as show:
             _collect(site, show)
-            attached = _attached(site)
-        if attached and not force:
+            ports, away = _unrecorded(site)
+            attached = _attached(ports, site)
+        if away:
+            view.note(f"the switch cannot be asked, so ports without a record and mirrors were not looked for: {away}")
+        if (attached or away) and not force:
             _show(attached)
-            view.note("nothing of the installation is removed: delete these pods first, or give --force")
+            first = "delete these pods first" if attached else "start the switch first"
+            view.note(f"nothing of the installation is removed: {first}, or give --force")
+            ctx.exit(FOUND if attached else UNREACHABLE)
+        failed = _detach(ports, site) + _undo_wishes(site) + _take_out_routes(site)
+        failed += [] if away else _remove_mirrors(site)
+        if failed and not force:
+            _show(failed)
+            view.note("this could not be undone, and nothing of the installation is removed: run it again, or give --force")
             ctx.exit(FOUND)
-        failed = _detach(site) + _undo_wishes(site) + _take_out_routes(site)
-        _remove_mirrors(site)
-        others = _remove_plugins(site, bin_dirs)
+        unseen, others = _remove_plugins(site, bin_dirs)
         left, foreign = belongings.remove(site.settings, _root(site))
     finally:
         agent.release()
     for sentence in [*others, *foreign]:
         view.note(f"left alone: {sentence}")
-    _show([*failed, *left])
-    view.note("this could not be removed" if failed or left else "nothing of ours is left on this node")
-    ctx.exit(FOUND if failed or left else 0)
+    left = [*failed, *unseen, *left]
+    _show(left)
+    but = ", as far as it could be asked" if away else ""
+    view.note("this could not be removed" if left else f"nothing of ours is left on this node{but}")
+    ctx.exit(FOUND if left else 0)
 
 
 def _root(site: Site) -> HostRoot:
@@ -105,23 +120,29 @@ def _collect(site: Site, show: Callable[[str], None]) -> None:
     found = look(site)
     if found.due:
         collect(site, show)
-    if found.away:
-        view.note(f"the switch cannot be asked, so ports without a record were not looked for: {found.away}")
 
 
-def _attached(site: Site) -> list[str]:
-    """What is attached or may be, one sentence each."""
+def _unrecorded(site: Site) -> tuple[list[PortRef], UserspaceError | None]:
+    """The ports of ours without a record; or why the switch cannot be asked for them."""
+    try:
+        return cleanup.unrecorded_ports(site.node), None
+    except UserspaceError as error:
+        return [], error
+
+
+def _attached(ports: Iterable[PortRef], site: Site) -> list[str]:
+    """What is attached or may be, one sentence each; `ports`: those without a record."""
     with bound("error"):
         found = [f"{name_of(record)}: attached to {record.network}" for record in site.node.journal.records()]
-        found += [f"{port.name}: a port of ours without a record" for port in cleanup.unrecorded_ports(site.node)]
+    found += [f"{port.name}: a port of ours without a record" for port in ports]
     return found + belongings.in_doubt(site.settings, _root(site))
 
 
-def _detach(site: Site) -> list[str]:
+def _detach(ports: Iterable[PortRef], site: Site) -> list[str]:
     """Undo what is attached; what could not be undone, one sentence each."""
     failed = []
     with view.progress("detaching"):
-        for record, error in cleanup.give_up(site.node):
+        for record, error in cleanup.give_up(ports, site.node):
             if error:
                 failed.append(f"{name_of(record)}: {error}")
     return failed
@@ -153,30 +174,39 @@ def _take_out_routes(site: Site) -> list[str]:
         left = into.take_out(each for each in holdings if each.routes)
     found = ((each.pod, each.problem or left.get(each.located.place.sandbox, "")) for each in holdings)
     failed = [f"pod {name}: its routes of ours: {why}" for name, why in found if why]
+    failed += [
+        f"pods of which {source} tells: routes of ours were not looked for: {why}" for source, why in into.problems.items()
+    ]
     return failed or belongings.forget_routes(site.settings, _root(site))
 
 
-def _remove_mirrors(site: Site) -> None:
-    """Remove the mirrors of the settings."""
+def _remove_mirrors(site: Site) -> list[str]:
+    """Remove the mirrors of the settings; why that failed."""
     try:
         site.node.remove_mirrors()
     except UserspaceError as error:
-        view.note(f"the switch cannot be asked, so mirrors of the settings were not looked for: {error}")
+        return [f"mirrors of the settings: {error}"]
+    return []
 
 
-def _remove_plugins(site: Site, bin_dirs: tuple[str, ...]) -> list[str]:
-    """Remove the plugin, and what a killed `install` left beside it; what is not ours, one sentence each. Raises Refused."""
-    others = []
+def _remove_plugins(site: Site, bin_dirs: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Remove the plugin, and what a killed `install` left beside it.
+
+    Returns what may be ours and cannot be looked at, and what is not ours, one sentence each. Raises Refused.
+    """
+    unseen, others = [], []
     where = bin_dirs or USUAL
     for plugin in plugins(site, where):
-        if plugin.kind == "other":
-            others.append(f"{plugin.path}: it is not ours{f': {plugin.problem}' if plugin.problem else ''}")
+        if plugin.kind == "other" and plugin.problem:
+            unseen.append(f"{plugin.path}: {plugin.problem}")
+        elif plugin.kind == "other":
+            others.append(f"{plugin.path}: it is not ours")
         else:
             _unlink(Path(site.seen(plugin.path)))
     for directory in where:
         for temporary in _temporaries(Path(site.seen(directory))):
             _unlink(temporary)
-    return others
+    return unseen, others
 
 
 def _unlink(path: Path) -> None:
@@ -187,10 +217,12 @@ def _unlink(path: Path) -> None:
 
 
 def _temporaries(directory: Path) -> Iterable[Path]:
-    """Half-written plugins: `install` writes them beside the plugin, with its process's number."""
-    there = os.path.isdir(directory)  # noqa: PTH112 -- a name may be too long for pathlib
-    found = [path for name in NAMES for path in directory.glob(f".{name}.*")] if there else []
-    return [path for path in found if path.name.rpartition(".")[2].isdigit()]
+    """Half-written plugins: `install` writes them beside the plugin, with its process's number. Raises Refused."""
+    try:
+        found = belongings.names_in(str(directory), _TEMPORARY)
+    except OSError as error:
+        raise Refused(f"looking into {directory}: {error.strerror}", FOUND) from error
+    return [directory / name for name in found]
 
 
 def _show(sentences: Iterable[str]) -> None:
