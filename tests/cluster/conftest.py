@@ -11,7 +11,7 @@ For who writes tests here:
 - `attached_pod` and `deployment` (pods.py) need neither hugepages nor an application; `tap_pod` and `pings` (traffic.py) count
   frames between two pods. `cluster.roll_out()`, `kill`, `reboot` and the like are what happens to nodes; a boot has its own id.
 - There is no registry. The images are the agent's, and tests/lab/runtimes/images.IMAGE: busybox, and with the volumes of
-  `dpdk_pod` this machine's /usr and this checkout. kubectl is 1.20.
+  `dpdk_pod` this machine's /usr and this checkout. kubectl is Debian 13's, 1.32.
 - `tap_pod(name, "eth1", …)` needs no DPDK: the agent's image makes a kernel link of each interface.
 - `cluster.kill_container(…)` is SIGKILL, and waits for the next one; `cluster.wait_frames(…)` reads what testpmd prints.
 - Wait with `cluster.wait(…)` for what kubectl, ovs-vsctl or a command in a pod is asked: it leaves the machine time to answer.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab.cluster.cluster import RUNNING_S, Cluster
+from tests.lab.cluster.cluster import AGENT, RUNNING_S, Cluster
 from tests.lab.cluster.requests import Call, send
 from tests.lab.kube.apiserver import TOKEN, ApiServer
 from tests.lab.kube.definitions import define_all, definitions
@@ -191,3 +191,10 @@ def test_the_tests_server_has_the_rules_of_the_real_one(defined: Cluster) -> Non
         mine = compared(send_here(api, CALLS))
     differences = [(call[:2], there, here) for call, there, here in zip(CALLS, real, mine, strict=True) if there != here]
     assert differences == []
+
+
+def test_what_is_applied_again_is_unchanged(deployed: Cluster) -> None:
+    """The server keeps every field as it is written: a second `kubectl apply` of the same has nothing to configure."""
+    told = deployed.kubectl("apply", "-k", str(AGENT)).splitlines()
+    assert len(told) > len(list(definitions()))
+    assert [line for line in told if not line.endswith(" unchanged")] == []

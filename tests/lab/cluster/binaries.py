@@ -1,4 +1,4 @@
-"""Kubernetes' server programs, kubectl and etcd from Debian alone: a directory with them, made once per machine and kept.
+"""Kubernetes' server programs and etcd from Debian alone: a directory with them, made once per machine and kept.
 
 No package has kube-apiserver or kubelet, but Debian's source package has their source with all that it depends on.
 `python -m tests.lab.cluster.binaries` makes the directory; a process that needs it meanwhile waits. It differs from a build by
@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.lab.guests.roots import debian_source, kept, print_made
 
 COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
-PACKAGES = ("etcd-server", "kubernetes-client", "golang-github-modern-go-reflect2-dev")
+PACKAGES = ("etcd-server", "golang-github-modern-go-reflect2-dev")
 SOURCE = "kubernetes"
 FORMAT = 1
 """To be raised when `_make` makes something else of the same."""
@@ -34,7 +34,7 @@ _NICE = "10"
 
 
 def directory() -> Path:
-    """The directory with `COMMANDS`, kubectl and etcd, made now if there is none; RuntimeError says what failed. Needs root."""
+    """The directory with `COMMANDS` and etcd, made now if there is none; RuntimeError says what failed. Needs root."""
     return kept("kubernetes", (PACKAGES, SOURCE, _MAIN.read_text(), _TAGS, FORMAT), _make)
 
 
@@ -63,8 +63,7 @@ def _make(part: Path) -> None:
     _go(tree, work, "build", f"-tags={_TAGS}", f"-ldflags={ldflags}", f"-o={program}", "./cmd/all")
     for command in COMMANDS[1:]:
         (part / command).hardlink_to(program)
-    for command in ("etcd", "kubectl"):
-        shutil.move(unpacked / "usr/bin" / command, part / command)
+    shutil.move(unpacked / "usr/bin/etcd", part / "etcd")
     shutil.rmtree(work)
 
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.lab.cluster.machine import Daemon, Machine
+from tests.lab.kube.kubectl import debian_kubectl
 from tests.lab.switch.switch import wait_until
 
 SERVICES = "10.96.0.0/24"
@@ -54,6 +55,7 @@ class Control:
     def __init__(self, directory: Path, programs: Path) -> None:
         self.directory = directory
         self._programs = programs
+        self._kubectl = debian_kubectl()
         self._daemons: dict[str, Daemon] = {}
         self._etcd = directory / "etcd"
         self._etcd.mkdir(parents=True)
@@ -107,7 +109,7 @@ class Control:
     def kubectl_inside(self, *arguments: str) -> list[str]:
         """The same for a machine that reaches the API server, as the node does."""
         options = [f"--kubeconfig={self.kubeconfig()}", f"--cache-dir={self.directory}/kubectl"]
-        return [str(self._programs / "kubectl"), *options, *arguments]
+        return [str(self._kubectl), *options, *arguments]
 
     def kubectl_script(self) -> str:
         """The same as a program for scripts that find kubectl in PATH."""

@@ -71,19 +71,29 @@ def debian_source(source: str, packages: Sequence[str], directory: Path) -> str:
 
     apt's own lists stay as they are: most machines have none of sources. RuntimeError has apt's words.
     """
-    codename, mirror = _suite()
+    _fetch(directory, _suite()[0], ["source", "--download-only", source], ["download", *packages])
+    [description] = directory.glob(f"{source}_*.dsc")
+    return description.stem.partition("_")[2]
+
+
+def debian_packages(packages: Sequence[str], suite: str, directory: Path) -> None:
+    """Fetch the binary packages of a Debian release, verified, to `directory`. RuntimeError has apt's words."""
+    _fetch(directory, suite, ["download", *packages])
+
+
+def _fetch(directory: Path, suite: str, *commands: list[str]) -> None:
+    """Let apt-get carry out the commands there, with lists of its own of that release, as if nothing were installed."""
     lists = directory / "lists"
     lists.mkdir(parents=True)
     told = directory / "apt.sources"
-    told.write_text(f"Types: deb deb-src\nURIs: {mirror}\nSuites: {codename}\nComponents: main\nSigned-By: {_KEYRING}\n")
-    options = [f"Dir::Etc::sourcelist={told}", "Dir::Etc::sourceparts=-", f"Dir::State::Lists={lists}", "APT::Sandbox::User=root"]
+    told.write_text(f"Types: deb deb-src\nURIs: {_suite()[1]}\nSuites: {suite}\nComponents: main\nSigned-By: {_KEYRING}\n")
+    options = [f"Dir::Etc::sourcelist={told}", "Dir::Etc::sourceparts=-", f"Dir::State::Lists={lists}"]
+    options += ["Dir::State::status=/dev/null", "APT::Sandbox::User=root"]
     apt = ["apt-get", "-qq", *(part for option in options for part in ("-o", option))]
-    for arguments in (["update"], ["source", "--download-only", source], ["download", *packages]):
+    for arguments in (["update"], *commands):
         done = subprocess.run([*apt, *arguments], cwd=directory, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"apt-get {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
-    [description] = directory.glob(f"{source}_*.dsc")
-    return description.stem.partition("_")[2]
 
 
 def _suite() -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""kubectl for building manifests: Debian's, which is the oldest that is supported, and this machine's own if it has another.
+"""kubectl: Debian 13's, which the cluster of the tests is asked with, too, and this machine's own if it has another.
 
-Debian's is unpacked, not installed: a machine may have its own in that place.
+Debian's is unpacked, not installed: a machine may have its own in that place. Debian 12's is older than the manifests need.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ from typing import Any
 
 import yaml
 
-from tests.lab.guests.roots import kept
+from tests.lab.guests.roots import debian_packages, kept
 
-_PACKAGE = "kubernetes-client"
+_PACKAGE, _SUITE = "kubectl", "trixie"
 
 
 def kubectls() -> dict[str, str]:
     """The programs by their version, Debian's first; RuntimeError says why that cannot be had. Needs root."""
     own = shutil.which("kubectl")
-    found = [str(kept("kubectl", _PACKAGE, _unpack) / "usr/bin/kubectl"), *([own] if own else [])]
+    found = [str(debian_kubectl()), *([own] if own else [])]
     return {_version(program): program for program in reversed(found)}
+
+
+def debian_kubectl() -> Path:
+    """Debian's; RuntimeError says why it cannot be had. Needs root."""
+    return kept("kubectl", (_PACKAGE, _SUITE), _unpack) / "kubectl"
 
 
 def build(program: str, directory: Path) -> list[dict[str, Any]]:
     """The objects of that kustomization, in the order in which they would be applied."""
     done = subprocess.run([program, "kustomize", str(directory)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")  # it warns of fields that it will not read for ever
     return list(yaml.safe_load_all(done.stdout))
 
 
@@ -37,10 +42,9 @@ def _version(program: str) -> str:
 
 
 def _unpack(part: Path) -> None:
-    quiet = ["-o", "APT::Sandbox::User=root"]
-    done = subprocess.run(["apt-get", "download", *quiet, _PACKAGE], cwd=part, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"apt-get download {_PACKAGE}: {done.stderr}")
-    [package] = part.glob("*.deb")
-    subprocess.run(["dpkg", "-x", str(package), str(part)], check=True)
-    package.unlink()
+    work = part / "work"
+    debian_packages([_PACKAGE], _SUITE, work)
+    [package] = work.glob("*.deb")
+    subprocess.run(["dpkg", "-x", str(package), str(work)], check=True)
+    shutil.move(work / "usr/bin/kubectl", part / "kubectl")
+    shutil.rmtree(work)

@@ -142,6 +142,13 @@ def test_the_agent_and_the_plugin_read_the_same(
     ]
 
 
+def test_definitions_have_no_field_that_is_not_kept(kustomization: dict[str, Any]) -> None:
+    """The API server drops `preserveUnknownFields: false`, so that each `kubectl apply` would change all of them again."""
+    names = [name for name in kustomization["resources"] if name.startswith("definitions/")]
+    assert len(names) > 1
+    assert [name for name in names if "preserveUnknownFields" in yaml.safe_load((BASE / name).read_text())["spec"]] == []
+
+
 def test_the_image_is_named_once(kustomization: dict[str, Any], pod: dict[str, Any]) -> None:
     """Containers have a name that only the kustomization makes an image of."""
     (named,) = kustomization["images"]
