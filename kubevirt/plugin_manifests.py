@@ -96,7 +96,7 @@ def _policy(wanted: Wanted) -> Object:
         "matchConditions": [
             {"name": "launcher-pod", "expression": _labelled("kubevirt.io", "virt-launcher")},
             {"name": "asks-for-it", "expression": _labelled(POD_LABEL, wanted.binding)},
-            {"name": "plugins-enabled", "expression": f'object.spec.volumes.exists(v, v.name == "{_SOCKETS_VOLUME}")'},
+            {"name": "plugins-enabled", "expression": _has_volume(_SOCKETS_VOLUME)},
         ],
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _injection(wanted)}}],
     }
@@ -105,6 +105,11 @@ def _policy(wanted: Wanted) -> Object:
 def _labelled(label: str, value: str) -> str:
     labels = "object.metadata.labels"
     return f'has({labels}) && "{label}" in {labels} && {labels}["{label}"] == "{value}"'
+
+
+def _has_volume(name: str) -> str:
+    """A pod without volumes has no such field: an expression that reads it fails, and the pod is refused."""
+    return f'has(object.spec.volumes) && object.spec.volumes.exists(v, v.name == "{name}")'
 
 
 def _uses(wanted: Wanted) -> str:
@@ -143,7 +148,7 @@ def _injection(wanted: Wanted) -> str:
         {container}.volumeMounts{{
           name: "{_SOCKETS_VOLUME}", mountPath: "{_SOCKETS_DIRECTORY}/{name}", subPath: "{name}"
         }}
-      ] + (object.spec.volumes.exists(v, v.name == "{_PODINFO_VOLUME}")
+      ] + ({_has_volume(_PODINFO_VOLUME)}
         ? [{container}.volumeMounts{{name: "{_PODINFO_VOLUME}", mountPath: "/etc/podinfo"}}]
         : [])
     }}

@@ -16,6 +16,7 @@ from kubevirt.domain import mutate
 from kubevirt.manifests import LABEL
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import read_vmi
+from tests.lab.kube.admission import AdmissionPolicy, AdmissionRequest
 from tests.unit.kubevirt.schemas import DATA, faults, schema
 from userspace_cni.cli.kubevirt.group import kubevirt_command
 from userspace_cni.cni.options import Options, read_options
@@ -258,6 +259,21 @@ class TestPlugin:
                 assert "object" in bare
                 assert fields
                 assert [field for field in fields if not field[0].islower()] == []
+
+    def test_which_pods_the_policy_is_about(self) -> None:
+        """Those with both labels and KubeVirt's volume for the socket; of a pod without any volume no expression fails."""
+        policy = AdmissionPolicy(of_kind(printed("plugin", "--binding", "vhu"), "MutatingAdmissionPolicy")["spec"])
+        labels = {"kubevirt.io": "virt-launcher", "userspace-cni/binding": "vhu"}
+        sockets, other = {"name": "kubevirt-plugin-sockets"}, {"name": "network-info-annotation"}
+        for metadata, spec, wanted in (
+            ({"labels": labels}, {"volumes": [other, sockets]}, True),
+            ({"labels": labels}, {"volumes": [other]}, False),
+            ({"labels": labels}, {}, False),
+            ({"labels": {**labels, "userspace-cni/binding": "other"}}, {"volumes": [sockets]}, False),
+            ({}, {"volumes": [sockets]}, False),
+        ):
+            asked = AdmissionRequest("pods", "CREATE", {"metadata": metadata, "spec": spec}, None)
+            assert policy.is_about(asked) == wanted
 
     def test_its_expressions_are_closed(self) -> None:
         """Brackets and quotes of the CEL texts pair off, whatever the names are."""
