@@ -78,6 +78,23 @@ class Allocation:
     content: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class NodePort:
+    """A link of the node itself on the pod's bridge, which is up: a gateway's, the bridge's own, an administrator's.
+
+    `vlan`: of its untagged frames, 0 for none. `addresses` are without prefix length. `mtu`: the one that it has, if Open vSwitch
+    derives it from those of the other ports; 0 where it asks for one. `least`: the smallest MTU of the ports that are neither
+    pods' nor the node's own, 0 for none.
+    """
+
+    name: str
+    mac: str
+    vlan: int = 0
+    addresses: tuple[str, ...] = ()
+    mtu: int = 0
+    least: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What `node` found out about this node and pod for one ADD, whatever the kind of its interface."""
@@ -88,6 +105,8 @@ class Facts:
     pod: Pod
     foreign_bridge: bool = False
     """Whether the bridge exists and an administrator made it."""
+    node_ports: tuple[NodePort, ...] = ()
+    """The links of the node itself on the bridge."""
     vlan: Vlan = field(default_factory=Vlan)
     """The port's VLAN: the network's, or what the pod chose within it."""
     mac: str = ""

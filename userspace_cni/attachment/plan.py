@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Facts, LinkFacts, SocketFacts
+from userspace_cni.attachment.neighbours import require_apart
 from userspace_cni.attachment.planned import Attachment
+from userspace_cni.attachment.steps import OvsPort, first_of
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import Addresses
@@ -18,9 +20,16 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, for addresses and routes that cannot be
-    given, and for a device plugin's allocation that contradicts the configuration; UnsupportedField for what the kind of
-    interface cannot do.
+    given, for what would take the place of a link of the node or change it, and for a device plugin's allocation that contradicts
+    the configuration; UnsupportedField for what the kind of interface cannot do.
     """
+    attachment = _plan(request, options, consumer, facts, addresses)
+    if port := first_of(attachment.steps, OvsPort):
+        require_apart(port, addresses, facts.node_ports)
+    return attachment
+
+
+def _plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
     if isinstance(facts, LinkFacts):
         from userspace_cni.attachment.link_plan import plan_link
 

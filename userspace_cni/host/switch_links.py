@@ -64,3 +64,23 @@ class SwitchLinks:
         from userspace_cni.host.nic_settings import set_mtu
 
         set_mtu(name, mtu, self.switch_netns, self.root)
+
+
+def addresses_of(names: Iterable[str], switch_netns: str, root: HostRoot) -> dict[str, tuple[str, ...]]:
+    """The addresses of these links where ovs-vswitchd opens its ports, without prefix length and those of a link alone.
+
+    A link that is not there has none. Raises Unavailable.
+    """
+    from userspace_cni.host.links import connected, found_link, kernel_does
+    from userspace_cni.host.netlink import addresses
+    from userspace_cni.host.netns import opened_switch
+
+    what = "reading the addresses of the node's own links"
+    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel, kernel_does(what):
+        indexes = {link.index: link.name for name in names if (link := found_link(kernel, name))}
+        held: dict[str, tuple[str, ...]] = {}
+        for _, payload in kernel.ask(addresses.listed(0)):
+            index, found = addresses.read(payload)
+            if index in indexes and not found.is_link_local:
+                held[indexes[index]] = (*held.get(indexes[index], ()), str(found.ip))
+    return held

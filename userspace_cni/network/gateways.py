@@ -32,6 +32,7 @@ from userspace_cni.base.errors import NameTaken, StepFailed, UnsupportedField
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.dataplane.ovsdb.reads import BridgeLook, look_at_bridge
+from userspace_cni.host.mtu import USUAL, node_mtu
 from userspace_cni.host.node_kernel import NODE_PROTOCOL, FoundLink, Kernel, at_node, network_of
 from userspace_cni.network.wish_list import GATEWAY, SETTINGS, TRANSLATION
 from userspace_cni.pod.mac import derived_mac
@@ -65,7 +66,7 @@ def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: Bridge) ->
     port = OvsPort(
         bridge=gateway.bridge,
         name=gateway.port,
-        interface=Internal(gateway.mac or derived_mac(store, gateway.port), gateway.mtu or None),
+        interface=Internal(gateway.mac or derived_mac(store, gateway.port), gateway.mtu or bridge.mtu),
         vlan=Vlan(gateway.vlan),
         marks=node_marks(GATEWAY, gateway.port, store),
         foreign_bridge=bridge.is_foreign,
@@ -91,10 +92,14 @@ def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: Bridge) ->
 
 @dataclass(frozen=True)
 class Bridge:
-    """What matters of a gateway's bridge. `is_foreign`: attachments of pods neither made it nor may make it again."""
+    """What matters of a gateway's bridge. `is_foreign`: attachments of pods neither made it nor may make it again.
+
+    `mtu`: of a gateway that says none. It has to ask for one: else OVS gives its link the smallest of the bridge's other ports.
+    """
 
     is_foreign: bool = False
     datapath: Datapath = "netdev"
+    mtu: int = USUAL
 
 
 def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Step, ...]:
@@ -110,7 +115,9 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
         )
     former = first_of(record.steps, OvsPort) if record else None
     again = former is not None and former.bridge == gateway.bridge and former.foreign_bridge
-    bridge = Bridge(found.maker in ("node", "another") or (found.maker == "" and again), found.datapath)
+    is_foreign = found.maker in ("node", "another")
+    mtu = gateway.mtu or (found.mtu if is_foreign else 0) or node_mtu(node.settings, node.root).link
+    bridge = Bridge(is_foreign or (found.maker == "" and again), found.datapath, mtu)
     steps = steps_of(gateway, node.journal.identity(), node.settings.switch_netns, bridge)
     if record and record.state == "ready" and record.boot_id == node.boot_id() and record.steps == steps:
         return steps  # what others take from it by now is no reason against what is there

@@ -16,6 +16,7 @@ from userspace_cni.attachment.wishes import kept
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
 from userspace_cni.base.vlans import Vlan
+from userspace_cni.host.mtu import USUAL
 from userspace_cni.network.wish_list import PROVIDER_NETWORK
 from userspace_cni.node.uplinks import UplinkLook, internal_ports, look
 
@@ -156,7 +157,8 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     there = [seen.links[name] for name in network.nics if name in seen.links]
     mac = there[0].mac if there else ""
     asked_mtu = network.mtu or _former_mtu(seen)
-    mtu = asked_mtu or min((nic.mtu for nic in there), default=0)
+    # without an MTU of their own, bridge and sub-interfaces would get the smallest of the pods' ports
+    mtu = asked_mtu or min((nic.mtu for nic in there), default=USUAL)
     bond = network.bond
     polls, queues = _polls_later(network, seen), _queues(network, there)
     uplink = UplinkPort(
@@ -176,7 +178,7 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
         OvsPort(
             network.bridge,
             port,
-            Internal(seen.links[name].mac, mtu or None),
+            Internal(seen.links[name].mac, mtu),
             Vlan(tags[name]),
             marks=marks,
             foreign_bridge=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
@@ -80,6 +80,7 @@ class Gathering:
             "netns_inode": netns_inode,
             "pod": pod,
             "foreign_bridge": foreign_bridge,
+            "node_ports": self._node_ports(),
         }
         if link:
             seen = self._link(link)
@@ -107,6 +108,18 @@ class Gathering:
                     "the node's agent makes it with its uplink; 'userspace-cni network' says what is missing",
                 )
         return maker in ("node", "another")
+
+    def _node_ports(self) -> tuple[NodePort, ...]:
+        """The links of the node itself on the bridge; with their addresses, where the pod gets some."""
+        from userspace_cni.dataplane.node_ports import node_ports
+
+        found = node_ports(self.node.ports.client, self.options.bridge, self.deadline)
+        if not found or not (self.request.network.ipam or self.options.addresses_noted):
+            return found
+        from userspace_cni.host.switch_links import addresses_of
+
+        held = addresses_of((each.name for each in found), self.node.settings.switch_netns, self.node.root)
+        return tuple(replace(each, addresses=held.get(each.name, ())) for each in found)
 
     # -- what the pod's annotations say -----------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from userspace_cni.attachment.records import step_from_json, step_to_json
 from userspace_cni.attachment.steps import NodeLink, NodeRoute, OvsPort, PolicyRoute, Translation
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
@@ -49,6 +51,14 @@ def test_the_mac_stays() -> None:
     assert first == again
     assert first != other
     assert steps_of(replace(plain, mac="02:00:00:00:00:01"), STORE, "", Bridge())[0].interface.mac == "02:00:00:00:00:01"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("asked", "of_bridge", "wanted"), [(0, 1500, 1500), (0, 9000, 9000), (1300, 9000, 1300)])
+def test_it_asks_for_an_mtu(asked: int, of_bridge: int, wanted: int) -> None:
+    """Its port always asks for one: the wish's, else the bridge's. Without one it would get the smallest of the pods' ports."""
+    port, *_ = steps_of(replace(FULL, mtu=asked), STORE, "", Bridge(mtu=of_bridge))
+    assert isinstance(port, OvsPort)
+    assert port.interface.mtu == wanted
 
 
 def test_an_egress_gateway_on_the_bridge() -> None:

@@ -15,9 +15,9 @@ from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
-from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open
+from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open, local_port_without_mtu
 from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, bridge_columns, datapath_of, local_port_columns
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, datapath_of, local_port_columns
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
 from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, other_store, same_attachment, whose
@@ -95,9 +95,11 @@ class AddPort(Command):
         if port is not None:
             self._require_own(port, bridge)
         mirrors.require_part(api.replica, step, bridge, txn.bridge(step.bridge, bridge))
+        local = local_port_without_mtu(api, bridge)
         self._renews_flows = mirrors.has_part(step.mirrors, step.mirror_output, port)
         if port is not None:
             self._update(txn, port, bridge)
+            self._keep_mtu(txn, local)
             return
         require_allowed(step, bridge)
         if api.row("Interface", step.name) is not None:
@@ -121,6 +123,7 @@ class AddPort(Command):
         mirrors.take_part(draft, api.replica, step, self._marks, added, living=None)
         if self._renews_flows:
             self._asked = txn.confirm()
+        self._keep_mtu(txn, local)
         if bridge is None:
             draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
         if step.datapath != DATAPATH_TYPE:
@@ -188,6 +191,12 @@ class AddPort(Command):
             self._try_again(txn, interface)
         elif awaited:
             self._confirmation = txn.confirm()  # no other event follows the change of a living port
+
+    @staticmethod
+    def _keep_mtu(txn: Draft, local: Any) -> None:
+        """Have the local port of a bridge of ours keep its MTU, whatever the ports on it have."""
+        if local is not None:
+            txn.update(local, {"mtu_request": [LOCAL_MTU]})
 
     def _remove(self, txn: Draft, port: Any, bridge: Any) -> None:
         """Remove the port of a link that has gone, and keep the bridge for the next transaction, which adds it again.

@@ -111,11 +111,13 @@ def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
 @dataclass(frozen=True)
 class BridgeLook:
     """A bridge as the node's own network sees it: who made it, its datapath, and its ports that lead to other machines, or may:
-    NICs, tunnels, patches, and whatever else is neither a pod's nor the node's own link."""
+    NICs, tunnels, patches, and whatever else is neither a pod's nor the node's own link. `mtu`: what its local port asks for, 0
+    for nothing."""
 
     maker: BridgeMaker
     datapath: Datapath
     outward: tuple[str, ...]
+    mtu: int = 0
 
 
 def look_at_bridge(session: Session, name: str) -> BridgeLook:
@@ -131,7 +133,20 @@ def look_at_bridge(session: Session, name: str) -> BridgeLook:
         if called != name and not is_ours(replica.marks.get(called, {})) and types - _INWARD:
             outward.append(called)
     datapath: Datapath = "system" if datapath_of(value_of(bridge, "datapath_type")) == "system" else "netdev"
-    return BridgeLook(made_by(value_of(bridge, "external_ids")), datapath, tuple(sorted(outward)))
+    local = session.row("Interface", name)
+    mtu = value_of(local, "mtu_request") if local is not None else []
+    return BridgeLook(made_by(value_of(bridge, "external_ids")), datapath, tuple(sorted(outward)), mtu[0] if mtu else 0)
+
+
+def local_port_without_mtu(session: Session, bridge: Any) -> Any:
+    """The Interface of the local port of a bridge that was made for pods, if it asks for no MTU; else None.
+
+    Such a port gets the smallest MTU of the bridge's other ports. Releases before made them so.
+    """
+    if bridge is None or not is_ours(value_of(bridge, "external_ids")):
+        return None
+    local = session.row("Interface", value_of(bridge, "name"))
+    return None if local is None or value_of(local, "mtu_request") else local
 
 
 def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
@@ -240,8 +255,10 @@ def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
     interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
     if interface is None or not bridge or bridge == value_of(port, "name"):
         return None
-    mirrors = mirror_rows(session.replica, session.row("Bridge", bridge), port)
-    return PortRow(bridge, columns_of(port), columns_of(interface), mirrors, limit_of(session.replica, port))
+    bridge_row = session.row("Bridge", bridge)
+    mirrors, limit = mirror_rows(session.replica, bridge_row, port), limit_of(session.replica, port)
+    local_mtu_is_kept = local_port_without_mtu(session, bridge_row) is None
+    return PortRow(bridge, columns_of(port), columns_of(interface), mirrors, limit, local_mtu_is_kept)
 
 
 def columns_of(row: Any, *names: str) -> Columns:

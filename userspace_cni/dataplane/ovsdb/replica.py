@@ -92,6 +92,8 @@ _TABLES: dict[str, dict[str, object]] = {
         "ingress_policing_burst": "integer",
         "external_ids": _MAP,
         "mtu": _INTEGER_OR_NONE,
+        "mac_in_use": _STRING_OR_NONE,
+        "admin_state": _STRING_OR_NONE,
         "ofport": _INTEGER_OR_NONE,
         "error": _STRING_OR_NONE,
     },
@@ -191,6 +193,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then `on_disconnect`
     gets the name of each vhost-user interface whose peer has gone. It is called with the lock, and must not wait.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
+    `internal`: the names of the interfaces that are links of the node itself.
     `shown`: caches the KnownPort by name, until a row of that name changes. `listed`: caches the list of all, until any row
     changes.
     """
@@ -209,6 +212,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self.datapaths: dict[str, str] = {}
         self.bridge_marks: dict[str, Mapping[str, str]] = {}
         self.marks: dict[str, Mapping[str, str]] = {}
+        self.internal: set[str] = set()
         self.shown: dict[str, KnownPort] = {}
         self.listed: list[KnownPort] | None = None
         self.watches: dict[str, list[Watch[Any]]] = {}
@@ -287,6 +291,10 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         if table == "Port":
             _set_or_drop(self.marks, name, None if row is None else value_of(row, "external_ids"))
             return
+        if row is not None and value_of(row, "type") == "internal":
+            self.internal.add(name)
+        else:
+            self.internal.discard(name)
         if self.everything:
             self._check_peer(name, row)
         self._look_again(name)

@@ -13,6 +13,10 @@ from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
 HWADDR: Final = "hwaddr"
+LOCAL_MTU: Final = 1500
+"""Interface.mtu_request of the local port of a bridge that is made for pods: what OVS gives that of a bridge without other ports.
+
+An internal port that asks for no MTU gets the smallest of its bridge's other ports, so that a pod would change it."""
 
 
 def datapath_of(datapath_type: str) -> str:
@@ -26,8 +30,8 @@ def bridge_columns(name: str, datapath_type: str) -> Columns:
 
 
 def local_port_columns(bridge: str) -> tuple[Columns, Columns]:
-    """Columns of the Port and the Interface that stand for the bridge itself, as ovs-vsctl add-br makes them."""
-    return {"name": bridge}, {"name": bridge, "type": "internal"}
+    """Columns of the Port and the Interface that stand for the bridge itself, as ovs-vsctl add-br makes them, but for the MTU."""
+    return {"name": bridge}, {"name": bridge, "type": "internal", "mtu_request": [LOCAL_MTU]}
 
 
 def node_bridge_columns(step: NodeBridge, marks: Mapping[str, str]) -> Columns:

@@ -8,6 +8,7 @@ from typing import Any
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
+from userspace_cni.dataplane.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_among
@@ -20,13 +21,14 @@ ATTACHED_MAC = "attached-mac"
 @dataclass(frozen=True)
 class PortRow:
     """One port as OVSDB has it: the name of its bridge, the columns of its Port and Interface rows, the bridge's mirrors, and its
-    limit to the pod."""
+    limit to the pod. `local_mtu_is_kept`: False for a bridge that was made for pods and whose own MTU is what they ask for."""
 
     bridge: str
     port: Mapping[str, Any]
     interface: Mapping[str, Any]
     mirrors: tuple[MirrorRow, ...] = ()
     limit: QosRow | None = None
+    local_mtu_is_kept: bool = True
 
     @property
     def marks(self) -> dict[str, str]:
@@ -128,6 +130,9 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
         now = f"one that was made or renamed since, with ifindex {ifindex}" if ifindex else Absent("no link of that name")
         remedy = "the port carries nothing until it is deleted and added, which the agent does"
         drifts.append(Drift(f"port {step.name}", "link", opened, now, remedy))
+    if not row.local_mtu_is_kept:
+        look = f"the ports on it change its MTU: ovs-vsctl get Interface {row.bridge} mtu_request"
+        drifts.append(Drift(f"bridge {row.bridge}", "mtu_request", LOCAL_MTU, Absent(), look))
     return drifts + _state_differences(step, row)
 
 

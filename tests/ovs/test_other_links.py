@@ -1,0 +1,203 @@
+"""What a pod asks for its own port changes no link of the node on its bridge: neither MTU nor MAC nor who has an address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import refused, succeeded, switch_of
+from tests.lab.frames.taps import SECONDS, TapProcess
+from tests.lab.network.gateways import GATEWAY, Site, kept
+from tests.lab.node.links import inside
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.switch.kernel_links import Veths
+from tests.lab.switch.switch import Switch, wait_until
+from tests.ovs.conftest import attach, kernel_port, soon
+from userspace_cni.attachment.drift import Absent
+from userspace_cni.attachment.steps import Internal, OvsPort
+from userspace_cni.dataplane.ports import PortDriver
+
+BRIDGE = "br-test"
+STATED = replace(GATEWAY, port="gw-1300", addresses=("10.57.0.1/24",), mtu=1300, masquerade=False)
+USUAL = replace(GATEWAY, port="gw-usual", masquerade=False)
+LOWEST = "00:00:00:00:00:01"
+"""Of all MAC addresses of a bridge's ports OVS gives the smallest that is not local to the bridge itself."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A kind of port, the MTU that its network says, 0 for none, and the mirror whose output it is."""
+
+    kind: str
+    mtu: int = 0
+    mirror: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.mtu or 'none'}{self.mirror and '-output'}"
+
+    @property
+    def is_vhost(self) -> bool:
+        """Whether an application is behind it."""
+        return self.kind in ("client", "server")
+
+    def network(self, node: Node, **host: Any) -> dict[str, Any]:
+        """Its network."""
+        asked = {"mtu": self.mtu} if self.mtu else {}
+        kind = {"vhost": {"mode": self.kind}} if self.is_vhost else {"port": self.kind}
+        iftype = "vhostuser" if self.is_vhost else "veth"
+        block = {"engine": "ovs-dpdk", "iftype": iftype, "bridge": {"bridgeName": BRIDGE}, "mac": LOWEST, **kind, **asked, **host}
+        return node.network(host=block, **({"mirrorOutput": self.mirror} if self.mirror else {}))
+
+
+PODS = [
+    *(Pod(kind, mtu) for kind in ("client", "server", "system") for mtu in (0, 1400, 3000)),
+    *(Pod(kind, mtu) for kind in ("af_packet", "af_xdp", "afxdp") for mtu in (0, 1400)),
+    *(Pod(kind, 1400, "ids") for kind in ("client", "system")),
+]
+
+
+def shown(link: str, place: str) -> tuple[int, str]:
+    """MTU and MAC of a link."""
+    [found] = json.loads(inside(place, "ip", "-json", "link", "show", link))
+    return found["mtu"], found["address"]
+
+
+def all_shown(place: str, *links: str) -> dict[str, tuple[int, str]]:
+    """The same of several."""
+    return {link: shown(link, place) for link in links}
+
+
+@pytest.fixture
+def site(node: Node) -> Iterator[Site]:
+    """The node's own network, of an installation that opens ports as afxdp, too."""
+    with kept(node, switch_of(node).netns) as made:
+        yield made
+
+
+@pytest.mark.parametrize("pod", PODS, ids=str)
+def test_gateways_and_bridge_stay_as_they_are(node: Node, site: Site, sandbox: str, pod: Pod) -> None:
+    """A gateway that says its MTU has that one, another one and the bridge the node's, whatever a connected pod's port has."""
+    switch, links = switch_of(node), (USUAL.port, STATED.port, BRIDGE)
+    assert site.keep(USUAL, STATED) == {USUAL.port: "", STATED.port: ""}
+    before = all_shown(site.place, *links)
+    assert [mtu for mtu, _ in before.values()] == [1500, 1300, 1500]
+    result = succeeded(node.run("ADD", pod.network(node), sandbox))
+    with ExitStack() as stack:
+        interface = next(each for each in result["interfaces"] if pod.is_vhost or not each.get("sandbox"))
+        port = interface["socketPath"].rpartition("/")[2] if pod.is_vhost else interface["name"]
+        if pod.is_vhost:
+            role = "server" if pod.kind == "client" else "client"
+            tap = stack.enter_context(TapProcess(sandbox, interface["socketPath"], "--mode", role, "--name", "t0"))
+            tap.until("ready")
+            port = f"{CONTAINER[:12]}-net1"
+        wait_until(lambda: switch.interface(port)["mtu"] == (pod.mtu or 1500), SECONDS, "the port's MTU")
+        switch.vsctl("set", "Open_vSwitch", ".", "external_ids:looked=again")  # ends when all of that is done
+        assert all_shown(site.place, *links) == before
+        assert site.keep(USUAL, STATED) == {USUAL.port: "", STATED.port: ""}
+        succeeded(node.run("DEL", pod.network(node), sandbox))
+    assert all_shown(site.place, *links) == before
+
+
+@pytest.mark.parametrize("node", ["", "agent"], indirect=True)
+@pytest.mark.parametrize("pod", [Pod("client", 1400), Pod("system", 1400), Pod("system", 3000)], ids=str)
+def test_an_administrators_bridge_in_use(node: Node, sandbox: str, pod: Pod) -> None:
+    """His bridge's own link is up and asks for no MTU: a pod that would change it is refused, with what keeps it."""
+    switch = switch_of(node)
+    switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
+    inside(switch.netns, "ip", "link", "set", BRIDGE, "up")
+    wait_until(lambda: switch.interface(BRIDGE)["admin_state"] == "up", what="OVS to say that it is up")
+    before = shown(BRIDGE, switch.netns)
+    refused(node.run("ADD", pod.network(node), sandbox), 7, f"mtu_request={before[0]}", BRIDGE)
+    assert switch.ports(BRIDGE) == []
+    succeeded(node.run("ADD", replace(pod, mtu=1500).network(node), sandbox))
+    succeeded(node.run("DEL", replace(pod, mtu=1500).network(node), sandbox))
+    switch.vsctl("set", "Interface", BRIDGE, "mtu_request=1500")
+    succeeded(node.run("ADD", pod.network(node), sandbox))
+    assert shown(BRIDGE, switch.netns) == before
+    succeeded(node.run("DEL", pod.network(node), sandbox))
+    switch.vsctl("clear", "Interface", BRIDGE, "mtu_request", "--", "add-port", BRIDGE, "adm0", *INTERNAL)
+    inside(switch.netns, "ip", "link", "set", BRIDGE, "down")
+    wait_until(lambda: switch.interface(BRIDGE)["admin_state"] == "down", what="OVS to say that it is down")
+    succeeded(node.run("ADD", pod.network(node), sandbox))
+    succeeded(node.run("DEL", pod.network(node), sandbox))
+
+
+INTERNAL = ("--", "set", "Interface", "adm0", "type=internal")
+
+
+def test_an_administrators_bridge_with_a_nic(node: Node, veths: Veths, sandbox: str) -> None:
+    """His NIC has jumbo frames, and so has his bridge: a pod of 1500 would lower that, one with more than the NIC does not."""
+    switch = switch_of(node)
+    veths.add("nic", mtu=2000)
+    switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
+    switch.vsctl("add-port", BRIDGE, "adm0", *INTERNAL)
+    switch.vsctl("add-port", BRIDGE, "nic")
+    inside(switch.netns, "ip", "link", "set", "adm0", "up")
+    wait_until(lambda: switch.interface("adm0")["admin_state"] == "up", what="OVS to say that it is up")
+    wait_until(lambda: shown("adm0", switch.netns)[0] == 2000, what="the NIC's MTU")
+    refused(node.run("ADD", Pod("client").network(node), sandbox), 7, "adm0", "mtu_request=2000")
+    for mtu in (2000, 3000):
+        succeeded(node.run("ADD", Pod("system", mtu).network(node), sandbox))
+        assert shown("adm0", switch.netns)[0] == 2000
+        succeeded(node.run("DEL", Pod("system", mtu).network(node), sandbox))
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_bridge_of_an_earlier_release(switch: Switch, connect: Callable[..., PortDriver], veths: Veths, resident: bool) -> None:
+    """Its own link asks for no MTU: check says so, and with the next port, or the same one again, it keeps 1500."""
+    driver = connect(switch, links=veths, resident=resident)
+    veths.add("k1", 1400)
+    step = kernel_port(mtu=1400)
+    attach(driver, step, soon())
+    switch.vsctl("clear", "Interface", BRIDGE, "mtu_request")
+    wait_until(lambda: veths()[BRIDGE].mtu == 1400, what="what OVS does by itself")
+    [drift] = driver.check(step, soon())
+    assert (drift.subject, drift.field, drift.expected, drift.found) == (f"bridge {BRIDGE}", "mtu_request", 1500, Absent())
+    gateway = OvsPort(BRIDGE, "gw0", Internal("02:00:00:00:0b:01", 1300), marks={**step.marks, "ifname": "gw0"})
+    for each in (step, gateway):
+        switch.vsctl("clear", "Interface", BRIDGE, "mtu_request")
+        attach(driver, each, soon())
+        wait_until(lambda: veths()[BRIDGE].mtu == 1500, what="the bridge's own MTU")
+        assert driver.check(step, soon()) == []
+    switch.vsctl("set", "Interface", BRIDGE, "mtu_request=1450")
+    wait_until(lambda: veths()[BRIDGE].mtu == 1450, what="another MTU")
+    attach(driver, step, soon())
+    assert (driver.check(step, soon()), veths()[BRIDGE].mtu) == ([], 1450), "what an administrator has set stays"
+
+
+def require_refused(node: Node, sandbox: str, kind: str, link: str) -> None:
+    """What asks for the link's MAC, or for its address 10.56.0.1, is refused and leaves nothing; in another VLAN it is not."""
+    pod, mac, ports = Pod(kind), shown(link, switch_of(node).netns)[1], switch_of(node).ports(BRIDGE)
+    wait_until(lambda: switch_of(node).interface(link)["admin_state"] == "up", what="OVS to say that it is up")
+    refused(node.run("ADD", pod.network(node, mac=mac.upper()), sandbox), 7, mac, link)
+    only = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.1", "rangeEnd": "10.56.0.1", "gateway": "10.56.0.2"}
+    taken = {**pod.network(node), "cniVersion": "1.0.0", "ipam": {**node.host_local(), "ranges": [[only]]}}
+    refused(node.run("ADD", taken, sandbox), 7, "10.56.0.1", link)
+    assert node.leftovers().keys().isdisjoint({"records", "leases", "shared"})
+    assert switch_of(node).ports(BRIDGE) == ports
+    elsewhere = pod.network(node, mac=mac, bridge={"bridgeName": BRIDGE, "vlanId": 7})
+    succeeded(node.run("ADD", elsewhere, sandbox))
+    succeeded(node.run("DEL", elsewhere, sandbox))
+
+
+@pytest.mark.parametrize("kind", ["client", "system"])
+def test_what_a_gateway_has_is_refused(node: Node, site: Site, sandbox: str, kind: str) -> None:
+    """A pod does not get what a gateway of the bridge has."""
+    assert site.keep(USUAL) == {USUAL.port: ""}
+    require_refused(node, sandbox, kind, USUAL.port)
+
+
+@pytest.mark.parametrize("node", ["", "agent"], indirect=True)
+def test_what_an_administrators_link_has_is_refused(node: Node, sandbox: str) -> None:
+    """Nor what an administrator's internal port has, with an agent and without."""
+    switch = switch_of(node)
+    switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
+    switch.vsctl("add-port", BRIDGE, "adm0", *INTERNAL)
+    inside(switch.netns, "ip", "address", "add", "10.56.0.1/24", "dev", "adm0")
+    inside(switch.netns, "ip", "link", "set", "adm0", "up")
+    require_refused(node, sandbox, "client", "adm0")
