@@ -55,7 +55,8 @@ def test_it_is_built(programs: dict[str, str], directory: Path) -> None:
 
 def test_another_image_and_other_settings_in_an_overlay(programs: dict[str, str], tmp_path: Path) -> None:
     """As deploy/cluster/README.md says: one name of the image changes every container, and settings are replaced and renamed."""
-    shutil.copytree(CLUSTER / "base", tmp_path / "base")
+    for name in ("base", "image"):
+        shutil.copytree(CLUSTER / name, tmp_path / name)
     mine = tmp_path / "mine"
     mine.mkdir()
     [text] = re.findall(r"```yaml\n(.*?)```", (CLUSTER / "README.md").read_text(), re.DOTALL)

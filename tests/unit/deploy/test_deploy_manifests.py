@@ -10,12 +10,13 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from tests.lab.kube.daemonset import BASE, CONFIG, MANIFEST
+from tests.lab.kube.daemonset import BASE, CLUSTER, CONFIG, MANIFEST
 from tests.lab.runtimes.dockerfile import AGENT, ROOT, copies
 from userspace_cni.base import whereabouts
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.node.surroundings import _CAPABILITIES, _CAPABILITIES_ELSEWHERE
 
+IMAGE = CLUSTER / "image"
 KINDS = ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "DaemonSet"]
 
 
@@ -149,11 +150,20 @@ def test_definitions_have_no_field_that_is_not_kept(kustomization: dict[str, Any
     assert [name for name in names if "preserveUnknownFields" in yaml.safe_load((BASE / name).read_text())["spec"]] == []
 
 
-def test_the_image_is_named_once(kustomization: dict[str, Any], pod: dict[str, Any]) -> None:
-    """Containers have a name that only the kustomization makes an image of."""
-    (named,) = kustomization["images"]
-    assert {container["image"] for container in (*pod["initContainers"], *pod["containers"])} == {named["name"]}
-    assert [path.name for path in BASE.glob("*.yaml") if f":{named['newTag']}" in path.read_text()] == []
+def test_the_image_is_named_once() -> None:
+    """One file makes an image of the name that containers have, and each kustomization with containers includes it."""
+    [named] = yaml.safe_load((IMAGE / "kustomization.yaml").read_text())["images"]
+    users = [path for path in CLUSTER.rglob("*.yaml") if re.search(r"^ +image: userspace-cni$", path.read_text(), re.MULTILINE)]
+    assert sorted(str(path.relative_to(CLUSTER)) for path in users) == [
+        "base/daemonset.yaml",
+        "overlays/controller/deployment.yaml",
+    ]
+    for path in users:
+        including = yaml.safe_load((path.parent / "kustomization.yaml").read_text())
+        assert [(path.parent / each).resolve() for each in including["components"]] == [IMAGE]
+    assert named["name"] == "userspace-cni"
+    naming = [path for path in CLUSTER.rglob("*") if path.is_file() and f"newTag: {named['newTag']}\n" in path.read_text()]
+    assert naming == [IMAGE / "kustomization.yaml"]
 
 
 def test_the_plugin_is_installed_on_the_host(pod: dict[str, Any]) -> None:

@@ -38,10 +38,14 @@ def test_overlays() -> None:
     assert sorted(path.name for path in OVERLAYS.iterdir()) == NAMES
     for path in CLUSTER.glob("**/kustomization.yaml"):
         [found] = objects(path)
-        assert found.keys() <= {"apiVersion", "kind", "resources", "patches", "images", "configMapGenerator"}, (
+        assert found.keys() <= {"apiVersion", "kind", "resources", "patches", "components", "images", "configMapGenerator"}, (
             "kustomize warns of it"
         )
-        named = [*found.get("resources", ()), *(patch["path"] for patch in found.get("patches", ()))]
+        named = [
+            *found.get("resources", ()),
+            *found.get("components", ()),
+            *(patch["path"] for patch in found.get("patches", ())),
+        ]
         named += [name for made in found.get("configMapGenerator", ()) for name in made["files"]]
         assert [name for name in named if not (path.parent / name).exists()] == []
 
