@@ -86,3 +86,52 @@ def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatc
     wire.on_node("ip", "address", "add", "192.0.2.12/24", "dev", NIC)
     eventually(lambda: told == [1, 1])
     watch.stop()
+
+
+def test_links_that_end(wire: Wire) -> None:
+    """A link that is set down, has another name or has gone is told by its name, whether it is watched or not; others are not."""
+    ended: list[str] = []
+    began: list[int] = []
+    watch = AddressWatch(set, lambda: began.append(1), wire.node, ended=ended.append)
+    watch.start()
+    eventually(lambda: bool(began))
+    wire.on_node("ip", "link", "add", "one", "type", "veth", "peer", "name", "other")
+    wire.on_node("ip", "link", "set", "one", "up")
+    eventually(lambda: "other" in ended)  # both are made down
+    ended.clear()
+    wire.on_node("ip", "link", "set", "one", "mtu", "1400")
+    wire.on_node("ip", "address", "add", "192.0.2.12/24", "dev", "one")
+    for change, told in (
+        (("ip", "link", "set", "one", "down"), "one"),
+        (("ip", "link", "set", "one", "name", "two"), "one"),
+        (("ip", "link", "delete", "two"), "two"),
+    ):
+        wire.on_node(*change)
+        eventually(lambda: told in ended)  # noqa: B023 - called at once
+        ended.clear()
+    watch.stop()
+
+
+def test_routes_and_rules_of_ours(wire: Wire) -> None:
+    """One of ours that goes is told; those of others are not even sent."""
+    told: list[int] = []
+    watch = AddressWatch(set, lambda: told.append(1), wire.node)
+    watch.start()
+    eventually(lambda: bool(told))
+    for family, net, via in (("-4", "198.51.100.0/24", "192.0.2.1"), ("-6", "2001:db8:9::/64", "2001:db8::9")):
+        if family == "-6":
+            wire.on_node("ip", "address", "add", "2001:db8::1/64", "dev", NIC, "nodad")
+        told.clear()
+        wire.on_node("ip", family, "route", "add", net, "via", via, "proto", "148")
+        wire.on_node("ip", family, "route", "delete", net)
+        wire.on_node("ip", family, "rule", "add", "from", net, "table", "7", "priority", "77", "protocol", "148")
+        wire.on_node("ip", family, "rule", "delete", "priority", "77")
+        wire.on_node("ip", family, "route", "add", net, "via", via, "proto", "149")
+        wire.on_node("ip", family, "rule", "add", "from", net, "table", "7", "priority", "77", "protocol", "149")
+        assert told == []
+        wire.on_node("ip", family, "route", "delete", net)
+        eventually(lambda: bool(told))
+        told.clear()
+        wire.on_node("ip", family, "rule", "delete", "priority", "77")
+        eventually(lambda: bool(told))
+    watch.stop()

@@ -37,7 +37,7 @@ from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.listing import SwitchPort, describe_all
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
-from userspace_cni.attachment.steps import PortRef
+from userspace_cni.attachment.steps import NODE_OWNER, PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.host_paths import see_host_at
@@ -48,7 +48,8 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.cni import protocol
 from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.network.service import NodeNetwork
-from userspace_cni.node.local import Callbacks, LocalNode
+from userspace_cni.node.callbacks import Callbacks
+from userspace_cni.node.local import LocalNode
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.listing import Limited
@@ -110,12 +111,14 @@ class Agent:
             settings,
             environ,
             resident=True,
-            tell=Callbacks(self.metrics.observe_group, self._on_disconnect, self.metrics.count_dropped_events, self._on_pod),
+            tell=Callbacks(
+                self.metrics.observe_group, self._on_disconnect, self._on_change, self.metrics.count_dropped_events, self._on_pod
+            ),
         )
         self.devices = self._device_plugin()
         looked = self.devices.look if self.devices else lambda: None
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
-        self.network = NodeNetwork(self.node, environ, self.metrics.count_wish_failure)
+        self.network = NodeNetwork(self.node, environ, self.metrics.count_wish_failure, self.watchdog.on_link)
         self.routes = self._node_routes()
         self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns.found)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
@@ -257,6 +260,11 @@ class Agent:
 
     def _on_disconnect(self, port: str) -> None:
         self.watchdog.on_disconnect(port)
+
+    def _on_change(self, bridge: str, marks: Mapping[str, str]) -> None:
+        self.watchdog.on_change(bridge, marks)
+        if bridge or marks.get("owner") == NODE_OWNER:
+            self.network.ask()
 
     def _on_pod(self, namespace: str, name: str) -> None:
         self.waiting.on_pod(namespace, name)

@@ -2,8 +2,9 @@
 
 One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, after a new
 session with OVSDB, after a restart of ovs-vswitchd, on the tick, and on request. Dead sockets do not wait for a pass: an
-application whose connection ended, or an ovs-vswitchd that ended, may have left some that its successor needs soon. No error may
-end the thread.
+application whose connection ended, or an ovs-vswitchd that ended, may have left some that its successor needs soon. Nor does what
+others change in OVSDB or in the kernel: the attachments that it may be of are looked at by themselves, when `pace` says. No error
+may end the thread.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from userspace_cni.agent.pace import Pace
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.reconcile import Reconciliation
-from userspace_cni.attachment.steps import PortRef
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER, PortRef, is_host_end
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -33,6 +35,10 @@ WATCH_S: Final = 5.0
 CONNECT_S: Final = 2.0
 APART_S: Final = 5.0
 """Seconds between two looks that prove something gone, less when the tick is short. `gc` waits as long between its looks."""
+
+
+_Thing = tuple[str, ...]
+"""What has changed: "attachment" with container and interface, "bridge" or "port" with a name, or the node's own "mirrors"."""
 
 
 class Watchdog(Loop):
@@ -59,6 +65,7 @@ class Watchdog(Loop):
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
         self._disconnected: dict[str, tuple[float, ...]] = {}
+        self._touched: Pace[_Thing] = Pace(tick_s)
         self._changed: set[tuple[str, str]] = set()
         self._followed_again: set[tuple[str, str]] = set()
         self._actions: Counter[str] = Counter()
@@ -93,6 +100,25 @@ class Watchdog(Loop):
         with self._wake:
             self._changed.add((namespace, name))
             self._wake.notify_all()
+
+    def on_change(self, bridge: str, marks: Mapping[str, str]) -> None:
+        """Note that the bridge of that name came, went or is another, or that rows with these marks have changed. Never waits."""
+        things: list[_Thing] = [("bridge", bridge)] if bridge else []
+        if marks.get("owner") == OWNER and "container-id" in marks:  # a probe's has none
+            things.append(("attachment", marks.get("container-id", ""), marks.get("ifname", "")))
+        elif marks.get("owner") == NODE_OWNER:
+            things.append(("mirrors",))
+        self._touch(*things)
+
+    def on_link(self, name: str) -> None:
+        """Note that the link of that name, or what guards it, has gone or is down; "" for any. Never waits."""
+        if not name or is_host_end(name):
+            self._touch(("port", name))
+
+    def _touch(self, *things: _Thing) -> None:
+        with self._wake:
+            if self._touched.note(*things):
+                self._wake.notify_all()
 
     def _ended(self) -> None:
         """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends."""
@@ -131,7 +157,30 @@ class Watchdog(Loop):
         """Seconds until the next look is due."""
         now = time.monotonic()
         beat = FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S
-        return min([beat, *(looks[0] - now for looks in self._disconnected.values())])
+        touched = self._touched.seconds()
+        return min([beat, *(looks[0] - now for looks in self._disconnected.values()), *([] if touched is None else [touched])])
+
+    def _look_at_touched(self) -> None:
+        with self._wake:
+            things = self._touched.take()
+        if not things:
+            return
+        began = time.monotonic()
+        self._guarded(lambda: self._mend(things), "looking at what has changed")
+        with self._wake:
+            self._touched.took(time.monotonic() - began)
+
+    def _mend(self, things: Collection[_Thing]) -> None:
+        """Make again what is lost of the attachments that these things are of, and look once more at those that are busy."""
+        of_kind = {kind: [each[1:] for each in things if each[0] == kind] for kind in ("attachment", "bridge", "port", "mirrors")}
+        bridges, ports = ([name for (name,) in of_kind[kind]] for kind in ("bridge", "port"))
+        attachments = [(container, ifname) for container, ifname in of_kind["attachment"]]
+        if "" in ports:
+            self.ask()
+        busy = self._reconciliation.look_at_changed(attachments, ports, bridges)
+        if bridges or of_kind["mirrors"]:
+            self._node.keep_mirrors()
+        self._touch(*(("attachment", container, ifname) for container, ifname in busy))
 
     def _look_at_disconnected(self) -> None:
         now = time.monotonic()
@@ -154,6 +203,7 @@ class Watchdog(Loop):
         if self._died > self._death_seen:
             self._death_seen, self._watched = self._died, 0.0
         self._look_at_disconnected()
+        self._look_at_touched()
         self._follow_changed()
         due = now >= self._next_pass
         if self._connect():

@@ -232,8 +232,7 @@ class Reconciliation:
             self._sweep()
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
-        for each in begun:
-            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
+        self._finish_all(begun)
         self._suspected = suspected
         self._dead = self._still_dead(left)
         self._log_foreign(foreign)
@@ -310,6 +309,49 @@ class Reconciliation:
             self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
             self._dead = {**self._dead, **self._still_dead([record])}
 
+    def look_at_changed(
+        self, attachments: Collection[tuple[str, str]], ports: Collection[str], bridges: Collection[str]
+    ) -> set[tuple[str, str]]:
+        """Make again what is lost of these attachments, by container and interface, and of those with these ports or bridges.
+
+        Returns those on which another call works: they are to be looked at again. What an attachment that is being made or
+        deleted lacks is for the call that does it. Never fails.
+        """
+        try:
+            records = self._of(attachments, ports, bridges)
+        except UserspaceError as error:
+            say("warning", "what has changed is looked at later", error=error)
+            return set()
+        seen, boot_id = _see(self._node), self._node.boot_id()
+        busy: set[tuple[str, str]] = set()
+        begun: list[_Begun] = []
+
+        def mend(record: Record, lost: tuple[Step, ...]) -> None:
+            if not self._act(Finding("lost", record, lost), begun):
+                busy.add((record.container_id, record.ifname))
+
+        for record in records:
+            if is_unfinished(record, boot_id) or (record.netns and self._node.netns_is_gone(record.netns)):
+                continue
+            if lost := _select(record, lambda step: _is_lost(step, seen, self._node)):
+                self._attempt(record, lambda record=record, lost=lost: mend(record, lost), told=True)  # type: ignore[misc]
+        self._finish_all(begun)
+        return busy
+
+    def _of(self, attachments: Collection[tuple[str, str]], ports: Collection[str], bridges: Collection[str]) -> list[Record]:
+        """The records of what `look_at_changed` is told. Raises UserspaceError."""
+        marks = self._node.owned_ports(Deadline.after(CHECK_S)) if ports else {}
+        having = [marks[port] for port in ports if port in marks]
+        wanted = {*attachments, *((each.get("container-id", ""), each.get("ifname", "")) for each in having)}
+        found = [record for container, ifname in sorted(wanted) if (record := self._node.journal.read(container, ifname))]
+        if bridges:
+            found += [
+                record
+                for record in self._node.journal.records()
+                if record.port and record.port.bridge in bridges and (record.container_id, record.ifname) not in wanted
+            ]
+        return found
+
     def _still_dead(self, records: Iterable[Record]) -> Mapping[str, PortRef]:
         """The ports of those whose sockets are dead now, by key of record."""
         every = list(records)
@@ -321,7 +363,7 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: bool = False) -> None:
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], object], *, told: bool = False) -> None:
         """Act on one finding; a failure does not stop the pass. `told`: the pod is told of it."""
         with bound(self._node.log_level), about(left.subject):
             try:
@@ -332,12 +374,14 @@ class Reconciliation:
                     self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
                 say("warning", "an attachment could not be put right now", error=error)
 
-    def _act(self, found: Finding, begun: list[_Begun]) -> None:
-        """Put one finding right, if its record is still the one that was found."""
+    def _act(self, found: Finding, begun: list[_Begun]) -> bool:
+        """Put one finding right, if its record is still the one that was found; False while another call works on it."""
         record, recorded = found.record, found.problem != "record-lost"
         with try_turn(record.container_id, record.ifname, self._node) as turn:
-            if turn is None or turn.read() != (record if recorded else None):
-                return
+            if turn is None:
+                return False
+            if turn.read() != (record if recorded else None):
+                return True
             if found.problem == "namespace-gone":
                 self._undo_mounts(found, turn)
             elif found.problem == "lost":
@@ -346,6 +390,7 @@ class Reconciliation:
                 say("info", "removing what an attachment left", why=found.problem, state=record.state, netns=record.netns)
                 if not turn.remove(record, Deadline.after(cleanup.TURN_S)):
                     self._report(f"removed-{found.problem}")
+        return True
 
     def _remove_probe(self, probe: DeadProbe) -> None:
         """Remove what the probe left, unless another process does."""
@@ -363,6 +408,10 @@ class Reconciliation:
         rests = turn.begin(found.record, first, Deadline.after(cleanup.TURN_S))
         self._report_again(first)
         return _Begun(found.record, first, rests, [step for step in found.steps if step.from_switch])
+
+    def _finish_all(self, begun: Iterable[_Begun]) -> None:
+        for each in begun:
+            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
 
     def _finish(self, begun: _Begun) -> None:
         """Await what was begun, and apply the later steps. Does nothing if a DEL came in between: it has removed everything."""

@@ -118,12 +118,27 @@ def differences(link: str, chain: Chain | None) -> Iterator[tuple[str, Value, Va
         yield "rules", 0, chain.rules
 
 
-def _table(kernel: Connection, table: str) -> Table | None:
-    return next((nftables.table(payload) for _, payload in _asked(kernel, nftables.get_table(table))), None)
+@dataclass(frozen=True)
+class TableLook:
+    """What a table has. `table` is None where there is none, and then there are no `chains`, by name."""
+
+    table: Table | None
+    chains: Mapping[str, Chain]
 
 
-def _chains(kernel: Connection) -> list[Chain]:
-    return [nftables.chain(payload) for _, payload in _asked(kernel, nftables.get_chains())]
+def look_at(kernel: Connection, name: str, family: int) -> TableLook:
+    """The table of that name and family. Raises OSError."""
+    found = _table(kernel, name, family)
+    chains = _chains(kernel, family) if found else []
+    return TableLook(found, {each.name: each for each in chains if each.table == name})
+
+
+def _table(kernel: Connection, table: str, family: int = nftables.NETDEV) -> Table | None:
+    return next((nftables.table(payload) for _, payload in _asked(kernel, nftables.get_table(table, family))), None)
+
+
+def _chains(kernel: Connection, family: int = nftables.NETDEV) -> list[Chain]:
+    return [nftables.chain(payload) for _, payload in _asked(kernel, nftables.get_chains(family))]
 
 
 def _asked(kernel: Connection, message: Message) -> list[tuple[int, bytes]]:

@@ -32,7 +32,7 @@ class Listener(ABC):
     """
 
     def __init__(self, name: str, purpose: str, meanwhile: str) -> None:
-        self._purpose = purpose
+        self.purpose = purpose
         self._meanwhile = meanwhile
         self._ending = threading.Event()
         self._end, self._wake = os.pipe2(os.O_CLOEXEC)
@@ -40,7 +40,7 @@ class Listener(ABC):
 
     def start(self) -> None:
         """Start the thread. Raises Unavailable."""
-        start(self._thread, self._purpose)
+        start(self._thread, self.purpose)
 
     def stop(self) -> None:
         """End the thread, and wait for it. It may not have been started."""

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.steps import AddressMove
+from userspace_cni.attachment.steps import AddressMove, NodeBridge, NodeLink, Step, UplinkPort
 from userspace_cni.attachment.wishes import Standing, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
 from userspace_cni.host.address_watch import AddressWatch
+from userspace_cni.host.listening import Listener
+from userspace_cni.host.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns
 from userspace_cni.network.keeper import Keeper
 from userspace_cni.network.sources import Sources
@@ -32,12 +34,15 @@ _CHASSIS_S: Final = 5.0
 
 
 class NodeNetwork:
-    """What the agent does for the node's own network. `failed` is called with the kind of each wish that has got a new problem.
+    """What the agent does for the node's own network. `failed` is called with the kind of each wish that has got a new problem,
+    `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any.
 
     After `start` its methods may be called from any thread.
     """
 
-    def __init__(self, node: LocalNode, environ: Mapping[str, str], failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, node: LocalNode, environ: Mapping[str, str], failed: Callable[[str], None], ended: Callable[[str], None]
+    ) -> None:
         self._node = node
         self._failed = failed
         self._sources = Sources(node, environ, self._others(), self._addresses)
@@ -53,14 +58,19 @@ class NodeNetwork:
         self._withdrawal: Withdrawal | None = None
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
-        self._watch = AddressWatch(self._watched, self.ask, node.settings.switch_netns, node.root)
+        place = node.settings.switch_netns, node.root
+        self._watches: tuple[Listener, ...] = (
+            AddressWatch(self._watched, self.ask, *place, ended),
+            TableWatch(node.journal.identity, self.ask, ended, *place),
+        )
         self.concerns = Concerns(node, lambda: self._sources.gateways)
 
     def start(self) -> None:
         """Go on from the records, and keep what is wished from now on. Raises UserspaceError."""
         self._node.vswitchd()  # makes the node's `ports`, before two threads could each make them
         self._keeper.start()
-        self._watch.start()
+        for watch in self._watches:
+            watch.start()
         self.concerns.start()
         settings = self._node.settings
         if not self._node.has_account():
@@ -112,7 +122,8 @@ class NodeNetwork:
     def stop(self) -> None:
         """Change nothing any more; what is there stays."""
         self._keeper.stop()
-        self._watch.stop()
+        for watch in self._watches:
+            watch.stop()
         for each in (self.concerns, self._objects, self._report, self._withdrawal):
             if each:
                 each.stop()
@@ -150,8 +161,7 @@ class NodeNetwork:
             found.append(f"keeping the node's network has not come to an end for {PURSUIT_S:.0f} s")
         if not self.concerns.alive:
             found.append("the thread that looks at what gateways need is dead")
-        if not self._watch.alive:
-            found.append("the thread that notices changes of addresses is dead")
+        found += [f"the thread that is for {watch.purpose} is dead" for watch in self._watches if not watch.alive]
         if self._objects and not self._objects.alive:
             found.append("a thread that follows objects of the API is dead")
         if self._report and not self._report.alive:
@@ -168,9 +178,8 @@ class NodeNetwork:
         }
 
     def _watched(self) -> frozenset[str]:
-        """The links at which others may change what has moved."""
-        moves = (step for each in self.standings for step in each.steps if isinstance(step, AddressMove))
-        return frozenset(name for move in moves for name in (move.nic, move.bridge))
+        """The links at which others may change what the node is to have."""
+        return frozenset(name for each in self.standings for step in each.steps for name in _links(step))
 
     @property
     def _reads_annotations(self) -> bool:
@@ -217,6 +226,15 @@ class NodeNetwork:
         if self._report:
             self._report.told(standings)
             self._report.told_subnets(self._node.subnets.uses())
+
+
+def _links(step: Step) -> tuple[str, ...]:
+    """The links that a step needs as it has made or found them."""
+    if isinstance(step, AddressMove):
+        return step.nic, step.bridge
+    if isinstance(step, UplinkPort):
+        return tuple(str(each["name"]) for each in step.interfaces)
+    return (step.name,) if isinstance(step, (NodeBridge, NodeLink)) else ()
 
 
 def described(standing: Standing) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ from userspace_cni.cni.links import opened_as
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import boot, netns
+from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.drivers import MAKERS
 
 if TYPE_CHECKING:
@@ -49,17 +50,6 @@ _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _SOURCES_S: Final = 5.0
 _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """Called with the number of ports of each transaction, with the name of a port whose application has disconnected, with the
-    number of notices that no pod was told, and with namespace and name of a pod that has changed; none of them may wait."""
-
-    group: Callable[[int], None] = lambda _: None
-    disconnect: Callable[[str], None] = lambda _: None
-    untold: Callable[[int], None] = lambda _: None
-    pod: Callable[[str, str], None] = lambda *_: None
 
 
 class LocalNode:
@@ -129,7 +119,12 @@ class LocalNode:
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
-        client = Client(ovsdb, resident=self.resident, on_group=self._callbacks.group, on_disconnect=self._callbacks.disconnect)
+        client = Client(
+            ovsdb,
+            resident=self.resident,
+            on_group=self._callbacks.group,
+            listeners=self._callbacks.listeners() if self.resident else None,
+        )
         rundir = self.root.path(self.settings.ovs_rundir)
         return PortDriver(
             client,

@@ -9,6 +9,7 @@ import pytest
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.watchdog import LOOKS_S, Watchdog
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER
 
 
 def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +24,37 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
     finally:
         watchdog.stop()
     assert set(looked) == {"port-1"}
+
+
+def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of pods by their marks, bridges and links by name, with the node's mirrors; other programs' are not looked at. What is
+    busy is looked at again."""
+    looked: list[tuple[object, ...]] = []
+    kept: list[str] = []
+    world = World(tmp_path, resident=True)
+    watchdog = Watchdog(world, lambda _: None, lambda: None, 10_000.0)
+
+    def look(*things: object) -> set[tuple[str, str]]:
+        looked.append(things)
+        return {("c0ffee", "net1")} if len(looked) == 1 else set()
+
+    monkeypatch.setattr(watchdog._reconciliation, "look_at_changed", look)
+    monkeypatch.setattr(world, "keep_mirrors", lambda: kept.append("mirrors"))
+    watchdog.start()
+    try:
+        wait_until(lambda: watchdog._passes == 1, what="the first pass")
+        kept.clear()
+        watchdog.on_change("", {"owner": "another"})
+        watchdog.on_link("cali1234567890a")
+        watchdog.on_change("", {"owner": OWNER, "container-id": "c0ffee", "ifname": "net1"})
+        watchdog.on_change("br0", {})
+        watchdog.on_link("uc0123456789ab")
+        wait_until(lambda: len(looked) == 2, what="both looks")
+        watchdog.on_change("", {"owner": NODE_OWNER})
+        wait_until(lambda: len(kept) == 2, what="the mirrors")
+        assert watchdog._passes == 1
+        watchdog.on_link("")
+        wait_until(lambda: watchdog._passes == 2, what="a pass after lost notices")
+    finally:
+        watchdog.stop()
+    assert looked[:2] == [([("c0ffee", "net1")], ["uc0123456789ab"], ["br0"]), ([("c0ffee", "net1")], [], [])]

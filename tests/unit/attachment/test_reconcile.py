@@ -393,6 +393,38 @@ def test_a_dead_socket_that_stays_is_named(agent: Agent) -> None:
     assert not agent.reconciliation.dead_sockets
 
 
+def test_what_has_changed_is_looked_at_alone(agent: Agent) -> None:
+    """By attachment, port or bridge, and only what is lost is made again; what another call works on is named, and what is being
+    deleted, or has no namespace any more, is left alone."""
+    this, port = (CONTAINER, agent.record.ifname), agent.port
+
+    def look(*things: object) -> set[tuple[str, str]]:
+        agent.world.closed = {port.name}
+        agent.actions.clear()
+        return agent.reconciliation.look_at_changed(*things)  # type: ignore[arg-type]
+
+    for things in (([this], [], []), ([], [port.name], []), ([], [], [port.bridge]), ([this], [port.name], [port.bridge])):
+        assert look(*things) == set()
+        assert (agent.actions, agent.world.closed) == (["again-port"], set())
+    assert agent.reconciliation.look_at_changed([this], [], []) == set()
+    assert agent.actions == ["again-port"]
+    for things in (([(CONTAINER, "another")], [], []), ([], ["another"], []), ([], [], ["another"])):
+        assert look(*things) == set()
+        assert agent.actions == []
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+        assert look([this], [], []) == {this}
+    agent.world.unreachable = Unavailable("away")
+    assert look([], [port.name], []) == set()
+    agent.world.unreachable = None
+    agent.world.gone = {NETNS}
+    assert look([this], [], []) == set()
+    agent.world.gone = set()
+    agent.rewrite(state="deleting")
+    assert look([this], [], []) == set()
+    assert agent.actions == []
+    assert agent.world.closed
+
+
 def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
     """The mounts of a gone sandbox whose pod may exist are undone after two looks, once; its lost things are not made again."""
     agent.rewrite(pod_uid="uid")

@@ -5,7 +5,7 @@ from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, Pod
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
-from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end
+from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end, is_host_end
 from userspace_cni.attachment.steps.node_network import (
     NODE_OWNER,
     AddressMove,
@@ -83,6 +83,7 @@ __all__ = [
     "first_of",
     "host_alias",
     "host_end",
+    "is_host_end",
     "node_marks",
     "owner_marks",
     "port_name",

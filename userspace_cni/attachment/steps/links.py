@@ -16,11 +16,18 @@ from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.stages import Stage
 
 _WHOSE_MAX: Final = 160
+_HOST_END: Final = "uc"
+_DIGITS: Final = 12
 
 
 def host_end(container_id: str, ifname: str) -> str:
     """Name of the host end of an attachment, and of its port: OVS finds a kernel port by its link's name of 15 bytes at most."""
-    return "uc" + hashlib.sha256(f"{container_id}@{ifname}".encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return _HOST_END + hashlib.sha256(f"{container_id}@{ifname}".encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+
+def is_host_end(name: str) -> bool:
+    """Whether a link may be the host end of an attachment, by its name."""
+    return len(name) == len(_HOST_END) + _DIGITS and name.startswith(_HOST_END)
 
 
 def host_alias(store: str, container_id: str, ifname: str) -> str:

@@ -15,6 +15,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 
 if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.changes import Listeners
     from userspace_cni.dataplane.ovsdb.session import Clause, Session
 
 T = TypeVar("T")
@@ -26,9 +27,8 @@ _CLOSING_S: Final = 0.05
 class Client:
     """`remote`: the database, `unix:PATH` or `tcp:HOST:PORT`. Safe to use from several threads.
 
-    `resident`, for a process that lives long: keep a replica of all rows and read from it. Two callbacks, which must not wait:
-    `on_group` gets the number of callers' ports in each transaction; `on_disconnect`, of a resident client, the name of each
-    vhost-user interface whose peer has gone.
+    `resident`, for a process that lives long: keep a replica of all rows, read from it, and tell `listeners`. `on_group` gets the
+    number of callers' ports in each transaction, and must not wait.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Client:
         *,
         resident: bool = False,
         on_group: Callable[[int], None] = lambda _: None,
-        on_disconnect: Callable[[str], None] = lambda _: None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.remote = remote
         self.resident = resident
         self._on_group = on_group
-        self._on_disconnect = on_disconnect
+        self._listeners = listeners
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._sessions = 0
@@ -158,6 +158,7 @@ class Client:
             self._lock.release()
 
     def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session:
+        from userspace_cni.dataplane.ovsdb.changes import UNTOLD
         from userspace_cni.dataplane.ovsdb.session import Session
 
         try:
@@ -167,7 +168,7 @@ class Client:
                 deadline,
                 everything=self.resident,
                 on_group=self._on_group,
-                on_disconnect=self._on_disconnect,
+                listeners=self._listeners or UNTOLD,
             )
         except Unavailable as error:
             self._reason = error.message

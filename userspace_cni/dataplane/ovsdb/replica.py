@@ -17,6 +17,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import ovs.db.data
@@ -29,6 +30,7 @@ from ovsdbapp.backend.ovs_idl import connection
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.dataplane.json_parser import Parser
+from userspace_cni.dataplane.ovsdb.changes import UNTOLD, Listeners, changes
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
 
 T = TypeVar("T")
@@ -190,22 +192,23 @@ class Watch(Generic[T]):
 class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     """The IDL of one connection. Use it with the connection's lock, but `lost`, `dpdk`, `datapaths`, `marks` and `bridge_marks`.
 
-    `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then `on_disconnect`
-    gets the name of each vhost-user interface whose peer has gone. It is called with the lock, and must not wait.
+    `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then `listeners` are
+    told.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
     `internal`: the names of the interfaces that are links of the node itself.
     `shown`: caches the KnownPort by name, until a row of that name changes. `listed`: caches the list of all, until any row
     changes.
     """
 
-    def __init__(self, remote: str, *, everything: bool, on_disconnect: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, remote: str, *, everything: bool, listeners: Listeners = UNTOLD) -> None:
         super().__init__(remote, _schema(everything), leader_only=False)
         reconnect = self._session.reconnect
         reconnect.set_max_tries(0)  # after the first one
         if everything:
             reconnect.set_probe_interval(int(PROBE_SECONDS * 1000))  # ovs.jsonrpc sets none on a unix socket
         self.everything = everything
-        self._on_disconnect = on_disconnect
+        self._listeners = listeners
+        self._loaded = False
         self._peer_signs: dict[str, frozenset[str]] = {}
         self.lost = ""
         self.dpdk = False
@@ -232,6 +235,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         except _BAD_MESSAGE as error:
             changed = True
             self.lose(f"it does not speak OVSDB: {error!r}")
+        self._loaded = self.state == self.IDL_S_MONITORING
         return changed
 
     def lose(self, reason: str) -> None:
@@ -264,9 +268,13 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
                 "is ovsdb-server running? is setting ovsdb right?",
             )
 
-    def notify(self, event: str, row: Any, updates: Any = None) -> None:  # noqa: ARG002 - the interface
+    def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Update the dictionaries. The IDL calls it for each changed row, after it has applied the server's whole message."""
         table = row._table.name  # noqa: SLF001
+        if self.everything and self._loaded:
+            changed = () if updates is None else updates._data.keys()  # noqa: SLF001
+            for change in changes(table, event, partial(value_of, row), changed, partial(value_of, updates)):
+                self._listeners.change(*change)
         if table == "Open_vSwitch":
             self._root = row
             self.dpdk = value_of(row, "dpdk_initialized")
@@ -304,14 +312,14 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             watch.look()
 
     def _check_peer(self, name: str, row: Any) -> None:
-        """Call `on_disconnect` when a sign of the peer has gone; ovs-vswitchd 3.1 may change the other one late, or never."""
+        """Tell when a sign of the peer has gone; ovs-vswitchd 3.1 may change the other one late, or never."""
         shown = set() if row is None else {*value_of(row, "link_state"), value_of(row, "status").get("status", "")}
         signs = frozenset(shown & {"up", "connected"})
         before = self._peer_signs.pop(name, frozenset())
         if signs:
             self._peer_signs[name] = signs
         if before - signs:
-            self._on_disconnect(name)
+            self._listeners.disconnect(name)
 
     def names(self, table: str) -> Mapping[str, Any]:
         """The replicated rows of Bridge, Port or Interface by name."""

@@ -29,6 +29,7 @@ from ovsdbapp.backend.ovs_idl import connection
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.threads import start
+from userspace_cni.dataplane.ovsdb.changes import UNTOLD, Listeners
 from userspace_cni.dataplane.ovsdb.groups import Command, Commit, Member, Refused, distinct
 from userspace_cni.dataplane.ovsdb.replica import (
     CLOSED,
@@ -54,8 +55,8 @@ class Session(backend.Backend):  # type: ignore[misc]
     """An open connection with its replica. Safe to use from several threads.
 
     `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
-    that lives long. Two callbacks run on the connection's thread: `on_group` gets the number of callers' ports in each
-    transaction, and `on_disconnect`, with `everything`, the name of each vhost-user interface whose peer has gone.
+    that lives long; then `listeners` are told. `on_group` gets the number of callers' ports in each transaction, on the
+    connection's thread.
     """
 
     ovsdb_connection: Any = None  # of this object; the base class has one for the whole process
@@ -69,10 +70,10 @@ class Session(backend.Backend):  # type: ignore[misc]
         *,
         everything: bool = False,
         on_group: Callable[[int], None] = lambda _: None,
-        on_disconnect: Callable[[str], None] = lambda _: None,
+        listeners: Listeners = UNTOLD,
     ) -> None:
         self.remote = remote
-        self._replica = Replica(remote, everything=everything, on_disconnect=on_disconnect)
+        self._replica = Replica(remote, everything=everything, listeners=listeners)
         try:
             self._link = Connection(self._replica, on_group)
         except OSError as error:  # it makes a pipe

@@ -6,6 +6,7 @@ none. One that the kernel refuses does not stop those after it, but in a batch o
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
 import os
@@ -52,6 +53,9 @@ _AT_ONCE: Final = 1 << 16
 _TRIES: Final = 5
 _RCVBUF_FORCE: Final = 33
 """SO_RCVBUFFORCE: more than the limit for all sockets."""
+_ATTACH_FILTER: Final = 26
+_INSTRUCTION: Final = 8
+"""SO_ATTACH_FILTER, and the bytes of one struct sock_filter."""
 _NETNS_COOKIE: Final = 71
 """SO_NETNS_COOKIE, since Linux 5.14."""
 _TRUNCATED: Final = int(socket.MSG_TRUNC)
@@ -84,11 +88,12 @@ class Answer:
 class Connection:
     """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError.
 
-    `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone. `most`: how many
-    replies to one message are taken, 0 for any number; E2BIG for more.
+    `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone. `chosen`: a program of
+    classic BPF that says which of them it sends. `most`: how many replies
+    to one message are taken, 0 for any number; E2BIG for more.
     """
 
-    def __init__(self, protocol: int, groups: int = 0, most: int = 0) -> None:
+    def __init__(self, protocol: int, groups: int = 0, most: int = 0, chosen: bytes = b"") -> None:
         self._most = most
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         try:
@@ -99,6 +104,10 @@ class Connection:
             if groups:
                 with suppress(OSError):  # without CAP_NET_ADMIN in the first user namespace the usual one has to do
                     self._socket.setsockopt(socket.SOL_SOCKET, _RCVBUF_FORCE, _NOTICES)
+            if chosen:
+                program = ctypes.create_string_buffer(chosen, len(chosen))
+                fprog = struct.pack("HP", len(chosen) // _INSTRUCTION, ctypes.addressof(program))
+                self._socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, fprog)
             self._socket.bind((0, groups))
         except BaseException:
             self._socket.close()
@@ -150,6 +159,17 @@ class Connection:
     def noticed(self) -> list[tuple[int, bytes]]:
         """Wait for notices; type and payload of each. ENOBUFS: some were lost."""
         return [(kind, payload) for _, kind, _, payload in _messages(self._received())]
+
+    def drain(self) -> None:
+        """Throw away the notices that wait, where it matters only that there were some. Never waits."""
+        while True:
+            try:
+                self._socket.recv(_AT_ONCE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
 
     def send(self, *messages: Message) -> None:
         """Send the messages; raise the first refusal, an OSError with errno and the kernel's own text."""

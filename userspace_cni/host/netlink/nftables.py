@@ -15,12 +15,16 @@ from userspace_cni.host.netlink.codec import CREATE, DUMP, Message, as_text, att
 
 _NFTABLES: Final = 10
 _BATCH_BEGIN, _BATCH_END, _BATCH_GENERATION = 0x10, 0x11, 1
-_NETDEV = 5
+INET: Final = 1
+NETDEV: Final = 5
+"""Families of tables, NFPROTO_*."""
 _HEADER: Final = struct.Struct("!BBH")
 
 _NEW_TABLE, _GET_TABLE, _DELETE_TABLE = 0, 1, 2
 _NEW_CHAIN, _GET_CHAIN, _DELETE_CHAIN = 3, 4, 5
 _DELETE_RULE, _GET_GENERATION = 8, 16
+NEW_GENERATION: Final = _NFTABLES << 8 | 15
+"""Type of the notice that ends those of each transaction."""
 
 _TABLE_NAME, _TABLE_FLAGS, _TABLE_USE = 1, 2, 3
 _DORMANT = 1
@@ -103,9 +107,9 @@ def generation(payload: bytes) -> int:
     return _be32(attributes(payload[_HEADER.size :]).get(_GENERATION))
 
 
-def get_table(table: str) -> Message:
+def get_table(table: str, family: int = NETDEV) -> Message:
     """Ask for one table, ENOENT when there is none; `table` reads the reply."""
-    return _message(_GET_TABLE, 0, text(_TABLE_NAME, table))
+    return _message(_GET_TABLE, 0, text(_TABLE_NAME, table), family=family)
 
 
 def table(payload: bytes) -> Table:
@@ -114,9 +118,9 @@ def table(payload: bytes) -> Table:
     return Table(bool(_be32(found.get(_TABLE_FLAGS)) & _DORMANT), _be32(found.get(_TABLE_USE)))
 
 
-def get_chains() -> Message:
-    """List the chains of all tables; `chain` reads each reply."""
-    return _message(_GET_CHAIN, DUMP)
+def get_chains(family: int = NETDEV) -> Message:
+    """List the chains of all tables of the family; `chain` reads each reply."""
+    return _message(_GET_CHAIN, DUMP, family=family)
 
 
 def chain(payload: bytes) -> Chain:
@@ -141,8 +145,8 @@ def _devices(hook: dict[int, bytes]) -> Iterator[str]:
         yield as_text(hook[_HOOK_DEVICE])
 
 
-def _message(kind: int, flags: int, *body: bytes) -> Message:
-    return Message(_NFTABLES << 8 | kind, flags, _HEADER.pack(_NETDEV, 0, 0) + b"".join(body))
+def _message(kind: int, flags: int, *body: bytes, family: int = NETDEV) -> Message:
+    return Message(_NFTABLES << 8 | kind, flags, _HEADER.pack(family, 0, 0) + b"".join(body))
 
 
 def _be32(value: bytes | None) -> int:

@@ -1,0 +1,61 @@
+"""When what has changed is looked at: soon, together with what changes at the same time, and less often what goes on changing.
+
+So a storm of changes costs a bounded part of a processor, and two programs that each put a thing right their own way do not run
+after each other. Must not look at anything itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+SETTLE_S: Final = 0.2
+"""From a change to the look: what one command changes comes in several messages."""
+FIRST_S: Final = 1.0
+"""Between the first two looks at one thing. Doubles while it changes again within twice the last pause."""
+REST: Final = 4
+"""After a look, the part of its time that nothing is looked at: so looks take a fifth of a processor at most."""
+
+
+class Pace(Generic[T]):
+    """What is to be looked at. `most_s`: the longest pause between two looks at one thing that goes on changing. Needs a lock."""
+
+    def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_s = most_s
+        self._clock = clock
+        self._due: dict[T, float] = {}
+        self._looked: dict[T, tuple[float, float]] = {}
+        self._rest_until = 0.0
+
+    def note(self, *things: T) -> bool:
+        """These have changed; whether the next look is earlier for that than it was."""
+        now, before = self._clock(), self.seconds()
+        for each in things:
+            at, pause_s = self._looked.get(each, (0.0, 0.0))
+            self._due.setdefault(each, max(now + SETTLE_S, at + pause_s))
+        after = self.seconds()
+        return after is not None and (before is None or after < before)
+
+    def seconds(self) -> float | None:
+        """Until the next look; None when nothing is to be looked at."""
+        return max(0.0, self._rest_until - self._clock(), min(self._due.values()) - self._clock()) if self._due else None
+
+    def take(self) -> frozenset[T]:
+        """What is to be looked at now."""
+        now = self._clock()
+        if now < self._rest_until:
+            return frozenset()
+        taken = frozenset(each for each, due in self._due.items() if due <= now)
+        self._due = {each: due for each, due in self._due.items() if each not in taken}
+        self._looked = {each: (at, pause_s) for each, (at, pause_s) in self._looked.items() if now - at <= 2 * pause_s}
+        for each in taken:
+            _, pause_s = self._looked.get(each, (0.0, 0.0))
+            self._looked[each] = now, min(self._most_s, max(FIRST_S, 2 * pause_s))
+        return taken
+
+    def took(self, seconds: float) -> None:
+        """The look at what was taken has taken so long."""
+        self._rest_until = self._clock() + REST * seconds

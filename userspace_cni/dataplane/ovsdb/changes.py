@@ -1,0 +1,59 @@
+"""Which changes of rows may mean that something is lost which an attachment or the node needs. Pure: rows come as values.
+
+New rows lose nothing, but for a bridge, which may be one that is awaited. What ovs-vswitchd tells of an interface is no change,
+unless it says that it could not open it. Whether anything is lost is for a look at the attachment: our own transactions are told
+here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ovs.db.idl import ROW_CREATE, ROW_DELETE, ROW_UPDATE
+
+_SHARED: Final = frozenset({"ports", "mirrors"})
+"""Columns of Bridge that change with each port, whose own rows are told."""
+_TOLD: Final = frozenset({"link_state", "status", "mtu", "ofport", "error"})
+"""Columns of Interface that ovs-vswitchd writes."""
+_OF_PORTS: Final = ("Port", "Interface", "QoS", "Queue", "Mirror")
+_MARKS: Final = "external_ids"
+
+Value = Callable[[str], Any]
+"""Gives the value of a column by its name."""
+
+Change = tuple[str, Mapping[str, str]]
+"""The name of a bridge that came, went or is another, "" for none; or the external_ids of a row of a port, {} for none."""
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told by a session that replicates all rows, on its thread and with its lock: neither may wait.
+
+    `disconnect` gets the name of each vhost-user interface whose peer has gone, `change` each Change.
+    """
+
+    disconnect: Callable[[str], None] = lambda _: None
+    change: Callable[[str, Mapping[str, str]], None] = lambda *_: None
+
+
+UNTOLD: Final = Listeners()
+
+
+def changes(table: str, event: str, value: Value, changed: Collection[str], former: Value) -> Iterator[Change]:
+    """What a notice of the IDL says. `value` gives a column of the row, `former` one of those that `changed` as it was."""
+    if table == "Bridge":
+        if event != ROW_UPDATE or not _SHARED.issuperset(changed):
+            yield value("name"), {}
+    elif table in _OF_PORTS and event != ROW_CREATE and (event == ROW_DELETE or _matters(table, value, changed)):
+        for marks in (value(_MARKS), former(_MARKS) if _MARKS in changed else None):
+            if marks:
+                yield "", marks
+
+
+def _matters(table: str, value: Value, changed: Collection[str]) -> bool:
+    """Whether an update says more than that ovs-vswitchd has opened the interface, or what its peer does."""
+    if table != "Interface" or not _TOLD.issuperset(changed):
+        return True
+    return not {"ofport", "error"}.isdisjoint(changed) and (bool(value("error")) or value("ofport") == [-1])
