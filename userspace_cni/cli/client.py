@@ -11,12 +11,14 @@ import re
 import socket
 from typing import Any, Final
 
+from userspace_cni.agent.listener import peer_of
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.cli import node_load
 from userspace_cni.cni import protocol
 
-LOOK_S: Final = 2.0
-"""Seconds for a question to the agent."""
+LOOK_S: Final = 3.0
+"""Seconds for a question to the agent, on a node that is not busy."""
 RECONCILE_S: Final = 60.0
 ROUTES_OFF: Final = "routes in pods are off"
 """The agent's word where its setting says so."""
@@ -34,12 +36,23 @@ class DeadAgent(Unavailable):
     """The socket is there, and no process listens on it: the agent was killed, and has not been started again."""
 
 
+class SlowAgent(Unavailable):
+    """The agent lives, and has not answered in time. `busy`: the node is, so that it says nothing about the agent."""
+
+    def __init__(self, message: str, details: str, *, busy: bool) -> None:
+        super().__init__(message, details)
+        self.busy = busy
+
+
 class RoutesOff(Unavailable):
     """The agent answers, and does not keep routes in pods: its setting says so."""
 
 
 class Client:
-    """The agent at the socket `path`. Every method raises NoAgent, DeadAgent, or Unavailable for one that answers too late."""
+    """The agent at the socket `path`. Every method raises NoAgent, DeadAgent, SlowAgent, or Unavailable for another failure.
+
+    On a busy node each waits longer.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -92,11 +105,14 @@ class Client:
 
     def _ask(self, method: str, target: str, seconds: float) -> protocol.Reply:
         what = f"asking the agent at {self.path} for {target}"
+        seconds = node_load.look().patience(seconds)
         deadline = Deadline.after(seconds)
+        pid = 0
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
                 peer.settimeout(seconds)
                 peer.connect(self.path)
+                pid = peer_of(peer)[0]
                 peer.sendall(protocol.request_bytes(target, {}, method=method))
                 return protocol.read_reply(_answer_of(peer, deadline))
         except FileNotFoundError as error:
@@ -106,9 +122,18 @@ class Client:
         except ConnectionRefusedError as error:
             raise DeadAgent(f"{what}: no process listens there", "the agent died, and has not been started again") from error
         except (TimeoutError, BlockingIOError) as error:
-            raise Unavailable(f"{what}: no answer within {seconds:g} s", "see the agent's log") from error
+            raise _slow(what, seconds, pid) from error
         except OSError as error:
             raise Unavailable(f"{what}: {error.strerror or error}", "only root and the agent's own user may ask it") from error
+
+
+def _slow(what: str, seconds: float, pid: int) -> SlowAgent:
+    """The error for an agent that took the connection, and has not answered. `pid`: 0 where that is not known."""
+    load, who = node_load.look(), f"process {pid}, " if pid else ""
+    message = f"{what}: it lives ({who}which holds the socket), and no answer came within {seconds:.0f} s"
+    if load.is_busy:
+        return SlowAgent(message, f"{load}; ask again", busy=True)
+    return SlowAgent(message, "the node is not busy: see the agent's log", busy=False)
 
 
 def _answer_of(peer: socket.socket, deadline: Deadline) -> bytes:

@@ -23,6 +23,7 @@ from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, Us
 from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.log import bound
 from userspace_cni.base.settings import Settings, load
+from userspace_cni.cli import node_load
 from userspace_cni.cli.client import Client
 from userspace_cni.cli.view import note, plain
 
@@ -42,7 +43,18 @@ _NET_ADMIN: Final = 12
 APART_S: Final = 5.0
 """Seconds between the two looks after which a whole attachment may be removed."""
 SWITCH_S: Final = 3.0
-"""Seconds for connecting to OVSDB."""
+"""Seconds for connecting to OVSDB, on a node that is not busy."""
+
+
+def patient(seconds: float) -> Deadline:
+    """The deadline for what takes so long at most on a node that is not busy."""
+    return Deadline.after(node_load.look().patience(seconds))
+
+
+def look_at_silence() -> str:
+    """What to look at where ovs-vswitchd lives and is silent."""
+    load = node_load.look()
+    return f"{load}; ask again" if load.is_busy else "see its log"
 
 
 class Refused(Exception):
@@ -136,7 +148,7 @@ class Site:
     def switch_problem(self) -> UserspaceError | None:
         """Why the switch cannot be asked, None when it can."""
         try:
-            self.node.ports.connect(Deadline.after(SWITCH_S))
+            self.node.ports.connect(patient(SWITCH_S))
         except UserspaceError as error:
             return error
         return None
@@ -158,7 +170,7 @@ class Site:
         if liveness.state in NOT_SERVING:
             note(
                 f"ovs-vswitchd is {liveness.state}: {liveness.reason}; what it said of links and applications is left out; "
-                + ("see its log, and restart it" if liveness.state == "dead" else "see its log")
+                + ("see its log, and restart it" if liveness.state == "dead" else look_at_silence())
             )
         return liveness.state
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.cli import client
-from userspace_cni.cli.client import Client, NoAgent
+from userspace_cni.cli import client, node_load
+from userspace_cni.cli.client import Client, NoAgent, SlowAgent
+from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cni import protocol
 
 
 @contextmanager
-def answering(path: Path, answer: bytes | None, *, cut: bool = False) -> Iterator[list[bytes]]:
+def answering(path: Path, answer: bytes | None, *, cut: bool = False, late_s: float = 0.0) -> Iterator[list[bytes]]:
     """A server that gives this answer to every request and, as the agent, waits for the peer to close; `cut`: it closes itself.
 
-    None: it takes the request and says nothing.
+    None: it takes the request and says nothing. `late_s`: it answers so much later.
     """
     heard: list[bytes] = []
     ended = threading.Event()
@@ -41,9 +43,10 @@ def answering(path: Path, answer: bytes | None, *, cut: bool = False) -> Iterato
                     if answer is None:
                         ended.wait(30)
                     else:
-                        peer.sendall(answer)
-                        peer.settimeout(0 if cut else 5)
-                        with suppress(BlockingIOError):
+                        ended.wait(late_s)
+                        with suppress(BlockingIOError, BrokenPipeError):
+                            peer.sendall(answer)
+                            peer.settimeout(0 if cut else 5)
                             peer.recv(1)
 
         thread = threading.Thread(target=serve)
@@ -141,8 +144,52 @@ def test_half_an_answer(tmp_path: Path, answer: bytes) -> None:
         Client(str(tmp_path / "s")).problems("healthz")
 
 
-def test_an_agent_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hanging agent is given up when its time is over."""
+@pytest.mark.parametrize(
+    ("load", "busy", "said"),
+    [
+        (NodeLoad(0.3, 2), False, "within 0 s; the node is not busy: see the agent's log"),
+        (NodeLoad(50, 2), True, "within 1 s; the node is busy: 50 processes for 2 CPUs; ask again"),
+    ],
+)
+def test_an_agent_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: NodeLoad, busy: bool, said: str
+) -> None:
+    """A living agent that is late is given up when its time is over, which a busy node makes longer; its process is named."""
     monkeypatch.setattr(client, "LOOK_S", 0.1)
-    with answering(tmp_path / "s", None), pytest.raises(Unavailable, match="no answer within"):
+    monkeypatch.setattr(node_load, "look", lambda: load)
+    with answering(tmp_path / "s", None), pytest.raises(SlowAgent, match="it lives") as caught:
         Client(str(tmp_path / "s")).problems("healthz")
+    assert f"(process {os.getpid()}, which holds the socket)" in str(caught.value)
+    assert str(caught.value).endswith(said)
+    assert caught.value.busy is busy
+
+
+def test_a_late_answer_of_a_busy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts where the node is busy, and comes too late elsewhere."""
+    monkeypatch.setattr(client, "LOOK_S", 0.3)
+    for load in (NodeLoad(0, 2), NodeLoad(200, 2)):
+        monkeypatch.setattr(node_load, "look", lambda load=load: load)
+        with answering(tmp_path / "s", told(200, {"problems": []}), late_s=1.0):
+            if load.is_busy:
+                assert Client(str(tmp_path / "s")).problems("healthz") == []
+            else:
+                with pytest.raises(SlowAgent):
+                    Client(str(tmp_path / "s")).problems("healthz")
+        (tmp_path / "s").unlink()
+
+
+def test_the_load_of_this_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The more of what runs now and what ran in the last minute counts; a file that is none is no load."""
+    cpus = len(os.sched_getaffinity(0))
+    assert node_load.look().cpus == cpus
+    assert node_load.look().processes > 0
+    monkeypatch.setattr(node_load, "_LOAD", tmp_path / "loadavg")
+    for text, processes in (
+        ("1.50 0.40 0.30 52/1210 999\n", 52.0),
+        ("60.1 0.40 0.30 3/1210 999\n", 60.1),
+        ("", 0.0),
+        ("x y\n", 0.0),
+    ):
+        (tmp_path / "loadavg").write_text(text)
+        assert node_load.look() == NodeLoad(processes, cpus)
+    assert [NodeLoad(load, 4).patience(3.0) for load in (0.0, 2.0, 8.0, 4000.0)] == [3.0, 3.0, 6.0, 30.0]

@@ -27,8 +27,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, RecordRefused, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import Rule
+from userspace_cni.cli import client, node_load
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.node.check import Outcome, check_one
+from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cli.site import Site
 from userspace_cni.cni import protocol
 from userspace_cni.fastpath.memory import hugepages
@@ -524,6 +526,22 @@ def test_status_with_an_agent(town: Town) -> None:
     refused = decoded(town.cli("status", "--json"), 1)
     assert (refused["agent"]["reachable"], refused["agent"]["absent"]) == (False, False)
     assert "no process listens there" in refused["findings"][0]
+
+
+def test_status_on_a_busy_node(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that lives and is slow is told so, asked once, and no finding, unless the node is idle."""
+    monkeypatch.setattr(client, "LOOK_S", 0.05)
+    path = town.directory / "run" / "agent.sock"
+    path.parent.mkdir()
+    for processes, code in ((100.0, 0), (0.0, 1)):
+        monkeypatch.setattr(node_load, "look", lambda processes=processes: NodeLoad(processes, 2))
+        with answering(path, None) as heard:
+            told_of = decoded(town.cli("status", "--json"), code)
+        assert (told_of["agent"]["slow"], told_of["agent"]["reachable"]) == (not code, False)
+        assert "it lives" in told_of["agent"]["problems"][0]
+        assert [each.partition(":")[0] for each in told_of["findings"]] == (["agent"] if code else [])
+        assert len(heard) == 1
+        path.unlink()
 
 
 def test_status_of_a_directory_that_cannot_be_written(town: Town) -> None:

@@ -16,13 +16,23 @@ from kubevirt.findings import Finding
 from userspace_cni.attachment.drift import Dead
 from userspace_cni.attachment.listing import SwitchPort, name_of, objects
 from userspace_cni.attachment.records import Record
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.kubevirt.sockets import Parties, look
 from userspace_cni.cli.node.check import check_one
-from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import (
+    FOUND,
+    SWITCH_S,
+    UNREACHABLE,
+    USAGE,
+    NodeCommand,
+    Refused,
+    Site,
+    look_at_silence,
+    open_site,
+    patient,
+)
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.consumers.kubevirt.guests import (
@@ -160,13 +170,14 @@ def _ask(site: Site) -> _Seen:
         mounts_always=settings.mount_pod_dirs == "always",
     )
     try:
-        site.node.ports.connect(Deadline.after(SWITCH_S))
-        facts = site.node.ports.facts(Deadline.after(SWITCH_S))
+        site.node.ports.connect(patient(SWITCH_S))
+        facts = site.node.ports.facts(patient(SWITCH_S))
         ports = {port.name: port for port in site.node.ports.known()}
     except UserspaceError as error:
         return _Seen(replace(switch, problem=str(error)), away=error)
     liveness = site.node.ports.watch_liveness()
     problem = f"{_VSWITCHD} is {liveness.state}: {liveness.reason}" if liveness.state in ("dead", "silent") else ""
+    problem += f"; {look_at_silence()}" if liveness.state == "silent" else ""
     process = "" if liveness.state == "dead" else _process(site, liveness.pid)  # a zombie sees nothing
     user = read_user(_text(f"{process}/status")) if process else None
     known = {} if problem else ports  # a dead switch leaves old states

@@ -37,7 +37,8 @@ def agent_command(ctx: click.Context) -> None:
 def probe_command(ctx: click.Context, probe: str, as_json: bool) -> None:
     """Ask the running agent: healthz, whether it works, or readyz, whether it could attach a pod now.
 
-    Exit code: 0 when all is well, 1 with its problems on stdout, 3 when it does not answer within 2 seconds.
+    Exit code: 0 when all is well, 1 with its problems on stdout, 3 when it does not answer within 3 seconds. On a busy node it is
+    waited for up to ten times as long; one that lives and has not answered then is called slow, with the node's load.
     """
     with view.progress("asking the agent"):
         problems = open_site(ctx).client.problems(probe)

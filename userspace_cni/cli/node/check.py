@@ -17,10 +17,9 @@ from userspace_cni.attachment.drift import Drift, row
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Step
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, look_at_silence, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 
 RECORD_S: Final = 3.0
@@ -72,7 +71,8 @@ def _note_silence(site: Site, away: UserspaceError | None) -> None:
     """Note on stderr that ovs-vswitchd hangs: its ports may look right although it does nothing."""
     liveness = site.node.ports.watch_liveness() if away is None else None
     if liveness and liveness.state == "silent":
-        view.note(f"ovs-vswitchd is silent: {liveness.reason}; ports were compared with what it had said before; see its log")
+        before = "ports were compared with what it had said before"
+        view.note(f"ovs-vswitchd is silent: {liveness.reason}; {before}; {look_at_silence()}")
 
 
 def check_one(record: Record, site: Site, away: UserspaceError | None = None) -> Outcome:
@@ -87,7 +87,7 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
     for step in record.steps:
         with suppress(UserspaceError):  # told by the look itself
             site.node.driver(step).prepare()
-    deadline = Deadline.after(RECORD_S)
+    deadline = patient(RECORD_S)
     for step in record.steps:
         try:
             if away and step.stage == "ovs":

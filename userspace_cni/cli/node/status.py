@@ -14,12 +14,11 @@ from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import HostEnd
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.client import NoAgent
+from userspace_cni.cli.client import NoAgent, SlowAgent
 from userspace_cni.cli.node.installed import directories, plugins
-from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.fastpath.memory import hugepages
 
@@ -86,8 +85,9 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
     unfinished = [record for record in records if is_unfinished(record, boot_id)]
     states = Counter(record.state for record in records)
     installed = plugins(site, where)
+    agent = _agent(site)
     return {
-        "agent": {**_agent(site), "needed": any(each.meant for each in installed)},
+        "agent": {**agent, "needed": any(each.meant for each in installed)},
         "plugins": [each.to_json() for each in installed],
         "switch": _switch(site),
         "applications": _applications(site, records),
@@ -98,18 +98,20 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
         "spool": len(node.spool),
         "quarantine": _count(Path(node.journal.directory) / "quarantine"),
         "hugepages": _hugepages(site),
-        "network": _network(site),
+        "network": _network(site, slow=agent["slow"]),
         "rules": [list(rule.namespaces) for rule in site.settings.rules],
     }
 
 
 def _agent(site: Site) -> dict[str, Any]:
-    """`reachable`, and without that `absent` (its socket does not exist) or not; `version`, `ready` and its `problems`."""
+    """`reachable`, and without that `absent` (there is no socket), `slow` (it lives, on a busy node) or neither;
+    `version`, `ready` and `problems`."""
     client = site.client
     silent: dict[str, Any] = {
         "socket": site.settings.agent_socket,
         "reachable": False,
         "absent": False,
+        "slow": False,
         "version": "",
         "ready": False,
     }
@@ -117,6 +119,8 @@ def _agent(site: Site) -> dict[str, Any]:
         about = client.about()
     except NoAgent:
         return {**silent, "absent": True, "problems": []}
+    except SlowAgent as error:
+        return {**silent, "slow": error.busy, "problems": [str(error)]}
     except Unavailable as error:
         return {**silent, "problems": [str(error)]}
     return {**silent, "reachable": True, "ready": not about["problems"], **about}
@@ -130,7 +134,7 @@ def _switch(site: Site) -> dict[str, Any]:
     if problem is None:
         found["reachable"] = True
         try:
-            site.node.ports.serving("", Deadline.after(SWITCH_S))
+            site.node.ports.serving("", patient(SWITCH_S))
         except UserspaceError as error:
             problem = error
     liveness = site.node.ports.watch_liveness()
@@ -167,20 +171,30 @@ def _guards(site: Site) -> dict[str, Any]:
     return {"there": there, "needed": needed, "problem": ""}
 
 
-def _network(site: Site) -> dict[str, Any]:
+def _network(site: Site, *, slow: bool) -> dict[str, Any]:
     """What the node itself is to have: how many wishes `hold` of `all`, and the others' problems. `kept`: an agent says so.
 
-    `unkept`: why none does, else "".
+    `unkept`: why none does, else "". `slow`: the node is busy, and the agent has not answered; it is not asked again.
     """
     try:
+        if slow:
+            raise SlowAgent("it is slow", "", busy=True)
         wishes = site.client.network()["wishes"]
     except Unavailable as error:
         unkept = "no agent keeps them" if isinstance(error, NoAgent) else f"the agent does not say: {error}"
+        slow = slow or (isinstance(error, SlowAgent) and error.busy)
         recorded = site.node.journal.node_records()
         holding = sum(record.state == "ready" and record.boot_id == site.node.boot_id() for record in recorded)
-        return {"hold": holding, "all": len(recorded), "problems": [], "kept": False, "unkept": unkept}
+        return {"hold": holding, "all": len(recorded), "problems": [], "kept": False, "unkept": unkept, "slow": slow}
     problems = [f"{each['kind']} {each['name']}: {each['problem']}" for each in wishes if not each["ready"]]
-    return {"hold": len(wishes) - len(problems), "all": len(wishes), "problems": problems, "kept": True, "unkept": ""}
+    return {
+        "hold": len(wishes) - len(problems),
+        "all": len(wishes),
+        "problems": problems,
+        "kept": True,
+        "unkept": "",
+        "slow": False,
+    }
 
 
 def _directory(name: str, site: Site) -> dict[str, str]:
@@ -219,6 +233,8 @@ def _count(directory: Path) -> int:
 def _agent_line(found: Mapping[str, Any]) -> Line:
     agent = found["agent"]
     problems = view.joined(agent["problems"])
+    if agent["slow"]:
+        return Line("agent", None, problems)
     if not agent["reachable"]:
         none = f"none on this node (no socket {agent['socket']})"
         if agent["needed"]:
@@ -294,7 +310,13 @@ def _network_lines(found: Mapping[str, Any]) -> list[Line]:
         return []
     text = f"{found['hold']} of {found['all']} that are wished hold"
     if not found["kept"]:
-        return [Line("network", False, f"{text}, by the records: {found['unkept']}; see userspace-cni network")]
+        return [
+            Line(
+                "network",
+                None if found["slow"] else False,
+                f"{text}, by the records: {found['unkept']}; see userspace-cni network",
+            )
+        ]
     text += f": {found['problems'][0]}; see userspace-cni network" if found["problems"] else ""
     return [Line("network", not found["problems"], text)]
 
