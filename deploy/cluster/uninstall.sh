@@ -40,7 +40,9 @@ nothing_on() {
     attached=$(in_agent "$1" list --json) || return
     [[ $attached == "[]" ]]
 }
-there() { grep -qx "daemonset.apps/$1" <<<"$daemonsets"; }
+# listed LINE TEXT: whether it is one of the text's lines
+listed() { [[ $'\n'$2$'\n' == *$'\n'"$1"$'\n'* ]]; }
+there() { listed "daemonset.apps/$1" "$daemonsets"; }
 
 said='' changed=''
 ended() {
@@ -102,7 +104,7 @@ say "removing what is left in the cluster"
 changed="some of it is left in the cluster"
 for kind in validatingadmissionpolicybindings.admissionregistration.k8s.io validatingadmissionpolicies.admissionregistration.k8s.io \
     securitycontextconstraints.security.openshift.io clusterrolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io; do
-    ! grep -qx "$kind" <<<"$kinds" || kubectl delete "$kind" userspace-cni userspace-cni-controller userspace-cni-report --ignore-not-found
+    ! listed "$kind" "$kinds" || kubectl delete "$kind" userspace-cni userspace-cni-controller userspace-cni-report --ignore-not-found
 done
 # with their objects; not while an agent runs, for which the end of an object is the end of a wish
 kubectl delete customresourcedefinitions --selector app.kubernetes.io/name=userspace-cni --ignore-not-found

@@ -230,6 +230,7 @@ def test_routes_are_taken_out(front: Front) -> None:
         assert front.json("flush", "--pod", POD, "--yes") == {
             "removed": [{"pod": POD, "routes": ["172.16.0.0/16 dev eth1", "2001:db8::/32 dev eth1"]}],
             "left": [],
+            "problems": {},
             "kept_by_agent": False,
         }
         assert (front.pod.routes(), len(second.routes())) == (before, len(before) + 1)
@@ -237,8 +238,24 @@ def test_routes_are_taken_out(front: Front) -> None:
         assert (code, "default/web-1" in out, "Remove 2 routes of ours from 1 pod?" in err) == (0, True, True)
         assert second.routes() == before
         code, _, err = front.run("routes", "flush")
-        assert (code, "no pod of this node has a route of ours" in err) == (0, True)
+        assert (code, "no pod of this node that is known has a route of ours" in err) == (0, True)
     assert front.run("routes", "flush", "--yes", "--pod", "default/none")[0] == 1
+
+
+def test_pods_of_which_nothing_can_be_read_may_have_routes(front: Front) -> None:
+    """Then it does not say that all are gone; of a pod that is named it has to know only that one."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1"})
+    front.live.start()
+    front.wait("172.16.0.0/16 - eth1")
+    assert front.live.end() == 0
+    aside = front.cache.rename(front.cache.with_name("aside"))
+    front.cache.symlink_to(front.cache.name)
+    found = front.json("flush", "--yes", code=1)
+    assert (found["removed"], found["left"], list(found["problems"])) == ([], [], ["cache"])
+    front.cache.unlink()
+    aside.rename(front.cache)
+    assert front.json("flush", "--yes")["problems"] == {}
+    assert front.routes() == []
 
 
 def test_a_container_outside_of_a_cluster_is_named(front: Front) -> None:

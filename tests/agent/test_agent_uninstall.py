@@ -203,6 +203,24 @@ def test_places_that_cannot_be_looked_at(node: Node, sandbox: str) -> None:
     assert uninstall(node)[:2] == (0, "")
 
 
+def test_a_record_of_a_newer_version(node: Node, sandbox: str) -> None:
+    """What it undoes is not known here: it is named, and stays with all that is needed to undo it."""
+    with running(node):
+        attached(node, sandbox)
+    [record] = (node.state / "attachments").glob("*.json")
+    content = json.loads(record.read_text())
+    assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
+    assert uninstall(node)[:2] == (0, "")
+    node.state.mkdir(mode=0o700)
+    (node.state / "node").mkdir()
+    newer = node.state / "node" / record.name
+    newer.write_text(json.dumps({**content, "schema": content["schema"] + 1}))
+    code, told, _ = uninstall(node)
+    assert (code, f"{newer}: this version cannot read it" in told, newer.exists()) == (1, True, True)
+    newer.unlink()
+    assert uninstall(node)[:2] == (0, "")
+
+
 def test_pods_of_which_nothing_can_be_read(node: Node, tmp_path: Path) -> None:
     """They may have routes of ours: what is known of these is not forgotten, and nothing of the installation is removed."""
     with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):

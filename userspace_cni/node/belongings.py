@@ -25,6 +25,7 @@ from userspace_cni.host.files import temporary
 from userspace_cni.host.mounts import detach_all, mount_points
 
 _RECORD: Final = re.compile(r".+\.json|\.localdb-.+")
+_WHOLE_RECORD: Final = re.compile(r"[^.].*\.json")
 _OF_SHORT: Final = re.compile(r"[0-9a-f]{16}|[0-9a-f-]{32,36}|probe-.+")
 """Mounts are named by a digest or the pod's UID; `host.probe_directories` names the others."""
 _OF_DEVICES: Final = re.compile(r".+-[0-9]{1,6}")
@@ -69,6 +70,22 @@ def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
     points = (point.rpartition("/") for point in mount_points(root))
     mounted = sorted(f"{short}/{name}" for above, _, name in points if above == short and _OF_SHORT.fullmatch(name))
     return found + [f"{point}: a mount of a pod's directory that no attachment holds" for point in mounted]
+
+
+def unread_records(settings: Settings, root: HostRoot) -> list[str]:
+    """Records that are there although all that can be read were undone, one sentence each: a newer version wrote them."""
+    found: list[str] = []
+    for directory in (f"{settings.state_dir}/{name}" for name in ("attachments", "node")):
+        try:
+            names = names_in(root.path(directory), _WHOLE_RECORD)
+        except OSError as error:
+            found.append(f"{directory}: {error.strerror}")
+        else:
+            found += [
+                f"{directory}/{name}: this version cannot read it: take the plugin away with that which wrote it"
+                for name in names
+            ]
+    return found
 
 
 def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:

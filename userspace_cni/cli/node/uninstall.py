@@ -80,6 +80,8 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
             ctx.exit(FOUND if attached else UNREACHABLE)
         failed = _detach(ports, site) + _undo_wishes(site) + _take_out_routes(site)
         failed += [] if away else _remove_mirrors(site)
+        if not failed and not force:
+            failed = belongings.unread_records(site.settings, _root(site))
         if failed and not force:
             _show(failed)
             view.note("this could not be undone, and nothing of the installation is removed: run it again, or give --force")

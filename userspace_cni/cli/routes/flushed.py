@@ -28,8 +28,8 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     """Remove all routes of ours, known by their number (setting route_protocol), from the pods of this node, or from one.
 
     A running agent with routes puts back what Routes ask for: turn the setting off there first, or delete the Routes instead.
-    It asks before. Exit code: 0 when none of ours is left, 1 when one is, when the answer was no, or when the pod has no network
-    namespace of its own here, 2 for arguments that are wrong, 3 for a user who is not root.
+    It asks before. Exit code: 0 when none of ours is left, 1 when one is, when a source of pods cannot be read, when the answer
+    was no, or when the pod has no network namespace of its own here, 2 for arguments that are wrong, 3 for anyone but root.
     """
     if as_json and not yes:
         raise click.UsageError("--json does not ask: give --yes, too")
@@ -38,8 +38,9 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     with view.progress("looking into the pods of this node"):
         holdings = list(into.ours(pod))
         kept = is_kept(site)
+    unread = {} if pod and holdings else dict(into.problems)
     if pod and not holdings:
-        tell_problems(dict(into.problems))
+        tell_problems(unread)
         raise Refused(f"pod {pod}: no network namespace of its own is found on this node", FOUND)
     full = [each for each in holdings if each.routes]
     if full and not yes:
@@ -53,13 +54,14 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
             {
                 "removed": [{"pod": each.pod, "routes": [str(route) for route in each.routes]} for each in removed],
                 "left": [{"pod": name, "problem": problem} for name, problem in failed],
+                "problems": unread,
                 "kept_by_agent": kept,
             }
         )
     else:
         _show(removed, failed, kept=kept)
-        tell_problems(dict(into.problems))
-    if failed:
+        tell_problems(unread)
+    if failed or unread:
         ctx.exit(FOUND)
 
 
@@ -92,7 +94,7 @@ def _show(removed: Sequence[Holding], failed: Sequence[tuple[str, str]], *, kept
     if rows:
         view.show_table(_COLUMNS, rows)
     else:
-        view.note("no pod of this node has a route of ours")
+        view.note("no pod of this node that is known has a route of ours")
     if removed and kept:
         view.note(_PUTS_BACK)
 
