@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +39,14 @@ def vlan_range(item: object, where: str) -> range:
     if not (numbers and isinstance(low, int) and isinstance(high, int) and 0 <= low <= high <= VLAN_MAX):
         raise InvalidConfig(f"{where} holds {item!r}", f"VLAN ids from 0 to {VLAN_MAX}, or ranges of them as '100-110'")
     return range(low, high + 1)
+
+
+def vlans_of(ranges: Iterable[range]) -> tuple[int, ...]:
+    """All VLANs of the ranges, in order. Each may be of all VLANs, and there may be as many: none is gone through one by one."""
+    found = bytearray(VLAN_MAX + 1)
+    for each in ranges:
+        found[each.start : each.stop] = b"\1" * len(each)
+    return tuple(vlan for vlan, there in enumerate(found) if there)
 
 
 def carried(vlan: Vlan) -> frozenset[int] | None:

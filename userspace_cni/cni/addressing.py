@@ -102,7 +102,9 @@ def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> Address
     )
     if not text:
         return EMPTY
-    found = _interfaces(text, f"annotation '{name}'", cidr.split(",") if cidr else [], f"annotation '{cidr_name}'")
+    found = _interfaces(
+        text, f"annotation '{name}'", cidr.split(",", _ADDRESSES_MAX) if cidr else [], f"annotation '{cidr_name}'"
+    )
     ips = _with_gateways(found, gateway, f"annotation '{gateway_name}'")
     routes = _default_routes(ips) if interface.is_default or default == "true" else ()
     return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes"))))
@@ -138,7 +140,7 @@ def _interfaces(text: str, where: str, networks: list[str], networks_at: str) ->
 def _with_gateways(addresses: list[IPv4Interface | IPv6Interface], text: str, where: str) -> tuple[Mapping[str, Any], ...]:
     """The addresses in a result's form, each with the gateway of its family."""
     gateways = {}
-    for each in filter(None, map(str.strip, text.split(","))):
+    for each in filter(None, map(str.strip, text.split(",", _ADDRESSES_MAX))):
         try:
             gateway = ip_address(each)
         except ValueError:

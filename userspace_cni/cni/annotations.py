@@ -29,6 +29,8 @@ _KUBEOVN: Final = (
 )
 _THEIRS: Final = re.compile(rf"(.+\.)?ovn(\.[^./]+)?\.kubernetes\.io/({'|'.join(_KUBEOVN)})")
 _JSON: Final = Reader(once, deepest=8)
+_TEXT_MAX: Final = 16 << 10
+"""Characters of an annotation: twice what 64 routes, or the limits of a hundred interfaces, need."""
 
 
 def is_read(name: str) -> bool:
@@ -60,7 +62,7 @@ class PodInterface:
 
     def own(self, annotations: Mapping[str, str], name: str, example: str) -> object:
         """What an annotation of ours, a JSON object by interface, says of this one; None for nothing. Raises InvalidConfig."""
-        text = annotations.get(name, "")
+        text = bounded(annotations, name)
         if not text:
             return None
         held = json_object(name, text, example)
@@ -74,13 +76,13 @@ class PodInterface:
         """
         for provider in self._providers(annotations, key):
             name = f"{provider}.kubernetes.io/{key}"
-            if value := annotations.get(name, "").strip():
+            if value := bounded(annotations, name).strip():
                 return name, value
         return f"{self.usual_provider}.kubernetes.io/{key}", ""
 
     def ovn(self, annotations: Mapping[str, str]) -> dict[str, object]:
         """What the annotation of OVN's tools says, if it is this interface's; {} for nothing. Raises InvalidConfig."""
-        text = annotations.get(OVN, "") if self.kubeovn_read and self.is_default else ""
+        text = bounded(annotations, OVN) if self.kubeovn_read and self.is_default else ""
         return json_object(OVN, text, '{"ip_address": "192.0.2.7/24", "gateway_ip": "192.0.2.1"}') if text else {}
 
     @property
@@ -99,6 +101,14 @@ class PodInterface:
             if name.startswith(f"{self.network}.") and name.endswith(rest) and "." not in name[len(self.network) + 1 : -len(rest)]
         )
         return [f"{ours}.{self.ifname}", ours, *others, *([OVN] if self.is_default else [])]
+
+
+def bounded(annotations: Mapping[str, str], name: str) -> str:
+    """The annotation's value, "" for none. Raises InvalidConfig for one that is longer than any that can be meant."""
+    text = annotations.get(name, "")
+    if len(text) > _TEXT_MAX:
+        raise refusal(f"annotation '{name}' has {len(text)} characters", f"{_TEXT_MAX} are read at most")
+    return text
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, object]:

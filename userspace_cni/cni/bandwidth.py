@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.base.limits import UNLIMITED, WORDS, Limits, Netem, Rate, read_rates
 from userspace_cni.cni import keys
-from userspace_cni.cni.annotations import PodInterface, refusal
+from userspace_cni.cni.annotations import PodInterface, bounded, refusal
 from userspace_cni.cni.request import typed
 
 PortKind = Literal["vhostuser", "system", "afxdp", "af_packet", "af_xdp"]
@@ -159,7 +159,8 @@ def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limi
 def _default_limits(annotations: Mapping[str, str]) -> Limits:
     """Those of kubernetes.io, which know no burst."""
     names = dict(zip(("ingressRate", "egressRate"), _PAIRED, strict=True))
-    values = {key: _quantity(annotations[name], f"annotation '{name}'") for key, name in names.items() if annotations.get(name)}
+    said = {key: (name, bounded(annotations, name)) for key, name in names.items()}
+    values = {key: _quantity(text, f"annotation '{name}'") for key, (name, text) in said.items() if text}
     return read_rates(values, lambda key: f"annotation '{names[key]}'")
 
 

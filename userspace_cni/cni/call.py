@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from userspace_cni.base.errors import UNEXPECTED, UserspaceError
 from userspace_cni.base.log import bound, learn, say
 from userspace_cni.base.notices import give_failure
-from userspace_cni.cni.request import Request, decode, read_environment, read_network, read_verb, subject_of, version_of
+from userspace_cni.cni.request import Request, decode_words, read_environment, read_network, read_verb, subject_of, version_of
 from userspace_cni.cni.result import LATEST, error_json, version_answer
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: 
 def _version(read_stdin: Callable[[], bytes]) -> bytes:
     """VERSION repeats the version that it can read, and fails for nothing."""
     try:
-        return version_answer(decode(read_stdin()).get("cniVersion"))
+        return version_answer(decode_words(read_stdin()).get("cniVersion"))
     except UserspaceError:
         return version_answer(None)
 

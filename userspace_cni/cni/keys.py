@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.mirrors import MIRRORS_MAX
 
 TOP: Final = (
     *("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "consumer", "addresses", "subnet"),
@@ -47,7 +48,8 @@ MARKED: Final = "cni.dev/"
 """The prefix of keys that a runtime adds."""
 
 _PARTS: Final = ("vhost", "bridge")
-_LIMITS: Final = ("bandwidth", "netem", "mirrors")
+_LISTED: Final = "mirrors"
+_LIMITS: Final = ("bandwidth", "netem", _LISTED)
 _LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}
 """Blocks of `host` that are also compared at the top: their author may have forgotten `host`."""
 _OTHERS: Final = (
@@ -60,6 +62,7 @@ _EDITS: Final = 2
 _LOOKED_AT: Final = 1000
 """Unknown keys of one object that are compared: an agent must not be kept busy with them."""
 _WARNED_OF: Final = 10
+"""Unknown keys of a network that are named: each is a line of the log."""
 
 
 class Misspelt(InvalidConfig):
@@ -102,17 +105,17 @@ def spelled(raw: Mapping[str, Any], known: Iterable[str], place: str) -> dict[st
 
 
 def check(raw: Mapping[str, Any], warn: Callable[[str], None]) -> None:
-    """Raise Misspelt for the first misspelt key; call `warn` for the first few other unknown ones of each object."""
+    """Raise Misspelt for the first misspelt key; call `warn` for the first few other unknown ones."""
     objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
     for place, unknown in objects:
         for key in unknown[:_LOOKED_AT]:
             if meant := meant_by(place, key):
                 raise Misspelt(place, key, meant)
-    for place, unknown in objects:
-        for key in unknown[:_WARNED_OF]:
-            warn(f"key '{path_of(place, key)}' is unknown and ignored{_elsewhere(place, key)}")
-        if len(unknown) > _WARNED_OF:
-            warn(f"{len(unknown) - _WARNED_OF} more keys beside '{path_of(place, unknown[0])}' are unknown and ignored")
+    first = [(place, key) for place, unknown in objects for key in unknown[:_WARNED_OF]][:_WARNED_OF]
+    for place, key in first:
+        warn(f"key '{path_of(place, key)}' is unknown and ignored{_elsewhere(place, key)}")
+    if more := sum(len(unknown) for _, unknown in objects) - len(first):
+        warn(f"{more} more keys beside '{path_of(*first[0])}' are unknown and ignored")
 
 
 def meant_by(place: str, key: str) -> str:
@@ -159,11 +162,12 @@ def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _held(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of these names, and those in the one list that we read."""
     for key, value in raw.items():
-        if folded(key) in names:
-            yield from (
-                (folded(key), held) for held in (value if isinstance(value, list) else [value]) if isinstance(held, Mapping)
-            )
+        name = folded(key)
+        if name in names:
+            listed = name == _LISTED and isinstance(value, list) and len(value) <= MIRRORS_MAX
+            yield from ((name, held) for held in (value if listed else [value]) if isinstance(held, Mapping))
 
 
 def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:

@@ -38,9 +38,9 @@ def read_part(network: Network) -> ChainedPart:
     """The part that the network describes. Raises InvalidConfig and Undecodable naming the key."""
     raw, kind = network.raw, network.raw.get("type")
     bridge = typed(raw, "bridge", str, "")
+    sources = read_mirrors(raw, lambda _: None)
     if kind == PRODUCER:
         _require_directions(typed(raw, "mirrors", list, []))
-    sources = read_mirrors(raw, lambda _: None)
     if not sources:
         raise InvalidConfig(f"plugin {kind}: key 'mirrors' is missing or empty", 'it must be a list as [{"name": "ids"}]')
     if kind == PRODUCER:

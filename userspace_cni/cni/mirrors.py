@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.base.mirrors import NAME, MirrorSource
+from userspace_cni.base.mirrors import MIRRORS_MAX, NAME, MirrorSource
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, refusal
 from userspace_cni.cni.request import typed
@@ -18,7 +18,6 @@ from userspace_cni.cni.values import matching
 KUBEOVN_MIRROR: Final = "m0"
 """The mirror that kube-ovn's annotation means: it has one, of this name."""
 
-_MIRRORS_MAX: Final = 16
 _OURS: Final = ("from", "to")
 _THEIRS: Final = ("ingress", "egress")
 _OWN: Final = "userspace/mirror"
@@ -28,8 +27,8 @@ _EXAMPLE: Final = '{"net1": "ids"}'
 def read_mirrors(top: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[MirrorSource, ...]:
     """Read `mirrors` of a network; `warn` is called for ovs-cni's names of directions."""
     items = typed(top, "mirrors", list, [])
-    if len(items) > _MIRRORS_MAX:
-        raise InvalidConfig(f"key 'mirrors' has {len(items)} items", f"an interface can be in {_MIRRORS_MAX} at most")
+    if len(items) > MIRRORS_MAX:
+        raise InvalidConfig(f"key 'mirrors' has {len(items)} items", f"an interface can be in {MIRRORS_MAX} at most")
     mirrors = tuple(_read_source(item, warn) for item in items)
     names = [mirror.name for mirror in mirrors]
     if twice := next((name for name in names if names.count(name) > 1), ""):
@@ -81,14 +80,14 @@ def _own_mirrors(annotations: Mapping[str, str], interface: PodInterface) -> tup
     if not said:
         return ()
     names = said if isinstance(said, list) else [said]
+    if len(names) > MIRRORS_MAX:
+        raise refusal(f"annotation '{_OWN}' names {len(names)} mirrors for {interface.ifname}", f"{MIRRORS_MAX} are possible")
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise refusal(
                 f"annotation '{_OWN}': what it says of {interface.ifname} is {said!r}",
                 f"it must be the name of a mirror, or a list of such, as {_EXAMPLE}",
             )
-    if len(names) > _MIRRORS_MAX:
-        raise refusal(f"annotation '{_OWN}' names {len(names)} mirrors for {interface.ifname}", f"{_MIRRORS_MAX} are possible")
     return tuple(MirrorSource(name) for name in dict.fromkeys(names))
 
 

@@ -23,12 +23,13 @@ from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable
 from userspace_cni.base.log import LEVELS
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN
-from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
+from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range, vlans_of
 from userspace_cni.cni import keys
 from userspace_cni.cni.bandwidth import Bandwidth, PortKind, read_bandwidth, require_possible
 from userspace_cni.cni.links import LinkOptions, opened_as, read_link, require_addressed
 from userspace_cni.cni.mirrors import read_mirror_output, read_mirrors
 from userspace_cni.cni.request import Request, typed
+from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
 from userspace_cni.cni.values import MAC, NAME, absolute, in_range, is_unicast, matching, printable, unicast
 
 Role = Literal["client", "server"]
@@ -43,6 +44,8 @@ _MODES: Final = ("", "client", "server")
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
 _MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
 _NOTED: Final = "annotations"
+_LEASED_MAX: Final = {"routes": ROUTES_MAX, "addresses": ADDRESSES_MAX, "ranges": ADDRESSES_MAX}
+"""Lists of `ipam` that come back in the plugin's answer: those of static and host-local."""
 _QUEUES_MAX = 128
 _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
 
@@ -135,6 +138,7 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     """
     raw = request.network.raw
     keys.check(raw, warn)
+    _require_leasable(request)
     top = keys.spelled(raw, keys.TOP, "")
     runtime = typed(raw, "runtimeConfig", dict, {})
     host, container = _block(top, "host"), _block(top, "container")
@@ -290,17 +294,15 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     mode = typed(bridge, "vlanMode", str, "", path=path)
     if mode and mode not in _VLAN_MODES:
         raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
-    trunks: set[int] = set()
     items = typed(bridge, "trunks", list, [], path=path)
-    if len(items) > VLAN_MAX:  # each may be a range of all VLANs: reading them must not keep an agent busy
+    if len(items) > VLAN_MAX:
         raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {VLAN_MAX} VLANs")
-    for item in items:
-        trunks.update(vlan_range(item, f"key '{path}trunks'"))
+    trunks = vlans_of(vlan_range(item, f"key '{path}trunks'") for item in items)
     if trunks and mode == "access":
         raise InvalidConfig(
             f"key '{path}vlanMode' is 'access' and '{path}trunks' has VLANs", "an access port carries none of them"
         )
-    return Vlan(tag or None, tuple(sorted(trunks)), mode)
+    return Vlan(tag or None, trunks, mode)
 
 
 def _read_access(vhost: Mapping[str, Any]) -> Access:
@@ -390,6 +392,7 @@ def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, 
 
 def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tuple[str, ...]:
     ips = typed(runtime, "ips", list, [], path="runtimeConfig.")
+    _require_few(ips, ADDRESSES_MAX, "runtimeConfig.ips")
     for ip in ips:
         if not isinstance(ip, str) or not _is_address(ip):
             raise InvalidConfig(f"key 'runtimeConfig.ips' holds {ip!r}", "it must be addresses as 192.0.2.7/24 or 2001:db8::7/64")
@@ -401,6 +404,19 @@ def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tupl
     if asked and not request.network.ipam:
         warn(f"address {asked!r} is asked for, but the network has no 'ipam' that could assign it: ignored")
     return tuple(ips)
+
+
+def _require_leasable(request: Request) -> None:
+    """Refuse what the IPAM plugin could only answer with more than an interface has, before it is run."""
+    ipam = typed(request.network.raw, "ipam", dict, {})
+    for key, most in _LEASED_MAX.items():
+        if isinstance(held := ipam.get(key), list):
+            _require_few(held, most, f"ipam.{key}")
+
+
+def _require_few(items: list[Any], most: int, where: str) -> None:
+    if len(items) > most:
+        raise InvalidConfig(f"key '{where}' has {len(items)} items", f"an interface can have {most} at most")
 
 
 def _is_address(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
-from userspace_cni.cni import keys
+from userspace_cni.cni import keys, outline
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
 from userspace_cni.pod.strict_json import Reader
 
@@ -226,12 +226,21 @@ def decode(stdin: bytes) -> dict[str, Any]:
     return raw
 
 
+def decode_words(stdin: bytes) -> dict[str, Any]:
+    """As `decode`; of a configuration that is too large for any verb, `outline.WORDS` alone."""
+    return decode(stdin) if outline.is_within(stdin, outline.LATER) else {**outline.read_outline(stdin)}
+
+
 def read_network(stdin: bytes, verb: Verb) -> Network:
     """Read and check what every plugin must, in the reference library's order: JSON, name, version, verb.
 
-    Raises Undecodable (6), InvalidConfig (7) for the name, UnsupportedVersion (1).
+    Raises Undecodable (6), InvalidConfig (7) for the size and the name, UnsupportedVersion (1). DEL is served whatever the size:
+    of a configuration that is too large for any other verb, `raw` has name, version and type alone.
     """
-    raw = decode(stdin)
+    most = outline.NEW if verb in ("ADD", "STATUS") else outline.LATER
+    if verb != "DEL" and not outline.is_within(stdin, most):
+        raise outline.too_large(stdin, most)
+    raw = decode_words(stdin)
     name = typed(raw, "name", str, "")
     version = typed(raw, "cniVersion", str, "")
     if not _IDENTIFIER.fullmatch(name):
@@ -294,7 +303,7 @@ def valid_attachments(network: Network) -> frozenset[tuple[str, str]] | None:
 def version_of(stdin: bytes) -> str:
     """The version for an error about this input: the configuration's if it is supported, else our highest."""
     try:
-        version = decode(stdin).get("cniVersion")
+        version = decode_words(stdin).get("cniVersion")
     except Undecodable:
         return LATEST
     return version if version in SUPPORTED_VERSIONS else LATEST

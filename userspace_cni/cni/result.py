@@ -24,6 +24,9 @@ _INTERFACE_KEYS: Mapping[str, type] = {"name": str, "mac": str, "mtu": int, "san
 _INTERFACE_KEYS_SINCE_1_0 = frozenset({"mtu", "socketPath", "pciID"})
 _ROUTE_NUMBERS = ("mtu", "advmss", "priority", "table", "scope")
 _DNS_LISTS = ("nameservers", "search", "options")
+ADDRESSES_MAX = 64
+ROUTES_MAX = 1024
+"""What an IPAM plugin can give an interface: each is made in the pod, looked at by CHECK, and kept in the record."""
 _CODE_MAX = 2**32 - 1
 """libcni decodes `code` into Go's uint, which has 32 bits on a 32-bit machine."""
 
@@ -62,8 +65,14 @@ class _Malformed(Exception):
 def read_addresses(answer: object, config_version: str) -> Addresses:
     """Read a delegate's ADD answer. Without a cniVersion it counts as the config's; its `interfaces` are ignored.
 
-    Raises DelegateBroken naming the key, also when there is no address in it.
+    Raises DelegateBroken naming the key, also when there is no address in it; InvalidConfig for more than an interface can have.
     """
+    for key, most in (("ips", ADDRESSES_MAX), ("routes", ROUTES_MAX)):
+        listed = answer.get(key) if isinstance(answer, Mapping) else None
+        if isinstance(listed, list) and len(listed) > most:
+            raise InvalidConfig(
+                f"the IPAM plugin gave {len(listed)} {key}, an interface can have {most} at most", "the network's ipam"
+            )
     try:
         result = _read(answer, config_version, with_interfaces=False)
         if not result["ips"]:

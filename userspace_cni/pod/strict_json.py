@@ -13,6 +13,7 @@ from typing import Any
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = " \t\r\n"
+_MARKS = "{[,"
 _SHOWN = 40
 
 Pairs = list[tuple[str, Any]]
@@ -22,9 +23,17 @@ def once(pairs: Pairs) -> dict[str, Any]:
     """Make an object of the pairs. Raises ValueError for a key that is given twice: readers differ in which one they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)[:_SHOWN]!r} is given twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"key {name[:_SHOWN]!r} is given twice")
+            seen.add(name)
     return found
+
+
+def marks(text: str) -> int:
+    """Count braces, brackets and commas: there are no more values in a text, however short they are, so they bound its memory."""
+    return sum(map(text.count, _MARKS))
 
 
 class Reader:

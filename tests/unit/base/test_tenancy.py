@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig, MirrorRefused
 from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_mirrors, require_opened, require_port
-from userspace_cni.base.vlans import Vlan, carried
+from userspace_cni.base.vlans import VLAN_MAX, Vlan, carried, vlans_of
 
 WHERE = "settings file /c.toml"
 USUAL = ("/usual",)
@@ -298,3 +298,10 @@ def test_anything_is_read_or_refused(raw: Any) -> None:
     for table in ({"namespaces": ["*"], "bridges": raw}, {"namespaces": raw, "directories": []}, {"directories": raw}, raw):
         with suppress(InvalidConfig):
             assert read_rules([table], WHERE)[0].namespaces
+
+
+@given(st.lists(st.tuples(st.integers(0, VLAN_MAX), st.integers(0, VLAN_MAX)), max_size=6))
+def test_vlans_of_ranges(bounds: list[tuple[int, int]]) -> None:
+    """All VLANs of all ranges, each once and in order."""
+    ranges = [range(min(pair), max(pair) + 1) for pair in bounds]
+    assert vlans_of(ranges) == tuple(sorted({vlan for each in ranges for vlan in each}))

@@ -154,3 +154,12 @@ def test_any_text_in_annotations(values: dict[str, str], ovn: str) -> None:
     except InvalidConfig:
         return
     assert found.vlan is None or 0 < found.vlan < 4095
+
+
+@pytest.mark.parametrize("name", ["ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/routes", "ovn"])
+def test_an_annotation_longer_than_any(name: str) -> None:
+    """A text that no value can be is refused by its length, whatever is in it: 7."""
+    with pytest.raises(InvalidConfig) as refused:
+        read_addresses_noted({"ovn.kubernetes.io/ip_address": "10.16.0.7/16"} | {name: '{"a":1,' * 2341}, ETH0)
+    assert refused.value.message == f"annotation '{name}' has 16387 characters"
+    assert (refused.value.code, refused.value.details) == (7, "16384 are read at most")

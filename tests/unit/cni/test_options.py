@@ -235,6 +235,51 @@ def test_the_mode_of_a_vms_socket_is_ignored() -> None:
     assert "socketmode" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"ipam": {"type": "static", "routes": [{}] * 1025}}, "key 'ipam.routes' has 1025 items"),
+        ({"ipam": {"type": "static", "addresses": [{}] * 65}}, "key 'ipam.addresses' has 65 items"),
+        ({"ipam": {"type": "host-local", "ranges": [[]] * 65}}, "key 'ipam.ranges' has 65 items"),
+        ({"runtimeConfig": {"ips": ["192.0.2.7/24"] * 65}, "ipam": {"type": "static"}}, "key 'runtimeConfig.ips' has 65 items"),
+    ],
+)
+def test_more_than_an_interface_has(keys: dict[str, Any], named: str) -> None:
+    """Lists that become addresses and routes are refused by length, with 7, before the IPAM plugin is run."""
+    with pytest.raises(InvalidConfig) as refused:
+        options([], **keys)
+    assert refused.value.code == 7
+    assert refused.value.message == named
+
+
+def test_unknown_keys_of_several_blocks() -> None:
+    """Ten unknown keys of a network are named, wherever they are, and how many more there are."""
+    warnings: list[str] = []
+    unknown: dict[str, Any] = {f"key{number}": 1 for number in range(6)}
+    options(warnings, host={**unknown, "bridge": {**unknown, "bridgeName": "br0"}}, **unknown)
+    told = [text for text in warnings if "unknown" in text]
+    assert len(told) == 11
+    assert told[-1] == "8 more keys beside 'key0' are unknown and ignored"
+
+
+@pytest.mark.parametrize("key", ["host", "container", "bandwidth", "netem"])
+def test_a_list_in_the_place_of_a_block(key: str) -> None:
+    """It is refused by its type, and no element of it is told."""
+    warnings: list[str] = []
+    keys: dict[str, Any] = {key: [{"colour": 1}] * 1000}
+    with pytest.raises(Undecodable, match=f"key '{key}' is a list"):
+        options(warnings, **keys)
+    assert warnings == []
+
+
+def test_more_mirrors_than_an_interface_can_be_in() -> None:
+    """They are refused by length, and no key of one is told."""
+    warnings: list[str] = []
+    with pytest.raises(InvalidConfig, match="key 'mirrors' has 1000 items"):
+        options(warnings, mirrors=[{"colour": 1}] * 1000)
+    assert warnings == []
+
+
 def test_more_unknown_keys_than_are_named() -> None:
     """A network may have as many unknown keys as it likes: the first are told, and how many more there are."""
     warnings: list[str] = []

@@ -327,3 +327,15 @@ class TestEncoding:
         code = "import sys, userspace_cni.cni.result; print([m for m in ('json', 'ipaddress', 'subprocess') if m in sys.modules])"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "entry"), [("ips", 64, {"address": "192.0.2.7/24"}), ("routes", 1024, {"dst": "198.51.100.0/24"})]
+)
+def test_more_than_an_interface_can_have(key: str, most: int, entry: dict[str, str]) -> None:
+    """An answer of an IPAM plugin with more addresses or routes is the network's fault: 7. The most that it can be is read."""
+    answer: dict[str, Any] = {"ips": [{"address": "192.0.2.7/24"}], key: [entry] * most}
+    assert len(getattr(read_addresses(answer, "1.1.0"), key)) == most
+    with pytest.raises(InvalidConfig, match=f"gave {most + 1} {key}, an interface can have {most} at most") as refused:
+        read_addresses({**answer, key: [entry] * (most + 1)}, "1.1.0")
+    assert refused.value.code == 7
