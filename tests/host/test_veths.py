@@ -19,6 +19,7 @@ from tests.host.places import descriptors, in_child, soon
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.attachment.drift import sentence
 from userspace_cni.attachment.steps import Link, LinkRef, Seen, Shaper
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.links import LinkDriver, LinkRefDriver, host_ends, ifindex
@@ -419,3 +420,44 @@ def offload(netns: str, name: str, command: int, value: int = 0) -> int:
         "print(value[1])"
     )
     return int(run(netns, "python3", "-c", code, name, str(command), str(value)))
+
+
+def test_a_deadline_amid_many_routes(step: Link) -> None:
+    """What is sent to the kernel part by part ends with the verb's deadline, and is undone as every ADD."""
+    many = tuple({"dst": f"10.{number // 256 + 16}.{number % 256}.0/24", "gw": "10.1.1.1"} for number in range(1000))
+
+    class Ending(Deadline):
+        """One that has passed when it was asked so often."""
+
+        asked = 0
+
+        def require(self, what: str) -> float:
+            self.asked += 1
+            return super().require(what) if self.asked < 6 else Deadline.after(0).require(what)
+
+    with pytest.raises(Unavailable, match="out of time"):
+        LinkDriver().apply(replace(step, routes=many), Ending.after(60))
+    made = len(shown(step.netns, "route", "show", "proto", "static"))
+    assert 0 < made < len(many)
+    LinkDriver().undo(step, soon())
+    assert names(step.netns) | names(step.switch_netns) == set()
+
+
+def test_a_pod_with_more_than_is_read(step: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that may change its network can make any number of routes: CHECK reads so many, and says that there are more."""
+    monkeypatch.setattr("userspace_cni.host.links.LISTED_MAX", 30)
+    assert apply_and_check(step) == []
+    for number in range(40):
+        run(step.netns, "ip", "route", "add", f"10.64.{number}.0/24", "dev", "eth0")
+    with pytest.raises(StepFailed, match="more than 30 entries are listed"):
+        LinkDriver().check(step, soon())
+
+
+@pytest.mark.parametrize(("scope", "found"), [({}, True), ({"scope": 253}, True), ({"scope": 200}, False)])
+def test_a_route_among_others(step: Link, scope: dict[str, int], found: bool) -> None:
+    """A route is found by all that it says, and by nothing that it leaves to the kernel."""
+    assert apply_and_check(replace(step, routes=({"dst": "10.8.0.0/16"},))) == []
+    wanted = {"dst": "10.8.0.0/16", **scope}
+    assert (drifts(replace(step, routes=(wanted,))) == []) is found
+    for other in ({"priority": 9}, {"mtu": 1300}, {"table": 1000}, {"gw": "10.1.1.254"}):
+        assert len(drifts(replace(step, routes=({**wanted, **other},)))) == 1

@@ -31,7 +31,7 @@ from userspace_cni.base.errors import (
 )
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import addresses, links, routes
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Connection
+from userspace_cni.host.netlink.codec import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
 from userspace_cni.host.netlink.links import End, FoundLink
 from userspace_cni.host.netlink.routes import Route
 from userspace_cni.host.netns import Netns, is_gone, opened_pod, opened_switch
@@ -83,7 +83,7 @@ class LinkDriver(Driver[Link]):
             with inside:
                 with kernel_does(f"interface {step.name}: turning checksum offload off"):
                     _ethtool(inside, step.name, _STXCSUM)
-                exist = _set_up(step, host.peer, wanted, given, inside)
+                exist = _set_up(step, host.peer, (wanted, given), inside, deadline)
                 _require_same(step, exist, host.peer, inside, self._beside)
 
     def undo(self, step: Link, deadline: Deadline) -> None:
@@ -106,7 +106,7 @@ class LinkDriver(Driver[Link]):
             pod = opened_pod(step.netns, step.netns_inode, self._root)
         except ContainerGone as error:
             return [*drifts, Drift(f"interface {step.name}", "", "the pod's network namespace", Absent(), error.message)]
-        with pod, connected(pod, _what(step)) as inside:
+        with pod, connected(pod, _what(step), LISTED_MAX) as inside:
             return [*drifts, *_checked(step, host, inside, self._beside)]
 
     def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
@@ -199,10 +199,13 @@ def own_addresses() -> tuple[str, ...]:
 
 
 @contextmanager
-def connected(netns: Netns, what: str) -> Iterator[Connection]:
-    """A connection for links, addresses, routes and qdiscs in that namespace; `what` is tried, as errors call it."""
+def connected(netns: Netns, what: str, most: int = 0) -> Iterator[Connection]:
+    """A connection for links, addresses, routes and qdiscs in that namespace; `what` is tried, as errors call it.
+
+    `most`: as of Connection; LISTED_MAX in a pod.
+    """
     with kernel_does(what):
-        connection = netns.do(lambda: Connection(ROUTE))
+        connection = netns.do(lambda: Connection(ROUTE, most=most))
     with connection:
         yield connection
 
@@ -265,9 +268,10 @@ def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
 
 
 def _set_up(
-    step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], given: list[Route], inside: Connection
+    step: Link, index: int, has: tuple[list[IPv4Interface | IPv6Interface], list[Route]], inside: Connection, deadline: Deadline
 ) -> list[Route]:
-    """Give the pod's end what it is to have, in as few sends as there can be; the routes in whose place there was one already."""
+    """Give the pod's end its addresses and routes, in as few sends as there can be; the routes in whose place there was one."""
+    wanted, given = has
     named = f"interface {step.name}: "
     work: list[tuple[str, Message]] = [
         ("setting lo up", links.changed(links.LO, up=True)),
@@ -279,7 +283,10 @@ def _set_up(
     with kernel_does(f"{named}setting it up"):
         messages = [message for _, message in (*work, *made)]
         parts = [messages[at : at + EXCHANGE_MAX] for at in range(0, len(messages), EXCHANGE_MAX)]
-        answers = [answer for part in parts for answer in inside.exchange(*part)]
+        answers = []
+        for part in parts:
+            deadline.require(_what(step))
+            answers += inside.exchange(*part)
     exist = []
     for (tried, _), answer, route in zip((*work, *made), answers, (*(None for _ in work), *given), strict=True):
         if answer.error and answer.error.errno == errno.EEXIST and route:
@@ -341,13 +348,12 @@ def _differing(subject: str, found: FoundLink, expected: Mapping[str, str | int]
 
 def _missing(wanted: list[Route], index: int, inside: Connection, beside: int | None) -> list[Route]:
     """Those of the routes that the link has not. `beside`: the protocol of routes that do not count."""
-    found = [
+    found = (
         routes.read(payload)
         for version in sorted({each.dst.version for each in wanted})
         for _, payload in inside.ask(routes.listed(version, index))
-    ]
-    there = [each.route for each in found if each.index == index and each.protocol != beside]
-    return [route for route in wanted if not any(map(route.is_met_by, there))]
+    )
+    return routes.lacking(wanted, (each.route for each in found if each.index == index and each.protocol != beside))
 
 
 def _delete(kernel: Connection, found: FoundLink) -> None:
@@ -397,7 +403,7 @@ def _prepared(ipv6_of: str) -> Connection:
     if ipv6_of:
         _write("lo", {"disable_ipv6": "0"})
         _write(ipv6_of, _POD_SYSCTLS)
-    return Connection(ROUTE)
+    return Connection(ROUTE, most=LISTED_MAX)
 
 
 def _write(name: str, values: Mapping[str, str]) -> None:

@@ -23,14 +23,12 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.routing import Address, Inside, Interface, Network, PodLink, PodRoute, Rank, RouteKey, Wanted
 from userspace_cni.host.netlink import addresses, links, routes
 from userspace_cni.host.netlink.addresses import FAMILIES
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Connection, Message
+from userspace_cni.host.netlink.codec import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection, Message
 from userspace_cni.host.netlink.routes import FoundRoute, Route
 from userspace_cni.host.netns import Netns, opened_pod
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
 _FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route show table all, in the pod"
-LISTED_MAX: Final = 1 << 15
-"""Links, addresses or routes that a pod may have: who may change its network could fill our memory with them."""
 _ANSWERS: Final = 1 << 12
 """Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again. Not those about
 links, which differ from time to time in what is not read."""
@@ -287,6 +285,9 @@ def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Co
     for found in inside.routes:
         first.setdefault(found.rank, found)
     left = {(each.key, each.protocol): each for each in inside.ours(*numbers)}
+    same: dict[Rank, list[tuple[RouteKey, int]]] = {}
+    for key, found in left.items():
+        same.setdefault(found.rank, []).append(key)
     coming: list[_Change] = []
     for each in sorted(wanted, key=lambda each: each.order):
         link = inside.links.get(each.dev)
@@ -300,9 +301,7 @@ def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Co
         if each.dst.version == 4:
             coming.append(_Change(_put(routes.put_first, link.index, each, protocol), errno.EEXIST, adds=each))
             continue
-        old = next((old for old in left.values() if old.rank == each.rank), None)
-        if old:
-            del left[old.key, old.protocol]
+        old = next((old for key in same.get(each.rank, ()) if (old := left.pop(key, None))), None)
         if old and not old.hops and each.rank not in foreign:
             coming.append(_Change(_put(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
             continue

@@ -16,7 +16,7 @@ from userspace_cni.base.errors import BadEnvironment, ContainerGone, StepFailed,
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.links import connected, found_link, kernel_does
 from userspace_cni.host.netlink import qdiscs
-from userspace_cni.host.netlink.codec import Connection
+from userspace_cni.host.netlink.codec import LISTED_MAX, Connection
 from userspace_cni.host.netlink.qdiscs import FoundTbf
 from userspace_cni.host.netns import opened_pod
 
@@ -97,7 +97,7 @@ class ShaperDriver(Driver[Shaper]):
 
     @contextmanager
     def _inside(self, step: Shaper) -> Iterator[Connection]:
-        with opened_pod(step.netns, step.netns_inode, self._root) as pod, connected(pod, _what(step)) as inside:
+        with opened_pod(step.netns, step.netns_inode, self._root) as pod, connected(pod, _what(step), LISTED_MAX) as inside:
             yield inside
 
 

@@ -6,8 +6,9 @@ translated already stay as they are, for the kernel keeps these apart from the r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Condition, Drift
@@ -126,9 +127,12 @@ def _clamping(gateway: Mapping[str, Any]) -> Iterator[str]:
 
 def _of(version: int, networks: Iterable[str]) -> list[str]:
     """Those of the family, without what lies in another one of them: a set takes no overlapping intervals."""
-    found = {each for each in map(ip_network, networks) if each.version == version}
-    kept = [each for each in found if not any(each != other and each.subnet_of(other) for other in found)]  # type: ignore[arg-type]
-    return [str(each) for each in sorted(kept)]
+    kept: list[IPv4Network | IPv6Network] = []
+    found = sorted({each for each in map(ip_network, networks) if each.version == version})  # wide ones before what is in them
+    for each in found:
+        if not kept or each.network_address not in kept[-1]:
+            kept.append(each)
+    return [str(each) for each in kept]
 
 
 def _listed(networks: Iterable[str]) -> str:
@@ -136,7 +140,8 @@ def _listed(networks: Iterable[str]) -> str:
 
 
 def _without_those(things: Things, others: Things) -> Things:
-    return [each for each in things if each not in others]
+    known = {json.dumps(each, sort_keys=True) for each in others}
+    return [each for each in things if json.dumps(each, sort_keys=True) not in known]
 
 
 def _named(thing: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ NETFILTER: Final = 12
 """Protocols of AF_NETLINK: NETLINK_ROUTE, NETLINK_NETFILTER."""
 EXCHANGE_MAX: Final = 128
 """Messages of one exchange. A socket's usual buffer of 208 KiB has room for the answers to about 250."""
+LISTED_MAX: Final = 1 << 15
+"""Links, addresses or routes that a pod may have: who may change its network could fill our memory with them."""
 
 REPLACE: Final = 0x100
 EXCL: Final = 0x200

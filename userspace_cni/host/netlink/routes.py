@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
@@ -88,18 +88,32 @@ class Route:
         said += [f"{name} {value}" for name in ("mtu", "advmss", "priority", "scope") if (value := getattr(self, name))]
         return " ".join(said if self.table == MAIN else [*said, f"table {self.table}"])
 
-    def is_met_by(self, found: Route) -> bool:
-        """Whether the kernel's `found` is this one: what this one leaves to the kernel is not compared."""
-        return (
-            (found.dst, found.gw, found.table) == (self.dst, self.gw, self.table)
-            and (found.mtu, found.advmss) == (self.mtu, self.advmss)
-            and found.priority == self._priority
-            and (self.dst.version == 6 or self.scope in (None, found.scope))  # the kernel keeps no scope for IPv6
-        )
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a route of the kernel's must have in common with this one to be it, but for the scope."""
+        dst = self.dst.version, int(self.dst.network_address), self.dst.prefixlen
+        return dst, int(self.gw) if self.gw else -1, self.table, self.mtu, self.advmss, self._priority
 
     @property
     def _priority(self) -> int:
         return self.priority or (IPV6_PRIORITY if self.dst.version == 6 else 0)
+
+
+def lacking(wanted: Sequence[Route], found: Iterable[Route]) -> list[Route]:
+    """Those of the routes that are not among the kernel's. What a route leaves to the kernel is not compared.
+
+    The kernel's may be many more, and are not kept: a pod can have made them.
+    """
+    scopes: dict[tuple[object, ...], set[int | None]] = {each.key: set() for each in wanted}
+    for each in found:
+        if (key := each.key) in scopes:
+            scopes[key].add(each.scope)
+
+    def is_met(route: Route) -> bool:
+        there, scope = scopes[route.key], None if route.dst.version == 6 else route.scope  # the kernel keeps none for IPv6
+        return bool(there) and (scope is None or scope in there)
+
+    return [each for each in wanted if not is_met(each)]
 
 
 @dataclass(frozen=True)
