@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address, ip_interface
 from ipaddress import ip_network as parsed_network
 from itertools import combinations
@@ -85,10 +86,15 @@ class Gateway:
     limits: Limits = UNLIMITED
     said_by: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def subnets(self) -> tuple[Network, ...]:
         """The networks of its addresses."""
         return tuple(dict.fromkeys(ip_interface(each).network for each in self.addresses))
+
+    @cached_property
+    def destinations(self) -> Mapping[Network, str]:
+        """Where its routes lead to, each as it is written: one to each other node, where each node has a range."""
+        return {parsed_network(each.dst): each.dst for each in self.routes}
 
 
 Read = Callable[[Any, str], Any]
@@ -114,9 +120,8 @@ def clash(one: Gateway, other: Gateway) -> str:
         for theirs in one.subnets:
             if mine.overlaps(theirs):
                 return f"its subnet {mine} overlaps {theirs} of gateway {one.port}"
-    for route in other.routes:
-        if any(parsed_network(route.dst) == parsed_network(each.dst) for each in one.routes):
-            return f"gateway {one.port} has a route to {route.dst}, too"
+    if same := next((said for dst, said in other.destinations.items() if dst in one.destinations), ""):
+        return f"gateway {one.port} has a route to {same}, too"
     way, taken = other.egress_gateway, one.egress_gateway
     if way and taken and way.table == taken.table:
         return f"'egress_gateway.table' is {way.table}, which is that of gateway {one.port}, too"

@@ -47,7 +47,7 @@ class Sums:
             "ready": bool(ready) and len(ready) == len(wishes),
             "readyNodes": ready,
             "notReadyNodes": [node for node, wish in wishes if wish.get("ready") is not True],
-            "vlans": sorted(vlan for vlan, each in self._cluster.vlans.items() if text(each.spec, "provider") == name),
+            "vlans": sorted(self._vlans[name]),
             "conditions": [
                 {"node": node, **self._condition(wish.get("ready") is True, wish, former.get(node))} for node, wish in wishes
             ],
@@ -55,11 +55,7 @@ class Sums:
 
     def vlan(self, name: str) -> Status:
         """Which Subnets name it, and whether an earlier Vlan has its id in the same provider network."""
-        spec = self._cluster.vlans[name].spec
-        same = [each for each in self._cluster.vlans.items() if _wire(each[1].spec) == _wire(spec)]
-        first = min(same, key=lambda each: (each[1].created, each[0]))[0]
-        subnets = sorted(subnet for subnet, each in self._cluster.subnets.items() if text(each.spec, "vlan") == name)
-        return {"subnets": subnets, "conflict": first != name}
+        return {"subnets": sorted(self._subnets[name]), "conflict": self._first[_wire(self._cluster.vlans[name].spec)] != name}
 
     def subnet(self, name: str) -> Status:
         """How many of its addresses are used, which node has which range of them, and what is wrong with it or on nodes."""
@@ -110,6 +106,30 @@ class Sums:
         since = text(former, "lastTransitionTime") if former and same else ""
         words = {"reason": text(said, "reason"), "message": text(said, "message")[:MESSAGE_MAX]}
         return {"type": "Ready", "status": status, **_not_empty(words), "lastTransitionTime": since or self._now}
+
+    @cached_property
+    def _vlans(self) -> Mapping[str, list[str]]:
+        """The Vlans of each provider network."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, each in self._cluster.vlans.items():
+            found[text(each.spec, "provider")].append(name)
+        return found
+
+    @cached_property
+    def _first(self) -> Mapping[tuple[str, int], str]:
+        """The Vlan that was there first, by where its frames are."""
+        found: dict[tuple[str, int], str] = {}
+        for name, each in sorted(self._cluster.vlans.items(), key=lambda each: (each[1].created, each[0])):
+            found.setdefault(_wire(each.spec), name)
+        return found
+
+    @cached_property
+    def _subnets(self) -> Mapping[str, list[str]]:
+        """The Subnets that name each Vlan."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, each in self._cluster.subnets.items():
+            found[text(each.spec, "vlan")].append(name)
+        return found
 
     @cached_property
     def _wishes(self) -> Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]:

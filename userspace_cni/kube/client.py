@@ -172,16 +172,16 @@ def view_of(pod: Mapping[str, Any]) -> Pod:
         kind = next((key for key in volume if key != "name"), "")
         path = str((volume.get("hostPath") or {}).get("path", ""))
         volumes.append(Volume(volume.get("name", ""), kind, path))
-    mounts: dict[str, tuple[str, ...]] = {}
+    mounts: dict[str, list[str]] = {}
     for container in spec.get("containers") or ():
         for mount in container.get("volumeMounts") or ():
-            mounts[mount["name"]] = (*mounts.get(mount["name"], ()), mount["mountPath"])
+            mounts.setdefault(mount["name"], []).append(mount["mountPath"])
     return Pod(
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name", ""),
         uid=annotations_of(pod).get(MIRROR) or metadata.get("uid", ""),
         volumes=tuple(volumes),
-        mounts=mounts,
+        mounts={name: tuple(paths) for name, paths in mounts.items()},
         annotations=annotations_of(pod),
         deleting=bool(metadata.get("deletionTimestamp")),
         lacks_hugepages=bool(spec.get("containers")) and not _may_have_hugepages(spec),

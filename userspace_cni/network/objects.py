@@ -11,9 +11,9 @@ for lack of one, would be worse than one that stays as it is.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Final, get_args
@@ -30,7 +30,7 @@ from userspace_cni.base.provider_networks import (
     read_move_addresses,
     require_possible,
 )
-from userspace_cni.base.subnets import Subnet, first_address, node_ranges, read_subnet, read_vlan
+from userspace_cni.base.subnets import Address, Subnet, first_address, node_ranges, read_subnet, read_vlan
 from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import Kept, Seen
 
@@ -58,6 +58,7 @@ _PLAIN: Final[Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
     "giveBackAfterSeconds": ("give_back_after_s", (int, float)),
 }
 """Fields that are taken over as they are, each with its name here and its type."""
+_RIVALS_SHOWN: Final = 5
 _OPERATORS: Final[Mapping[str, Callable[[str | None, Sequence[str]], bool]]] = {
     "In": lambda value, values: value in values,
     "NotIn": lambda value, values: value not in values,
@@ -108,7 +109,7 @@ def _wires(vlans: Mapping[str, Kept], refused: Refused) -> Mapping[str, _Wire]:
         names[wire].append(name)
     for (tag, provider), rivals in names.items():
         for name in rivals if len(rivals) > 1 else ():
-            others = ", ".join(f"'{each}'" for each in rivals if each != name)
+            others = ", ".join(f"'{each}'" for each in rivals[:_RIVALS_SHOWN] if each != name)
             refused[VLAN, name] = f"Vlan '{name}': {tag or 0} in provider network {provider!r} is that of Vlan {others}, too"
     return found
 
@@ -239,22 +240,30 @@ def _addresses(seen: Seen, known: Iterable[_Known]) -> frozenset[str]:
 
 def _apart(known: Sequence[_Known], nodes: Iterable[str], refused: Refused) -> list[_Known]:
     """The Subnets that overlap neither an earlier one nor a node's address; the others are refused."""
-    hosts = [ip_address(each) for each in nodes if _is_address(each)]
+    hosts = sorted((each.version, int(each), each) for each in map(ip_address, filter(_is_address, nodes)))
     taken: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
     usable = []
     for each in known:
         name, cidrs = each.subnet.name, each.subnet.cidrs
-        host = next((host for host in hosts if any(host in cidr for cidr in cidrs) and not _is_spared(host, each.subnet)), None)
+        host = next((host for cidr in cidrs for host in _within(cidr, hosts) if not _is_spared(host, each.subnet)), None)
         rival = next((rival for cidr in cidrs if (rival := _rival(cidr, taken[cidr.version]))), None)
         if host or rival:
             what = f"overlaps that of Subnet '{rival}'" if rival else f"holds {host}, the address of a node"
             refused[GATEWAY, gateway_port(name)] = f"Subnet '{name}': 'cidrBlock' {what}"
             continue
         for cidr in cidrs:
-            taken[cidr.version].append((int(cidr.network_address), int(cidr.broadcast_address), name))
-            taken[cidr.version].sort()
+            insort(taken[cidr.version], (int(cidr.network_address), int(cidr.broadcast_address), name))
         usable.append(each)
     return usable
+
+
+def _within(cidr: Network, hosts: Sequence[tuple[int, int, Address]]) -> Iterator[Address]:
+    """The addresses that are in the network, of some that are sorted."""
+    version, first, last = int(cidr.version), int(cidr.network_address), int(cidr.broadcast_address)
+    at = bisect_left(hosts, (version, first, cidr.network_address))
+    while at < len(hosts) and hosts[at][0] == version and hosts[at][1] <= last:
+        yield hosts[at][2]
+        at += 1
 
 
 def _is_spared(host: Any, subnet: Subnet) -> bool:

@@ -69,8 +69,8 @@ def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> WishList:
     networks: dict[str, tuple[str, ProviderNetwork]] = {}
     gateways: dict[str, tuple[str, Gateway]] = {}
     for each in desired:
+        known = {(PROVIDER_NETWORK, name) for name in networks} | {(GATEWAY, port) for port in gateways}
         for key, why in each.refused.items():
-            known = {(PROVIDER_NETWORK, name) for name in networks} | {(GATEWAY, port) for port in gateways}
             if key not in refused and key not in known:
                 refused[key] = Refusal(each.source, why)
         for network in each.provider_networks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from userspace_cni.base.routing import Network, Wanted
 from userspace_cni.node.state import RouteUse
@@ -20,8 +20,8 @@ TEXT_MAX: Final = 256
 
 def uses(passes: Passes) -> tuple[RouteUse, ...]:
     """What this node has of each Route of the API that can be used; the same pods give the same. Nothing of the file's."""
-    visited, told = _sorted(passes), _told(passes)
-    used = [_use(each, visited, told.get(each.name, ())) for each in passes.routes if each.uid and not each.is_unusable]
+    looks, told = _looks(_sorted(passes)), _told(passes)
+    used = [_use(each, looks.get(each.name, ()), told.get(each.name, ())) for each in passes.routes if _counts(each)]
     hidden = [
         RouteUse(each.name, each.generation, 0, 0, 0, 0, message=HIDDEN, uid=each.uid)
         for each in passes.routes
@@ -39,18 +39,44 @@ def _told(passes: Passes) -> Mapping[str, Sequence[Told]]:
     return {each.route.name: [one for one in each.told if one.kind != "remark"] for each in passes.book.expanded}
 
 
-def _use(route: Route, visited: Iterable[Visited], told: Iterable[Told]) -> RouteUse:
-    matched = [each for each in visited if route.name in each.asked.routes and not each.host]
+class _Look(NamedTuple):
+    """A sandbox, and the first of its faults for each Route, with its place among all of them."""
+
+    visited: Visited
+    faults: Mapping[str, tuple[int, str]]
+
+
+def _looks(visited: Iterable[Visited]) -> Mapping[str, Sequence[_Look]]:
+    """The pods that each Route selects, by its name: a thousand Routes may select each pod, and each pod is gone through once."""
+    found: dict[str, list[_Look]] = {}
+    for each in visited:
+        if each.host:
+            continue
+        first: dict[str, tuple[int, str]] = {}
+        for number, (name, text) in enumerate(faults(each)):
+            first.setdefault(name, (number, text))
+        look = _Look(each, first)
+        for name in each.asked.routes:
+            found.setdefault(name, []).append(look)
+    return found
+
+
+def _counts(route: Route) -> bool:
+    """Whether it is of the API, and can be used."""
+    return bool(route.uid) and not route.is_unusable
+
+
+def _use(route: Route, matched: Sequence[_Look], told: Iterable[Told]) -> RouteUse:
     failures: list[tuple[str, str]] = []
     failed = conflicts = applied = 0
-    for each in matched:
-        faults = [each.problem] if each.problem else _faults(route, each)
-        if faults:
+    for each, first in matched:
+        of_route = (first[name] for name in (route.name, "") if name in first)
+        if fault := each.problem or min(of_route, default=(0, ""))[1]:
             failed += 1
-            failures.append((each.pod.title, faults[0][:TEXT_MAX]))
-        elif any(one.asked_by == route.name for one in each.resolved.wanted):
+            failures.append((each.pod.title, fault[:TEXT_MAX]))
+        elif route.name in each.resolved.applied:
             applied += 1
-        conflicts += sum(one.route == route.name for one in each.resolved.conflicts)
+        conflicts += each.resolved.lost[route.name]
     return RouteUse(
         route.name,
         route.generation,
@@ -71,11 +97,6 @@ def _said(told: Iterable[Told]) -> str:
     return first[0].text if first else ""
 
 
-def _faults(route: Route, visited: Visited) -> list[str]:
-    """What of the Route cannot be in the pod."""
-    return [text for name, text in faults(visited) if name in (route.name, "")]
-
-
 def faults(visited: Visited) -> Iterator[tuple[str, str]]:
     """What cannot be in this very pod, each with its Route, "" where that is not known; not what cannot be in any pod."""
     if visited.outcome and visited.outcome.refused:
@@ -87,16 +108,20 @@ def faults(visited: Visited) -> Iterator[tuple[str, str]]:
 def described(passes: Passes) -> dict[str, Any]:
     """Routes and pods, as JSON values."""
     visited = _sorted(passes)
+    looks = _looks(visited)
     told = {each.route.name: each.told for each in passes.book.expanded}
     return {
-        "routes": [_of_route(each, visited, () if each.is_unusable else told.get(each.name, ())) for each in passes.routes],
+        "routes": [
+            _of_route(each, looks.get(each.name, ()), () if each.is_unusable else told.get(each.name, ()))
+            for each in passes.routes
+        ],
         "pods": [_of_pod(each) for each in visited],
     }
 
 
-def _of_route(route: Route, visited: Iterable[Visited], told: Sequence[Told]) -> dict[str, Any]:
+def _of_route(route: Route, matched: Sequence[_Look], told: Sequence[Told]) -> dict[str, Any]:
     counted = ("matched", "applied", "skipped", "failed")
-    use = None if route.is_unusable else _use(route, visited, told)
+    use = None if route.is_unusable else _use(route, matched, told)
     return {
         "name": route.name,
         "generation": route.generation,

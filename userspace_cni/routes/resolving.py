@@ -6,7 +6,8 @@ or take and send nowhere, is found here, by name, before it is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -25,6 +26,8 @@ KERNEL: Final = 2
 """RTPROT_KERNEL: the subnets of a device's addresses."""
 _METRIC6_UNSAID: Final = 1024
 """What the kernel makes of metric 0 for IPv6."""
+_GATEWAYS_KEPT: Final = 16
+"""Gateways of a device whose answers are kept: each route that comes is compared with them, and most pods have one or two."""
 _ON_LINK: Final = "on-link: no gateway is named"
 _NAMED: Final = "by the gateway that is named"
 
@@ -55,6 +58,16 @@ class Resolved:
     def routes(self) -> tuple[Wanted, ...]:
         """The routes alone."""
         return tuple(each.wanted for each in self.wanted)
+
+    @cached_property
+    def applied(self) -> Collection[str]:
+        """The Routes of which it has one."""
+        return {each.asked_by for each in self.wanted}
+
+    @cached_property
+    def lost(self) -> Counter[str]:
+        """How many entries of each Route another one keeps from effect."""
+        return Counter(each.route for each in self.conflicts)
 
 
 def resolve(asked: Asked, inside: Inside, cluster: Cluster, metric6: int = METRIC6, protocol: int = PROTOCOL) -> Resolved:
@@ -89,6 +102,8 @@ class _Pass:
         self._unreached: dict[str, dict[Address, str]] = {}
         self._sources: dict[tuple[str, int], _Source] = {}
         self._wanted: list[tuple[Prefix, Reasoned]] = []
+        self._ours: dict[str, list[tuple[Prefix, Address | None]]] = {}
+        """Destinations and gateways of these, by device."""
         self._skipped: list[Told] = []
         self._refusals: list[Told] = list(asked.left_out)
         self._overridden: list[Network] = []
@@ -115,7 +130,7 @@ class _Pass:
                 continue
             if same is not None:
                 self._overridden.append(claim.dst)
-            self._wanted.append((claim.prefix, Reasoned(wanted, claim.route, how)))
+            self._want(claim.prefix, Reasoned(wanted, claim.route, how))
             if claim.dev in self._tables:
                 self._leads(claim.dev, claim.prefix, via)
         made = tuple(sorted((each for _, each in self._wanted), key=lambda each: each.wanted.order))
@@ -172,8 +187,7 @@ class _Pass:
         key = claim.dev, claim.prefix.version
         source = self._sources.get(key)
         if source is None:
-            routes = [(dst, each) for dst, each in self._by_metric if (each.dev, dst.version) == key]
-            source = self._sources[key] = _Source(claim.dev, routes)
+            source = self._sources[key] = _Source(claim.dev, self._by_device.get(key, ()))
         return source.gateway(claim.prefix)
 
     def _unreachable(self, dev: str, via: Address) -> str:
@@ -181,23 +195,27 @@ class _Pass:
         known = self._unreached.setdefault(dev, {})
         why = known.get(via)
         if why is None:
+            if len(known) >= _GATEWAYS_KEPT:
+                known.clear()
             why = known[via] = self._why_unreachable(dev, via)
         return why
 
     def _why_unreachable(self, dev: str, via: Address) -> str:
-        addresses = [(name, each.ip) for name, link in self._links.items() for each in link.addresses]
-        if any(address == via for _, address in addresses):
+        if via in self._addresses:
             return f"its gateway {via} is an address of the pod itself"
         if is_link_local6(via):
-            has_some = any(name == dev and address.version == IPV6 for name, address in addresses)
-            return "" if has_some else f"{dev} has no IPv6 address, by which {via} would be reached"
-        if dev not in self._tables:
-            ours = ((dst, each.wanted.via) for dst, each in self._wanted if each.wanted.dev == dev)
-            self._tables[dev] = Table([*ours, *((dst, each.via) for dst, each in self._by_metric if each.dev == dev)])
-        best = self._tables[dev].best(host(via))
+            return "" if dev in self._with_ipv6 else f"{dev} has no IPv6 address, by which {via} would be reached"
+        best = self._table(dev).best(host(via))
         if best is None:
             return f"its gateway {via} is not reached by {dev}: no route there leads to it"
         return "" if best[1] is None else f"its gateway {via} is not on-link at {dev}: it is reached by {best[1]}"
+
+    def _table(self, dev: str) -> Table[Address | None]:
+        """The gateways of the routes by the device, ours first; ours that come later are put into it."""
+        if dev not in self._tables:
+            others = (each for version in (IPV4, IPV6) for each in self._by_device.get((dev, version), ()))
+            self._tables[dev] = Table([*self._ours.get(dev, ()), *((dst, each.via) for dst, each in others)])
+        return self._tables[dev]
 
     def _leads(self, dev: str, dst: Prefix, via: Address | None) -> None:
         """Take a route of ours into account for the gateways that are looked up after it."""
@@ -206,11 +224,34 @@ class _Pass:
         for each in [each for each in known if dst.covers(host(each))]:
             del known[each]
 
+    def _want(self, dst: Prefix, reasoned: Reasoned) -> None:
+        """Have the pod get the route."""
+        self._wanted.append((dst, reasoned))
+        self._ours.setdefault(reasoned.wanted.dev, []).append((dst, reasoned.wanted.via))
+
+    @cached_property
+    def _addresses(self) -> Collection[Address]:
+        """All addresses of the pod."""
+        return {each.ip for link in self._links.values() for each in link.addresses}
+
+    @cached_property
+    def _with_ipv6(self) -> Collection[str]:
+        """The devices with an IPv6 address."""
+        return {name for name, link in self._links.items() if any(each.version == IPV6 for each in link.addresses)}
+
     # -- what others have
 
     @cached_property
     def _by_metric(self) -> Sequence[tuple[Prefix, PodRoute]]:
         return sorted(self._others, key=lambda each: effective_metric(each[1]))
+
+    @cached_property
+    def _by_device(self) -> Mapping[tuple[str, int], Sequence[tuple[Prefix, PodRoute]]]:
+        """The same by device and version: a pod may have as many devices as it likes."""
+        found: dict[tuple[str, int], list[tuple[Prefix, PodRoute]]] = {}
+        for dst, each in self._by_metric:
+            found.setdefault((each.dev, dst.version), []).append((dst, each))
+        return found
 
     @cached_property
     def _all(self) -> Table[PodRoute]:
@@ -270,7 +311,8 @@ class _Pass:
         if former.via is not None and not former.onlink and (why := self._unreachable(former.dev, former.via)):
             self._refuse(claim, f"{kept[0][0]} cannot stay with the former default route: {why}")
             return False
-        self._wanted += kept
+        for dst, each in kept:
+            self._want(dst, each)
         return True
 
     def _kept(self, claim: Claim, former: PodRoute, cluster: Cluster) -> list[tuple[Prefix, Reasoned]]:
