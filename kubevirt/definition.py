@@ -19,14 +19,16 @@ from kubevirt.domain import Policy, lacking, mutate
 from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.log import say
 from kubevirt.sources import Places, resolve
+from kubevirt.strict_json import MARKS_MAX
 from kubevirt.vmi import Machine, bound, read_vmi
+from userspace_cni.pod.strict_json import marks
 
 DOMAIN_MAX: Final = 256 << 10
 """Bytes of a definition; KubeVirt's have some 10 to 100 KiB. More would not fit in the memory that the sidecar is given."""
 VMI_MAX: Final = 384 << 10
 """Bytes of a VMI. They have some 10 to 100 KiB, 200 with 256 disks; the API server's store would take 1.5 MiB."""
-VMI_MARKS_MAX: Final = 24 << 10
-"""Braces, brackets and commas of a VMI, which bound what it is when decoded: 3 MB. A VMI has one in 15 bytes or more."""
+VMI_MARKS_MAX: Final = MARKS_MAX
+"""Braces, brackets and commas of a VMI. It has one in 15 bytes or more."""
 WAIT_S: Final = 48.0
 """How long sources are waited for when the caller names no deadline; virt-launcher's is a minute."""
 _SHARE: Final = 0.8
@@ -164,10 +166,10 @@ def _machine(vmi: bytes) -> Machine:
         raise BadInput(
             f"the VMI has {len(vmi)} bytes and {VMI_MAX} are read at most", "make its annotations and cloud-init data smaller"
         )
-    marks = sum(vmi.count(mark) for mark in (b"{", b"[", b","))
-    if marks > VMI_MARKS_MAX:
+    found = marks(vmi.decode("latin-1"))
+    if found > VMI_MARKS_MAX:
         raise BadInput(
-            f"the VMI has {marks} braces, brackets and commas and {VMI_MARKS_MAX} are read at most",
+            f"the VMI has {found} braces, brackets and commas and {VMI_MARKS_MAX} are read at most",
             "look at what fills it: `kubectl get vmi NAME -o json --show-managed-fields`",
         )
     return read_vmi(vmi)

@@ -95,7 +95,8 @@ def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> N
     """Correct the interfaces of ours that are there, insert those that are not: after the one before it in the VM's order, else
     before the one after it, else after the last interface, else as the last device.
     """
-    there = {each.interface.network: _find_ours(devices, each) for each in wanted}
+    named_so = _by_alias(devices)
+    there = {each.interface.network: _find_ours(named_so, each) for each in wanted}
     _check_sockets(devices, wanted, there)
     _check_addresses(devices, wanted, there)
     last = next(reversed(devices.find_all("interface")), None)
@@ -120,10 +121,19 @@ def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> N
         edits.insert_after(last, devices, fresh)
 
 
-def _find_ours(devices: Element, wanted: _Wanted) -> Element | None:
-    """Find the interface with the network's alias. Raises Refused where another device has that alias."""
+def _by_alias(devices: Element) -> Mapping[str, list[Element]]:
+    """The devices by their aliases."""
+    found: dict[str, list[Element]] = {}
+    for device in devices.children:
+        for mark in device.find_all("alias"):
+            found.setdefault(mark.get("name"), []).append(device)
+    return found
+
+
+def _find_ours(named_so: Mapping[str, list[Element]], wanted: _Wanted) -> Element | None:
+    """Find the interface with the network's alias, among devices by alias. Raises Refused where another device has that alias."""
     name = alias(wanted.interface.network)
-    found = [device for device in devices.children for mark in device.find_all("alias") if mark.get("name") == name]
+    found = named_so.get(name, [])
     who = named(wanted.interface.network)
     for device in found:
         if device.name != "interface" or device.namespace:
@@ -216,7 +226,7 @@ def _check_sockets(devices: Element, wanted: list[_Wanted], there: Mapping[str, 
     It does not count as ours: the sidecar that adds it without the alias may add it again, and KubeVirt would not find it.
     """
     paths = {canonical(each.source.path): each for each in wanted}
-    ours = [element for element in there.values() if element is not None]
+    ours = {element for element in there.values() if element is not None}
     for device in devices.children:
         used = set() if device in ours else {canonical(path) for path in _sockets(device)}
         for path in sorted(used & paths.keys()):
@@ -239,7 +249,7 @@ def _sockets(element: Element) -> Iterable[str]:
 def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
     """Raise Refused for a PCI address that another device has: libvirt would not name the two devices."""
     asked = {each.interface.network: where for each in wanted if (where := _asked(each)) is not None}
-    moving = [there[network] for network in asked]
+    moving = {there[network] for network in asked}
     taken = {where: _called(device) for device in devices.children if device not in moving for where in _addresses(device)}
     for network, where in asked.items():
         if where in taken:

@@ -31,11 +31,13 @@ def override_mtus(edits: Edits, mtus: Mapping[str, int]) -> None:
         edits.append(root, [Fragment(f"{prefix}override", children=devices)], None)
         return
     prefix = edits.document.prefix(override)
+    there: dict[str, Element] = {}
+    for each in override.find_all("device", NAMESPACE):
+        there.setdefault(each.get("alias"), each)
     missing = []
     for alias, mtu in mtus.items():
-        devices_there = [each for each in override.find_all("device", NAMESPACE) if each.get("alias") == alias]
-        if devices_there:
-            _merge(edits, devices_there[0], override, mtu)
+        if alias in there:
+            _merge(edits, there[alias], override, mtu)
         else:
             missing.append(_device(prefix, alias, mtu))
     if missing:

@@ -8,7 +8,7 @@ cluster's device plugins and drivers, whose directories their administrators cho
 from __future__ import annotations
 
 import posixpath
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from kubevirt.errors import Refused
 from userspace_cni.pod import launcher
@@ -31,6 +31,9 @@ KEPT: Final = (
 """Where no path may point: directories of KubeVirt, libvirt and Kubernetes."""
 
 
+T = TypeVar("T")
+
+
 def canonical(path: str) -> str:
     """The path by which two that are the same are recognised."""
     return f"/var{path}" if path.startswith("/run/") else path
@@ -40,6 +43,29 @@ def collide(one: str, other: str) -> bool:
     """Whether two sockets cannot both be: they are one path, or the one would be a directory for the other."""
     first, second = f"{canonical(one)}/", f"{canonical(other)}/"
     return first.startswith(second) or second.startswith(first)
+
+
+class Taken(Generic[T]):
+    """The sockets of some networks, to find the first with which a further one collides; a path too long for a socket is none."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, tuple[int, T]] = {}
+        self._above: dict[str, tuple[int, T]] = {}
+        """By the directories in which they are."""
+
+    def take(self, path: str, whose: T) -> T | None:
+        """Whose path collides with this one, None for none; this one is kept beside it."""
+        known = canonical(path)
+        if len(known) > SUN_PATH_MAX:
+            return None
+        above = [known[:at] for at, character in enumerate(known) if character == "/"]
+        found = [self._there[each] for each in (*above, known) if each in self._there]
+        found += [self._above[known]] if known in self._above else []
+        mine = len(self._there), whose
+        self._there.setdefault(known, mine)
+        for each in above:
+            self._above.setdefault(each, mine)
+        return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def check_owners(path: str, own: str, where: str) -> None:

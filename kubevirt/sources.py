@@ -37,7 +37,7 @@ from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.mounted import read_claim, read_file
 from kubevirt.network_info import Attached, read_network_info
 from kubevirt.patience import Patience
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, check_owners, check_path, collide
+from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, Taken, check_owners, check_path
 from kubevirt.source import Origin, Role, Source
 from kubevirt.vmi import Interface, Machine, Network, bound
 from userspace_cni.pod import launcher
@@ -112,6 +112,7 @@ def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, l
     _warn_of_mixture(machine, log)
     told = _wait_for(networks, places, deadline_s)
     sources: dict[str, Source] = {}
+    taken: Taken[str] = Taken()
     for interface, network in zip(wanted, networks, strict=True):
         wish = wishes.get(network.name, Wish())
         found = _find(network, told, wish, places)
@@ -121,7 +122,8 @@ def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, l
             check_owners(found.path, launcher.socket_path(_interface_name(network)), where)
         source, remarks = _with_facts(machine, interface, network, told, wish, found)
         log(_explained(network.name, source, found, remarks))
-        _require_unshared(network.name, source, sources)
+        if other := taken.take(source.path, network.name):
+            raise _shared(other, network.name, sources[other].path, source.path)
         sources[network.name] = source
     return sources
 
@@ -268,12 +270,10 @@ def _explained(name: str, source: Source, found: _Found, remarks: Sequence[str])
     return f"network {name}: socket {source.path} from {found.where}{why}; QEMU is {source.mode}; {'; '.join(remarks)}"
 
 
-def _require_unshared(name: str, source: Source, others: Mapping[str, Source]) -> None:
-    for other, taken in others.items():
-        if collide(taken.path, source.path):
-            both = source.path if taken.path == source.path else f"{taken.path} and {source.path}"
-            raise Refused(
-                "socket-name-collision",
-                f"networks {other!r} and {name!r} have one socket, or one's path is the other's directory: {both}",
-                "each needs its own: look at where the paths come from, in the lines above this one",
-            )
+def _shared(one: str, other: str, path: str, path_2: str) -> Refused:
+    both = path_2 if path == path_2 else f"{path} and {path_2}"
+    return Refused(
+        "socket-name-collision",
+        f"networks {one!r} and {other!r} have one socket, or one's path is the other's directory: {both}",
+        "each needs its own: look at where the paths come from, in the lines above this one",
+    )

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from kubevirt.errors import BadInput
-from userspace_cni.pod.strict_json import Reader, once
+from userspace_cni.pod.strict_json import Reader, marks, once
 
 BYTES_MAX: Final = 1 << 20
 """More than any of these texts can have: all annotations of one object together have 256 KiB at most."""
+MARKS_MAX: Final = 24 << 10
+"""Braces, brackets and commas of a text, which bound what it is when decoded: 3 MB."""
 
 _JSON: Final = Reader(once, digits_max=32, deepest=64)
 _NAMES: Final = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number", bool: "a boolean"}
@@ -33,7 +35,10 @@ def decode_stream(text: bytes | str, what: str, remedy: str) -> Iterator[Any]:
     if len(text) > BYTES_MAX:
         raise BadInput(f"{what} has more than {BYTES_MAX} bytes", remedy)
     try:
-        yield from _JSON.stream(text.decode("utf-8") if isinstance(text, bytes) else text)
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        if marks(decoded) > MARKS_MAX:
+            raise BadInput(f"{what} has more than {MARKS_MAX} braces, brackets and commas", remedy)
+        yield from _JSON.stream(decoded)
     except UnicodeDecodeError as error:
         raise BadInput(f"{what} is not UTF-8: {error.reason}", remedy) from error
     except ValueError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from kubevirt.lint.reading import Spot
@@ -62,7 +63,14 @@ class Cluster:
 
     def registered(self, name: str) -> list[Registration]:
         """Every registration of that name: one, unless KubeVirt and HyperConverged objects are both given."""
-        return [each for each in self.registrations if each.name == name]
+        return self._by_name.get(name, [])
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[Registration]]:
+        found: dict[str, list[Registration]] = {}
+        for each in self.registrations:
+            found.setdefault(each.name, []).append(each)
+        return found
 
     def is_vhost_user(self, name: str) -> bool:
         """Whether interfaces with that binding are vhost-user ones."""
@@ -71,7 +79,7 @@ class Cluster:
         found = self.registered(name)
         return any(each.is_vhost_user for each in found) if found else "vhost" in name.lower()
 
-    @property
+    @cached_property
     def hooked(self) -> list[Spot]:
         """The Plugins with a sidecar that edits definitions."""
         return [spot for spot in self.plugins if any(hook.has("sidecar") for hook in spot.child("spec").items("domainHooks"))]

@@ -15,13 +15,13 @@ from kubevirt.findings import SEVERITIES, Finding
 from kubevirt.lint.addresses import judge_addresses, judge_machines
 from kubevirt.lint.cluster import read_cluster
 from kubevirt.lint.copies import without_copies
-from kubevirt.lint.domain import Domain, judge_domain, read_domain
+from kubevirt.lint.domain import Domain, judge_domain, machines_by_domain, read_domain
 from kubevirt.lint.fields import judge_fields
 from kubevirt.lint.guest import judge_guest
 from kubevirt.lint.kinds import GROUPS, MACHINES, group_of, judge_kind
-from kubevirt.lint.machine import Machine, judge_networks, read_machine
+from kubevirt.lint.machine import judge_networks, read_machine
 from kubevirt.lint.migration import judge_migrations
-from kubevirt.lint.network import Definition, judge_definition, read_definition
+from kubevirt.lint.network import Definition, Definitions, judge_definition, read_definition
 from kubevirt.lint.pod import is_launcher, judge_pod
 from kubevirt.lint.reading import Report, Spot
 from kubevirt.lint.refusals import judge_refusals
@@ -101,15 +101,16 @@ def kind_of(content: object) -> str:
 def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain], bindings: Collection[str]) -> list[Definition]:
     cluster = read_cluster(objects, bindings)
     definitions = [read_definition(spot) for kind, spot in objects if kind == "NetworkAttachmentDefinition"]
-    machines = [read_machine(spot, kind, cluster, definitions) for kind, spot in objects if kind in MACHINES]
+    networks = Definitions(definitions)
+    machines = [read_machine(spot, kind, cluster, networks) for kind, spot in objects if kind in MACHINES]
     judge_cluster(cluster)
     for kind, spot in objects:
         if kind == "Pod":
             judge_pod(spot)
     judge_migrations(cluster, [spot for kind, spot in objects if kind == "MigrationPolicy"], machines)
-    used = _used(machines)
+    used = {id(nic.definition) for machine in machines for nic in machine.vhost_user}
     for definition in definitions:
-        judge_definition(definition, machines=bool(machines), used=any(definition is each for each in used))
+        judge_definition(definition, machines=bool(machines), used=id(definition) in used)
     for machine in machines:
         judge_fields(machine)
         judge_networks(machine, cluster)
@@ -119,13 +120,10 @@ def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain
             judge_addresses(machine)
             judge_refusals(machine)
     judge_machines(machines)
+    by_domain = machines_by_domain(machines)
     for domain in domains:
-        judge_domain(domain, machines)
+        judge_domain(domain, by_domain.get(domain.name, ()))
     return definitions
-
-
-def _used(machines: Sequence[Machine]) -> list[Definition]:
-    return [nic.definition for machine in machines for nic in machine.vhost_user if nic.definition]
 
 
 def flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:

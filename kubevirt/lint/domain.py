@@ -5,7 +5,7 @@ A definition from before the sidecar has no such interface, and nothing is found
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,7 +68,7 @@ def read_domain(text: str, report: Report) -> Domain | None:
 
 
 def judge_domain(domain: Domain, machines: Sequence[Machine] = ()) -> None:
-    """Everything of a definition; `machines`: the VMs that were given, one of which may be this one."""
+    """Everything of a definition; `machines`: the VMs of which it is, as `machines_by_domain` has them."""
     ours = [(path, each) for path, each in domain.interfaces if each.get("type") == "vhostuser"]
     for path, interface in ours:
         _judge_source(domain, path, interface)
@@ -78,8 +78,15 @@ def judge_domain(domain: Domain, machines: Sequence[Machine] = ()) -> None:
     if ours:
         _judge_memory(domain)
     for machine in machines:
-        if domain.name == f"{machine.namespace or 'default'}_{machine.name}":
-            _judge_foreign(domain, machine)
+        _judge_foreign(domain, machine)
+
+
+def machines_by_domain(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+    """The VMs by the names of their definitions."""
+    found: dict[str, list[Machine]] = {}
+    for each in machines:
+        found.setdefault(f"{each.namespace or 'default'}_{each.name}", []).append(each)
+    return found
 
 
 def _judge_source(domain: Domain, path: str, interface: Element) -> None:

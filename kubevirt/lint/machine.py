@@ -6,10 +6,11 @@ Its memory, vCPUs and annotations: `guest`; its MACs and PCI addresses: `address
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from kubevirt.lint.cluster import Cluster
-from kubevirt.lint.network import Definition, matching
+from kubevirt.lint.network import Definition, Definitions
 from kubevirt.lint.reading import Spot
 
 BINDING_METHODS: Final = ("bridge", "masquerade", "sriov", "macvtap", "passt", "passtBinding", "slirp")
@@ -28,6 +29,11 @@ class Nic:
     elsewhere: Definition | None
     """A definition of that name in another namespace, when there is none in the right one."""
     is_vhost_user: bool
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is a vhost-user interface that is to be there."""
+        return self.is_vhost_user and self.spot.text("state") != "absent"
 
     @property
     def definition_name(self) -> str:
@@ -51,17 +57,17 @@ class Machine:
     sized_elsewhere: bool
     """Whether an instance type says how many vCPUs and how much memory it has."""
 
-    @property
-    def vhost_user(self) -> list[Nic]:
+    @cached_property
+    def vhost_user(self) -> tuple[Nic, ...]:
         """The interfaces that this is about; those that are to go are left out."""
-        return [nic for nic in self.nics if nic.is_vhost_user and nic.spot.text("state") != "absent"]
+        return tuple(nic for nic in self.nics if nic.is_wanted)
 
     def __str__(self) -> str:
         """As people call it."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: list[Definition]) -> Machine:
+def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: Definitions) -> Machine:
     """What a VirtualMachine or VirtualMachineInstance says."""
     template = spot.child("spec", "template") if kind == "VirtualMachine" else spot
     instance = template.child("spec")
@@ -73,7 +79,7 @@ def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: list[Defi
         network = networks.get(name, Spot(None, "", spot.report))
         binding = each.child("binding").text("name")
         wanted = network.child("multus").text("networkName")
-        definition, elsewhere = matching(definitions, wanted, namespace, spot.report.file) if wanted else (None, None)
+        definition, elsewhere = definitions.matching(wanted, namespace, spot.report.file) if wanted else (None, None)
         ours = bool(binding) and (cluster.is_vhost_user(binding) or _is_ours(definition, cluster))
         nics.append(Nic(name, each, binding, network, definition, elsewhere, ours))
     return Machine(
@@ -95,7 +101,7 @@ def judge_networks(machine: Machine, cluster: Cluster) -> None:
     for nic in machine.nics:
         _judge_kernel_binding(nic)
         _judge_absent(nic)
-        if nic in machine.vhost_user:
+        if nic.is_wanted:
             _judge_nic(nic, machine, cluster)
     if not machine.vhost_user:
         return

@@ -5,7 +5,7 @@ Whether the plugin takes the configuration is not judged here: the plugin's own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final
@@ -121,19 +121,32 @@ def plugins_of(config: object) -> list[Mapping[str, Any]]:
     return [config]
 
 
-def matching(
-    definitions: list[Definition], name: str, namespace: str, file: str = ""
-) -> tuple[Definition | None, Definition | None]:
-    """The network that a VM of `namespace` in `file` means by [namespace/]name; or else one of that name in another namespace.
+class Definitions:
+    """The networks that were given, to be found by name: VMs and networks may be many."""
 
-    A namespace that is not written may be any. Of several the one in the same file is meant.
-    """
-    wanted, _, short = name.rpartition("/")
-    wanted = wanted or namespace
-    same = [each for each in definitions if each.name == (short or name)]
-    fitting = [each for each in same if not (wanted and each.namespace) or each.namespace == wanted]
-    found = next((each for each in fitting if each.spot.report.file == file), next(iter(fitting), None))
-    return found, next(iter(same), None) if found is None else None
+    def __init__(self, definitions: Iterable[Definition]) -> None:
+        self._first: dict[tuple[str, str | None, str | None], tuple[int, Definition]] = {}
+        """The first of each name, namespace and file, with its place among all; None is any namespace, any file."""
+        for number, each in enumerate(definitions):
+            for namespace in (each.namespace, None):
+                for file in (each.spot.report.file, None):
+                    self._first.setdefault((each.name, namespace, file), (number, each))
+
+    def matching(self, name: str, namespace: str, file: str = "") -> tuple[Definition | None, Definition | None]:
+        """The network that a VM of `namespace` in `file` means by [namespace/]name; or else one of that name elsewhere.
+
+        A namespace that is not written may be any. Of several the one in the same file is meant.
+        """
+        wanted, _, short = name.rpartition("/")
+        short, wanted = short or name, wanted or namespace
+        fitting = (wanted, "") if wanted else (None,)
+        found = self._of(short, fitting, file) or self._of(short, fitting, None)
+        return found, None if found else self._of(short, (None,), None)
+
+    def _of(self, name: str, namespaces: Iterable[str | None], file: str | None) -> Definition | None:
+        """The first that has the name and is in one of the namespaces."""
+        found = [self._first[key] for namespace in namespaces if (key := (name, namespace, file)) in self._first]
+        return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def judge_definition(definition: Definition, *, machines: bool, used: bool) -> None:

@@ -64,16 +64,17 @@ def _is_vhost_user(sidecar: Spot) -> bool:
 
 def _judge_sidecars(sidecars: list[Spot], ours: list[Spot]) -> None:
     images: dict[str, Spot] = {}
-    for each in [*ours, *(sidecar for sidecar in sidecars if sidecar not in ours)]:
-        name, image = each.text("name"), each.text("image")
-        if each not in ours:
+    paths = {each.path for each in ours}
+    for each in sidecars:
+        if each.path not in paths:
             each.find(
                 "lossy-sidecar",
                 "warning",
-                f"container '{name}' is another hook sidecar: most drop a vhost-user socket",
+                f"container '{each.text('name')}' is another hook sidecar: most drop a vhost-user socket",
                 "leave it out for VMs with vhost-user interfaces, unless its image is known to keep what it does not know",
             )
-            continue
+    for each in ours:
+        name, image = each.text("name"), each.text("image")
         limits = each.child("resources", "limits")
         sidecar_memory(limits, limits.amount("memory"))
         other = images.setdefault(image, each)

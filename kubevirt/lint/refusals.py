@@ -10,6 +10,7 @@ from dataclasses import replace
 from kubevirt.errors import BadInput, KubevirtError
 from kubevirt.interface import Setting, facts
 from kubevirt.lint.machine import Machine
+from kubevirt.lint.reading import Spot
 from kubevirt.source import Source
 from kubevirt.vmi import Interface, read_vmi
 
@@ -32,10 +33,10 @@ def judge_refusals(machine: Machine) -> None:
         return
     for interface in found.interfaces:
         if interface.network in wanted:
-            _judge_interface(machine, interface)
+            _judge_interface(wanted[interface.network].spot, interface)
 
 
-def _judge_interface(machine: Machine, interface: Interface) -> None:
+def _judge_interface(spot: Spot, interface: Interface) -> None:
     """Each part by itself, for the mutator ends at the first that is wrong."""
     bare = Interface(interface.network)
     parts = (
@@ -45,7 +46,6 @@ def _judge_interface(machine: Machine, interface: Interface) -> None:
         replace(bare, acpi_index=interface.acpi_index),
         replace(bare, pci_address=interface.pci_address),
     )
-    spot = next(nic.spot for nic in machine.vhost_user if nic.name == interface.network)
     for part in parts:
         try:
             facts(part, _SOURCE, Setting())

@@ -10,7 +10,7 @@ from kubevirt.errors import KubevirtError
 from kubevirt.lint.machine import Machine, Nic
 from kubevirt.lint.network import OUR_TYPE, Definition
 from kubevirt.lint.reading import Spot
-from kubevirt.socket_paths import OWNER_ROOTS, canonical, check_owners, check_path, collide
+from kubevirt.socket_paths import OWNER_ROOTS, Taken, canonical, check_owners, check_path
 from userspace_cni.pod import launcher
 
 _KERNEL_TYPES: Final = (
@@ -23,15 +23,13 @@ _KERNEL_TYPES: Final = (
 def judge_sockets(machine: Machine, wishes: Mapping[str, Wish]) -> None:
     """Everything about the sockets of a VM's vhost-user interfaces. `wishes`: what its annotation says, by network."""
     spot = Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
-    taken: list[tuple[str, Nic]] = []
+    taken: Taken[Nic] = Taken()
     for nic in machine.vhost_user:
         wish = wishes.get(nic.name, Wish())
         if nic.definition:
             _judge_owner(nic, nic.definition, wish)
         path = canonical(wish.path or _derived(nic))
-        other = next((each for known, each in taken if collide(known, path)), None)
-        taken.append((path, nic))
-        if other:
+        if other := taken.take(path, nic):
             spot.find(
                 "socket-name-collision",
                 "error",

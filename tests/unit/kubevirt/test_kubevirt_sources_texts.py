@@ -14,7 +14,7 @@ from kubevirt.dra import Device, read_metadata
 from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.mac import read_mac
 from kubevirt.network_info import Attached, read_network_info
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, canonical, check_path
+from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, Taken, canonical, check_path, collide
 
 DATA = Path(__file__).parent / "data"
 SOCKET = "/var/run/ovsdpdk/vhost/vhost-port/vhost.sock"
@@ -303,3 +303,19 @@ class TestPaths:
         except KubevirtError:
             return
         assert ".." not in text.split("/")
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "", "c"]), min_size=1, max_size=4), max_size=8))
+def test_the_first_socket_that_collides(parts: list[list[str]]) -> None:
+    """A socket collides with the first that has its path, or is in its place as a directory, or the other way round."""
+    paths = ["/var/run/" + "/".join(each) for each in parts]
+    taken: Taken[int] = Taken()
+    for number, path in enumerate(paths):
+        expected = next((other for other, known in enumerate(paths[:number]) if collide(known, path)), None)
+        assert taken.take(path, number) == expected
+
+
+def test_a_path_too_long_for_a_socket() -> None:
+    """It collides with none: it is refused for its length."""
+    taken: Taken[int] = Taken()
+    assert [taken.take("/a" * 60, number) for number in range(2)] == [None, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -69,16 +69,23 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
 
 def show_findings(findings: Sequence[Finding]) -> None:
     """Findings grouped by where they are, in their order."""
-    for number, where in enumerate(dict.fromkeys(finding.where for finding in findings)):
+    for number, (where, held) in enumerate(_by_place(findings).items()):
         if number:
             view.say("")
         view.say(Cell(where, "bold"))
         facts: list[tuple[str, Cell | str]] = []
-        for finding in findings:
-            if finding.where == where:
-                facts.append((finding.severity, Cell(f"{finding.name}: {finding.message}", STYLES[finding.severity])))
-                facts += [("  at", finding.path), ("  do", finding.remedy)]
+        for finding in held:
+            facts.append((finding.severity, Cell(f"{finding.name}: {finding.message}", STYLES[finding.severity])))
+            facts += [("  at", finding.path), ("  do", finding.remedy)]
         view.show_facts(facts)
+
+
+def _by_place(findings: Iterable[Finding]) -> Mapping[str, list[Finding]]:
+    """The findings by where they are, each place where it comes first."""
+    found: dict[str, list[Finding]] = {}
+    for each in findings:
+        found.setdefault(each.where, []).append(each)
+    return found
 
 
 def counts_text(findings: Sequence[Finding]) -> str:
@@ -90,23 +97,24 @@ def counts_text(findings: Sequence[Finding]) -> str:
 
 def _with_refusals(judged: Judged) -> Iterator[Finding]:
     """The findings; those of a network include what the plugin itself refuses or ignores of it."""
-    refusals = [finding for definition in judged.definitions for finding in _refusals(definition, judged)]
-    places = dict.fromkeys([finding.where for finding in judged.findings] + [finding.where for finding in refusals])
-    for where in places:
-        mine = [finding for finding in (*judged.findings, *refusals) if finding.where == where]
+    told = {finding.where for finding in judged.findings if finding.name == "server-mode"}
+    refusals = [finding for definition in judged.definitions for finding in _refusals(definition, told)]
+    for mine in _by_place((*judged.findings, *refusals)).values():
         yield from sorted(mine, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
-    """What the plugin refuses of a network, in its own words, and what it ignores of one for VMs."""
+def _refusals(definition: Definition, told: Collection[str]) -> list[Finding]:
+    """What the plugin refuses of a network, in its own words, and what it ignores of one for VMs.
+
+    `told`: where the mode of the socket has a finding already.
+    """
     where, config = definition.spot.report.where, _configuration(definition)
     if config is None:
         return []
-    told = any(finding.where == where and finding.name == "server-mode" for finding in judged.findings)
     remedy = "leave it out, or write it as in docs/network.md"
     found = []
     for remark in remarks_on(config):
-        if remark.code and not (told and remark.key == "host.vhost.mode"):
+        if remark.code and not (where in told and remark.key == "host.vhost.mode"):
             found.append(Finding("network-refused", "error", where, remark.message, remark.remedy, "spec.config"))
         elif not remark.code and definition.for_kubevirt:
             found.append(Finding("ignored-option", _severity(remark.message), where, remark.message, remedy, "spec.config"))
