@@ -18,6 +18,9 @@ LINES_MAX = 500
 SLEEPERS = frozenset({"wait_until", "eventually", "test_an_idle_polling_thread_sleeps"})
 """Functions that may sleep: they wait for a condition with a limit, or measure what happens in that time."""
 CLOCKS = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time"})
+CPU_CLOCKS = frozenset({"thread_time", "thread_time_ns", "process_time", "process_time_ns"})
+TIMED = ("tests/unit/test_linear_time.py",)
+"""The one file that asserts on time: on the processor time of a thread, by which a quadratic reader is told from a linear one."""
 
 
 def name_of(path: Path) -> str:
@@ -115,7 +118,7 @@ def test_no_test_sleeps(path: Path) -> None:
 
 def is_clock(node: ast.AST) -> bool:
     """Whether a clock is read in it."""
-    return any(isinstance(each, ast.Call) and called(each) in CLOCKS for each in ast.walk(node))
+    return any(isinstance(each, ast.Call) and called(each) in CLOCKS | CPU_CLOCKS for each in ast.walk(node))
 
 
 def upper_bounds(test: ast.expr) -> Iterator[ast.expr]:
@@ -143,6 +146,17 @@ def test_no_test_is_in_a_hurry(path: Path) -> None:
         if isinstance(node, ast.Assert) and id(node) not in waits and any(map(is_clock, upper_bounds(node.test)))
     ]
     assert hurried == []
+
+
+def test_one_file_asserts_on_time() -> None:
+    """No other test looks at the time that the processor has worked."""
+    looking = {
+        name_of(path)
+        for path in TEST_FILES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and called(node) in CPU_CLOCKS
+    }
+    assert looking == set(TIMED)
 
 
 def test_file_names_are_unique() -> None:
