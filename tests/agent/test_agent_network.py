@@ -182,7 +182,7 @@ def test_commands_without_an_agent(kept: Kept) -> None:
 
 def test_objects_of_the_api(kept: Kept) -> None:
     """A ProviderNetwork is met when it comes, and told in the NodeState; while the server is away the next agent keeps what is
-    there; gone is what its list lacks."""
+    there; gone is what it says is gone."""
     live = kept.live
     with ApiServer() as api:
         define_all(api)
@@ -192,7 +192,7 @@ def test_objects_of_the_api(kept: Kept) -> None:
         live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
         live.start()
         add(api, "ProviderNetwork", "net1", spec={"defaultInterface": "nic0", "moveAddresses": True})
-        wait_until(kept.holds, what="the uplink")
+        wait_until(kept.holds, 40, "the uplink, which no Vlan names")
         assert (kept.place(), kept.wishes()["net1"]["source"]) == ("br-net1", "objects")
         wait_until(lambda: _reported(api) == {"net1": True}, what="the NodeState")
         live.kill()
@@ -203,7 +203,7 @@ def test_objects_of_the_api(kept: Kept) -> None:
         api.faults.clear()
         wait_until(lambda: kept.wishes()["net1"]["said_by"], 30, what="the server's word")
         api.objects(f"provider-networks.{GROUP}").remove("", "net1")
-        wait_until(lambda: kept.wishes() == {}, what="the uplink is undone")
+        wait_until(lambda: kept.wishes() == {}, 40, "the uplink is undone, once the agent has its second lists")
         assert (kept.place(), kept.switch.rows("Bridge")) == ("nic0", [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.rounds import Hearing, Pace, Rounds
 from userspace_cni.controller.watches import Watches
+from userspace_cni.kube import list_watch
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.objects import Objects
 
@@ -225,6 +227,11 @@ def test_a_dead_agents_objects(first: LiveNode, api: ApiServer, sandbox: str) ->
     pods.run("DEL", 1)
 
 
+def is_no_more_awaited(live: LiveNode, network: dict[str, Any], sandbox: str, args: str) -> bool:
+    """Whether ADD refuses it for good."""
+    return bool(live.run("ADD", network, sandbox, CNI_ARGS=args).document["code"] == 7)
+
+
 def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
     """ADD tries again (11) while the node has no range; a Subnet that does not exist, or is not for its pods, is 7."""
     rules = '[[rule]]\nnamespaces = ["default"]\nbridges = ["br-test"]\nvlans = [0, "200-299"]\n'
@@ -244,6 +251,10 @@ def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
 
     answer("late", 11, "Subnet 'late' has no range for this node yet", "nodeRanges")
     answer("theirs", 7, "key 'subnet' is 'theirs'", "namespace 'default'", "tenant")
+    answer("absent", 11, "Subnet 'absent' is not known yet", "another list")
+    absent, tagged = (podnet(first, subnet=subnet) for subnet in ("absent", "tagged"))
+    for network in (absent, tagged):
+        wait_until(partial(is_no_more_awaited, first, network, sandbox, pod.args), 40, "the second list")
     answer("absent", 7, "Subnet 'absent' does not exist")
     answer("tagged", 7, "Vlan 'v100' does not exist")
     answer("closed", 7, "VLAN 7 of bridge 'br-test'", "[[rule]] number 1")
@@ -277,7 +288,7 @@ def test_a_controller_divides_it(first: LiveNode, api: ApiServer, sandbox: str) 
     first.start()
     refused(first.run("ADD", network, sandbox, CNI_ARGS=pod.args), 11, "Subnet 'divided' has no range")
     session = KubeClient(api.kubeconfig(first.directory)).session
-    watches = Watches(session, lambda: rounds.ask())  # noqa: PLW0108 - it is made after them
+    watches = Watches(session, lambda: rounds.ask(), list_watch.Pace(page=100, confirm_s=0))  # noqa: PLW0108 - it is made after them
     rounds = Rounds(Objects(session), watches.cluster, lambda: True, Absence(), Hearing(), EAGER)
     with ExitStack() as stack:
         stack.callback(watches.stop)

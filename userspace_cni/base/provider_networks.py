@@ -22,6 +22,8 @@ MoveAddresses = Literal["no", "yes", "primary"]
 """Whether the NIC's addresses move to the bridge. "primary": also those of the NIC that has the node's default route."""
 NicPort = Literal["system", "afxdp"]
 """How OVS opens a kernel NIC."""
+VlansBy = Literal["itself", "objects", "some objects"]
+"""Who says which VLANs an uplink carries: its wish, for which none is all; or objects beside it, all of them or some."""
 
 BRIDGE_PREFIX: Final = "br-"
 NAME_MAX: Final = 12
@@ -68,9 +70,9 @@ class ProviderNetwork:
 
     `interface`: a kernel NIC's name, `pci:ADDRESS`, or `vdev:DEVARGS`; "" where there is a `bond`. `port`: how a kernel NIC is
     opened. `give_back_after_s`: moved addresses go back to the NIC when ovs-vswitchd is gone for so long. `vlans`: what the
-    uplink carries beside untagged frames; () for all. `vlan_interfaces`: sub-interfaces of the NIC, as eth0.10, that become
-    internal ports of the bridge. `mtu`, `rx_queues`: 0 for what the NIC has, and one. `said_by`: where the wish stands, for
-    messages.
+    uplink carries beside untagged frames, as said by `vlans_by`; () for all. `vlan_interfaces`: sub-interfaces of the NIC, as
+    eth0.10, that become internal ports of the bridge. `mtu`, `rx_queues`: 0 for what the NIC has, and one. `said_by`: where the
+    wish stands, for messages.
     """
 
     name: str
@@ -83,6 +85,7 @@ class ProviderNetwork:
     vlan_interfaces: tuple[str, ...] = ()
     mtu: int = 0
     rx_queues: int = 0
+    vlans_by: VlansBy = "itself"
     said_by: str = field(default="", compare=False)
 
     @property

@@ -1,4 +1,4 @@
-"""Which nodes are gone: what a complete list has lacked for a while. Pure but for the time that it is told.
+"""Which nodes are gone: what is known not to be there for a while. Pure but for the time that it is told.
 
 A node's object may be deleted and made again by its kubelet while its pods go on: what is its own (its range, the objects about
 its pods) is kept until it has been away for so long that this is not what happens.

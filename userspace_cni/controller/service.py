@@ -23,6 +23,7 @@ from userspace_cni.controller.metrics import Metrics
 from userspace_cni.controller.rounds import Hearing, Pace, Rounds
 from userspace_cni.controller.route_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
+from userspace_cni.kube import list_watch
 from userspace_cni.kube.client import Clients, in_cluster
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.events import Events
@@ -50,11 +51,14 @@ class Door(Protocol):
 
 
 class Controller:
-    """The threads that watch, elect and write. `namespace`: where the Lease is; `pace`: of what is written."""
+    """The threads that watch, elect and write. `namespace`: where the Lease is; `pace`: of what is written; `watch_pace`: of what
+    is watched."""
 
-    def __init__(self, session: Session, namespace: str, pace: Pace | None = None) -> None:
+    def __init__(
+        self, session: Session, namespace: str, pace: Pace | None = None, watch_pace: list_watch.Pace | None = None
+    ) -> None:
         objects = Objects(session)
-        self.watches = Watches(session, self._changed)
+        self.watches = Watches(session, self._changed, watch_pace)
         self.election = Election(objects, namespace, on_change=self._changed)
         self.metrics = Metrics(lambda: self.election.leading, self.watches.counts())
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)

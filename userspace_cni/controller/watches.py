@@ -53,10 +53,12 @@ class Watches:
         return [each.problem for each in self._watches.values() if each.problem]
 
     def cluster(self) -> Cluster | None:
-        """What is known; None until there was a complete list of each kind. Routes may be another program's matter: none then."""
+        """What is known; None until two lists of each kind have told it. Routes may be another program's matter: none then."""
+        if not all(each.confirmed for name, each in self._watches.items() if name != "routes"):
+            return None
         known: dict[str, Any] = {name: each.objects() for name, each in self._watches.items()}
         known["routes"] = known["routes"] or {}
-        return None if None in known.values() else Cluster(**known, nodes_watched=not self._watches["nodes"].problem)
+        return Cluster(**known, nodes_watched=not self._watches["nodes"].problem)
 
     def counts(self) -> Mapping[str, Callable[[], float]]:
         """How many objects of each kind are known: a function by the resource's name."""

@@ -1,8 +1,9 @@
 """A collection of the API server, followed by a list and a watch that never end.
 
-What is kept of it a `Shelf` decides: of one thing only what the shelf reads from it stays in memory. The rules: a list
-that fails half-way changes nothing; a version that the server has forgotten (410), or a line that is no event, means a new list;
-after a failure the pauses grow; and no error ends the thread, since without it what is known grows old unnoticed.
+What is kept of it a `Shelf` decides: of one thing only what the shelf reads from it stays in memory. The rules: a list that fails
+half-way, is of other things or of no version changes nothing; what a list lacks stays until a second one lacks it, too
+(`kube.lacking`), and that one is asked for here; a version that the server has forgotten (410), or a line that is no event, means
+a new list; after a failure the pauses grow; and no error ends the thread, since without it what is known grows old unnoticed.
 
 The `kubernetes` library's SharedInformer is not used: it needs the typed models (20 MiB), reads the first list in one piece, does
 not back off between failing watches, and does not tell whether its list was complete. Here things are the raw JSON of
@@ -12,10 +13,12 @@ not back off between failing watches, and does not tell whether its list was com
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Collection as Keys
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
@@ -24,11 +27,14 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
 from userspace_cni.base.loops import Loop
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
+from userspace_cni.kube.lacking import CONFIRM_S, Lacking
+from userspace_cni.kube.pages import page_of, require_kind, text
+from userspace_cni.kube.resources import Resource
 
 STOP_S: Final = 1.0
 _EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
-_DIGITS_MAX: Final = 100
 
+Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -38,7 +44,7 @@ class Pace:
 
     A watch is asked for `watch_s` at most (a random part less, to spread the nodes) and given up when it is still open `slack_s`
     later. After a failure the pause doubles from `pause_min_s` to `pause_max_s`; a watch that was open for `good_s` resets it.
-    Knowledge is fresh for `fresh_s`: servers send a bookmark about every minute.
+    Knowledge is fresh for `fresh_s`: servers send a bookmark about every minute. `confirm_s`: as `Lacking`.
     """
 
     watch_s: float = 240.0
@@ -48,17 +54,18 @@ class Pace:
     good_s: float = 10.0
     fresh_s: float = 90.0
     page: int = 10
+    confirm_s: float = CONFIRM_S
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What is followed. `fields`: the field selector, "" for all of `path`; `title` names the things for messages.
+    """What is followed. `fields`: the field selector, "" for all of the resource; `title` names the things for messages.
 
     `needed`: what the account must be allowed; `meanwhile`: what happens while they are not watched; `absent`: what to look at
     when the server knows no such resource (404), "" where every server has it. `optional`: that is no problem.
     """
 
-    path: str
+    resource: Resource
     title: str
     needed: str
     meanwhile: str
@@ -67,18 +74,25 @@ class Collection:
     optional: bool = False
 
 
-class Shelf(Protocol[T]):
+class Shelf(Protocol[Key, T]):
     """What is kept of a collection. All of it is called by the one thread that follows, without a lock."""
 
-    def read(self, thing: Mapping[str, Any]) -> T:
-        """What is kept of one thing. Raises KeyError, TypeError, AttributeError or ValueError for what is no such thing."""
+    def read(self, thing: Mapping[str, Any]) -> tuple[Key, T]:
+        """Of one thing, how it is told from the others, and what is kept of it.
+
+        Raises KeyError, TypeError, AttributeError or ValueError for what is no such thing.
+        """
         ...
 
-    def take_over(self, listed: Sequence[T]) -> None:
-        """Replace all by a complete list."""
+    def keys(self) -> Keys[Key]:
+        """The things that are kept."""
         ...
 
-    def change(self, kind: str, thing: T) -> None:
+    def take_over(self, listed: Sequence[tuple[Key, T]], gone: Keys[Key]) -> None:
+        """Take a complete list over. What it lacks stays, but for what is `gone`."""
+        ...
+
+    def change(self, kind: str, thing: tuple[Key, T]) -> None:
         """Take one event over: "ADDED", "MODIFIED" or "DELETED"."""
         ...
 
@@ -94,7 +108,7 @@ class _Absent(Exception):
 class ListWatch(Loop):
     """One daemon thread from `start` to `stop` that follows a collection for a shelf; it cannot be started again.
 
-    `listed` is called once, when the first list is complete; it must not wait.
+    `listed` is called when the first list is complete, and when what is known is `confirmed`; it must not wait.
 
     Safe to use from any thread; all but `stop` and `wait_synced` return at once.
     """
@@ -103,7 +117,7 @@ class ListWatch(Loop):
         self,
         session: Session,
         collection: Collection,
-        shelf: Shelf[Any],
+        shelf: Shelf[Any, Any],
         pace: Pace,
         listed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -118,8 +132,10 @@ class ListWatch(Loop):
         self.tried = False
         """Whether there was a first list, or a failure to get one."""
         self._synced = threading.Event()
+        self._confirmed = threading.Event()
         self._stream: Stream | None = None
         # only the thread uses these
+        self._lacking = Lacking(pace.confirm_s)
         self._version = ""
         self._opened: float | None = None
         self._page = self._pace.page
@@ -141,6 +157,11 @@ class ListWatch(Loop):
     def synced(self) -> bool:
         """Whether there was a complete list; once true it stays so."""
         return self._synced.is_set()
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether what is not known does not exist: two lists have told what there is. Once true it stays so."""
+        return self._confirmed.is_set()
 
     @property
     def fresh(self) -> bool:
@@ -170,11 +191,14 @@ class ListWatch(Loop):
 
     def _list_and_watch(self) -> str:
         """Watch until that ends, after a list where one is needed; the problem that ended it, "" for none."""
-        listed = not self._version
+        listed = not self._version or self._lacking.is_due
         try:
-            if listed:
+            if not self._version:
                 self._list()
-            self._watch()
+            elif listed:
+                self._list_again()
+            if not self._lacking.is_due:
+                self._watch()
         except _Forgotten:
             self._version = ""
             if listed and self._opened is None:  # a new list alone does not help
@@ -188,28 +212,41 @@ class ListWatch(Loop):
             return f"{self._doing('watching')}: {type(error).__name__}: {error}"
         return ""
 
+    def _list_again(self) -> None:
+        """Have the list that is to tell whether what another one lacked is gone."""
+        try:
+            self._list()
+        except UserspaceError:
+            self._lacking.put_off()  # what happens is followed meanwhile
+            raise
+
     def _list(self) -> None:
         """Have the shelf take over a complete list. A list that fails changes nothing."""
-        things: list[Any] = []
+        asked_at = time.monotonic()
+        things: list[tuple[Any, Any]] = []
         first, token = "", ""
         while True:
             body = self._read_page(token)
             try:
-                things += [self._shelf.read(item) for item in body["items"] or ()]
-                first = first or text(body["metadata"]["resourceVersion"])
-                token = body["metadata"].get("continue") or ""
+                page = page_of(body, self._collection.resource)
+                things += [self._shelf.read(item) for item in page.items]
             except (KeyError, TypeError, AttributeError, ValueError):
                 raise ObjectRefused(f"{self._doing('listing')}: the answer is no list of them", self._who()) from None
+            first, token = first or page.version, page.token
             if not token:
                 break
-        self._page = self._pace.page
-        self._shelf.take_over(things)
-        first_one = not self._synced.is_set()
+        gone = self._lacking.listed(self._shelf.keys(), {key for key, _ in things}, first, asked_at)
+        self._shelf.take_over(things, gone)
+        if math.isinf(self._lacking.due):
+            self._page = self._pace.page
+        before = self.synced, self.confirmed
         with self._wake:
             self._contact = time.monotonic()
             self._synced.set()
+            if self._lacking.confirmed:
+                self._confirmed.set()
         self.tried = True
-        if first_one:
+        if before != (self.synced, self.confirmed):
             self._listed()
         self._version = first
 
@@ -224,8 +261,9 @@ class ListWatch(Loop):
         return answer.body
 
     def _watch(self) -> None:
-        """Follow the events from our version on, until the server ends them."""
-        seconds = max(1, int(random.uniform(0.75, 1.0) * self._pace.watch_s))  # noqa: S311 -- spreads nodes, hides nothing
+        """Follow the events from our version on, until the server ends them, or a list is due."""
+        seconds = random.uniform(0.75, 1.0) * self._pace.watch_s  # noqa: S311 -- spreads nodes, hides nothing
+        seconds = max(1, math.ceil(min(seconds, self._lacking.due - time.monotonic())))
         path = self._path(watch="1", allowWatchBookmarks="true", resourceVersion=self._version, timeoutSeconds=str(seconds))
         limit = seconds + self._pace.slack_s
         stream = self._session.stream(path, Deadline.after(REQUEST_LIMIT_S), limit)
@@ -253,13 +291,15 @@ class ListWatch(Loop):
             if kind not in _EVENTS:
                 raise ValueError(kind)
             version = text(thing["metadata"]["resourceVersion"])
+            require_kind(thing, self._collection.resource)
             read = None if kind == "BOOKMARK" else self._shelf.read(thing)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             self._version = ""
             raise Unavailable(f"{self._doing('watching')}: a line that is no event", self._who()) from None
         # after a silence only a bookmark proves that no event is outstanding
         confirmed = kind == "BOOKMARK" or self.fresh
-        if kind != "BOOKMARK":
+        if read is not None:
+            self._lacking.told(read[0])
             self._shelf.change(kind, read)
         if confirmed:
             with self._wake:
@@ -293,26 +333,10 @@ class ListWatch(Loop):
     def _path(self, **options: str) -> str:
         """The collection's path with these options, and its selector."""
         chosen = {"fieldSelector": self._collection.fields} if self._collection.fields else {}
-        return f"{self._collection.path}?{urlencode({**chosen, **options})}"
+        return f"{self._collection.resource.path()}?{urlencode({**chosen, **options})}"
 
     def _doing(self, what: str) -> str:
         return f"{what} {self._collection.title}"
 
     def _who(self) -> str:
         return f"does {self._session.account} name an API server?"
-
-
-def text(value: object) -> str:
-    """Return a value that must be a text and not empty. Raises ValueError."""
-    if not isinstance(value, str) or not value:
-        raise ValueError
-    return value
-
-
-def is_older(version: str, than: str) -> bool:
-    """Whether a version is known to be older than another one: versions are compared as numbers where they are numbers.
-
-    All versions are, promised since Kubernetes 1.35. Where they are not, only the watch counts.
-    """
-    numbers = all(each.isascii() and each.isdecimal() and len(each) < _DIGITS_MAX for each in (version, than))
-    return numbers and int(version) < int(than)

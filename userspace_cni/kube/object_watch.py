@@ -2,19 +2,21 @@
 
 What is kept of an object the caller says; nothing else of it stays in memory. It must never claim what it cannot know: before the
 first complete list it knows nothing, and a server that is away, does not allow the list or has no such resource leaves what is
-known as it is: an object is gone only when a complete list lacks it, or the server tells of its end.
+known as it is: an object is gone only when the server tells of its end, or when two lists lack it (`kube.lacking`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Keys
 from types import MappingProxyType
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.list_watch import Collection, ListWatch, Pace, text
+from userspace_cni.kube.list_watch import Collection, ListWatch, Pace
+from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
 
 PACE: Final = Pace(page=100)
@@ -37,7 +39,7 @@ class ObjectWatch:
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. `keep` is given an object as the server
     sends it, and gives what is kept of it. An object in which it does not find what it needs (KeyError, TypeError,
     AttributeError, ValueError) is a `problem`, and everything stays known as it was. `on_change` is called when something kept
-    has changed, and after the first complete list, without a lock; it must not wait.
+    has changed, after the first complete list, and when that is `confirmed`, without a lock; it must not wait.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class ObjectWatch:
     ) -> None:
         self._shelf = _Objects(keep, on_change)
         collection = Collection(
-            path=resource.path(),
+            resource=resource,
             title=resource.title,
             needed=f"the verbs list and watch on {resource.title}",
             meanwhile="and what is known of them stays",
@@ -79,6 +81,11 @@ class ObjectWatch:
     def complete(self) -> bool:
         """Whether there was a complete list; once true it stays so, for what came after it is known by events or a later list."""
         return self._watch.synced
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether an object that is not known does not exist. Before, the first list may have left it out."""
+        return self._watch.confirmed
 
     @property
     def tried(self) -> bool:
@@ -127,10 +134,15 @@ class _Objects:
         name, namespace = text(metadata["name"]), metadata.get("namespace")
         return f"{namespace}/{name}" if namespace else name, self._keep(thing)
 
-    def take_over(self, listed: Sequence[tuple[str, Any]]) -> None:
-        """Replace all by a complete list."""
-        now = dict(listed)
+    def keys(self) -> Keys[str]:
+        """The names of all that is kept."""
         with self._lock:
+            return set(self._kept)
+
+    def take_over(self, listed: Sequence[tuple[str, Any]], gone: Keys[str]) -> None:
+        """Take a complete list over; what it lacks stays, but for what is gone."""
+        with self._lock:
+            now = {**{name: kept for name, kept in self._kept.items() if name not in gone}, **dict(listed)}
             changed = self._listed and self._kept != now  # of the first list the watch itself tells, once it counts as complete
             self._kept, self._given, self._listed = now, None, True
         if changed:

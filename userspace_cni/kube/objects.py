@@ -14,6 +14,7 @@ from urllib.parse import quote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Conflict, ObjectRefused, Unavailable
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, Answer, Session, TooLong
+from userspace_cni.kube.pages import page_of
 from userspace_cni.kube.resources import Resource
 
 PAGE: Final = 100
@@ -38,7 +39,10 @@ class Objects:
         return self._checked(answer, f"reading {resource.title} {name}", "get", resource)
 
     def list(self, resource: Resource, selector: str = "") -> Sequence[dict[str, Any]]:
-        """All objects of the resource with these labels ("a=b,c"), of one moment. A missing resource is refused."""
+        """All objects of the resource with these labels ("a=b,c"), of one moment.
+
+        A missing resource is refused, and so is an answer that is no list of them.
+        """
         selected = f"labelSelector={quote(selector, safe='')}&" if selector else ""
         what, size = f"listing {resource.title}", PAGE
         for _ in range(_TRIES):
@@ -54,8 +58,13 @@ class Objects:
                 if answer.status == 410:
                     break  # the server has forgotten the moment of the first page
                 body = self._checked(answer, what, "list", resource)
-                found += body.get("items") or ()
-                token = (body.get("metadata") or {}).get("continue") or ""
+                try:
+                    page = page_of(body, resource)
+                except (KeyError, TypeError, AttributeError, ValueError):
+                    look = f"does {self._session.account} name an API server?"
+                    raise ObjectRefused(f"{what}: the answer is no list of them", look) from None
+                found += page.items
+                token = page.token
                 if not token:
                     return found
         raise Unavailable(f"{what}: it could not be read to its end", "try again later")

@@ -1,9 +1,9 @@
 """The pods on the agent's node, known from a list and a watch of the API server that never end.
 
 This saves requests and, while it is fresh, lets reconcile see that a pod is gone. It must never claim what it cannot know: `uids`
-returns None before the first complete list, after a minute and a half of silence of the server, and while there is no pod at all
-(a wrong node name looks like that). It must never delay a verb either: all methods but `stop` and `wait_synced` return at once,
-and a caller that finds no pod here asks the server.
+returns None until two lists have told which pods there are, after a minute and a half of silence of the server, and while there
+is no pod at all (a wrong node name looks like that). It must never delay a verb either: all methods but `stop` and `wait_synced`
+return at once, and a caller that finds no pod here asks the server.
 
 Of a pod only the parts that we use are kept, as text: a node has some hundred pods, and each may have 256 KiB of annotations that
 we do not use. Neither an answer to our own request nor a later watch event replaces a newer pod.
@@ -15,6 +15,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Keys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +26,10 @@ from userspace_cni.base.log import say
 from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.list_watch import Collection, ListWatch, Pace, is_older, text
+from userspace_cni.kube.list_watch import Collection, ListWatch, Pace
+from userspace_cni.kube.pages import text
+from userspace_cni.kube.resources import PODS
+from userspace_cni.kube.versions import is_older
 from userspace_cni.pod import document, launcher
 
 KEPT_LIMIT: Final = 32 << 10
@@ -65,7 +69,7 @@ class PodWatch:
             raise InvalidConfig(f"{node!r} is no name of a node", "the setting node_name")
         self._shelf = _Pods(node, on_change)
         collection = Collection(
-            path="/api/v1/pods",
+            resource=PODS,
             title="the pods of this node",
             needed="the verbs list and watch on pods",
             meanwhile="and are read one by one",
@@ -90,6 +94,11 @@ class PodWatch:
     def synced(self) -> bool:
         """Whether there was a complete list; once true it stays so."""
         return self._watch.synced
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether two lists have told which pods there are; once true it stays so."""
+        return self._watch.confirmed
 
     @property
     def fresh(self) -> bool:
@@ -131,7 +140,7 @@ class PodWatch:
 
         A static pod runs on when its mirror is deleted: its absence here proves nothing without the kubelet's directory.
         """
-        uids = self._shelf.uids() if self._watch.fresh else None
+        uids = self._shelf.uids() if self.confirmed and self.fresh else None
         return uids or None
 
     def update(self, pod: Mapping[str, Any]) -> None:
@@ -176,18 +185,24 @@ class _Pods:
         """Key and kept part of a pod, as `Shelf.read`."""
         return _remembered(thing)
 
-    def take_over(self, listed: Sequence[tuple[tuple[str, str], _Known]]) -> None:
-        """Replace all pods by a complete list, but by none that is older than what is known."""
-        pods = dict(listed)
+    def keys(self) -> Keys[tuple[str, str]]:
+        """Namespace and name of each pod that is kept."""
         with self._lock:
-            for key, now in pods.items():
+            return set(self._pods)
+
+    def take_over(self, listed: Sequence[tuple[tuple[str, str], _Known]], gone: Keys[tuple[str, str]]) -> None:
+        """Take a complete list over: it replaces no pod by an older one, and what it lacks stays, but for what is gone."""
+        found = dict(listed)
+        with self._lock:
+            pods = {**{key: known for key, known in self._pods.items() if key not in gone}, **found}
+            for key, now in found.items():
                 known = self._pods.get(key)
                 if known and known.uid == now.uid and is_older(now.version, known.version):
                     pods[key] = known
             before, self._pods = self._pods, pods
         for key, known in before.items():
             self._tell(key, known, pods.get(key))
-        if not pods:
+        if not found:
             say("warning", f"the API server knows no pod on this node: is it what it calls the node? {self._node}")
 
     def change(self, kind: str, thing: tuple[tuple[str, str], _Known]) -> None:

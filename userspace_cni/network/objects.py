@@ -1,11 +1,12 @@
 """What objects of the API wish of this node: ProviderNetworks, Vlans and Subnets become bridges with uplinks, and gateways. Pure.
 
 Cluster administrators write these objects, and root serves them: each value is checked by what checks the settings. An object
-that cannot be is refused by name, alone, and what the node has of it stays. What was not listed to its end is not known: then
-nothing counts as gone.
+that cannot be is refused by name, alone, and what the node has of it stays. What was not listed to its end, or by one list alone,
+is not known: then nothing counts as gone.
 
 A refused Subnet is told as its gateway, and a refused Vlan also as its provider network: a trunk that lost a VLAN, or carried all
-for lack of one, would be worse than one that stays as it is.
+for lack of one, would be worse than one that stays as it is. For the same reason a provider network says whether all Vlans are
+known: their absence never makes an uplink carry more (`network.providers`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from userspace_cni.base.provider_networks import (
     require_possible,
 )
 from userspace_cni.base.subnets import Address, Subnet, first_address, node_ranges, read_subnet, read_vlan
+from userspace_cni.kube.resources import VLANS
 from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import Kept, Seen
 
@@ -79,14 +81,14 @@ class _Known:
 
 
 def desired(seen: Seen) -> Desired:
-    """What the objects wish of this node. It is complete when all of them, and the node's own Node, were listed to the end."""
+    """What the objects wish of this node. It is complete when two lists have told them all, and its own Node is known."""
     if seen.own is None or seen.provider_networks is None or seen.vlans is None:
         return Desired(OBJECTS, complete=False)
     refused: Refused = {}
     wires = _wires(seen.vlans, refused)
     networks = tuple(_networks(seen, wires, refused))
     made = () if seen.subnets is None else tuple(_gateways(seen, wires, refused))
-    return Desired(OBJECTS, seen.subnets is not None, networks, made, refused)
+    return Desired(OBJECTS, seen.subnets is not None and not seen.unconfirmed, networks, made, refused)
 
 
 # -- Vlans --------------------------------------------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ def _network(name: str, kept: Kept, seen: Seen, vlans: tuple[int, ...]) -> Provi
         **_uplink(spec, seen.node, where),
         **values,
         vlans=vlans,
+        vlans_by="some objects" if VLANS in seen.unconfirmed else "objects",
         vlan_interfaces=_texts(spec.get("vlanInterfaces"), f"{where}: 'vlanInterfaces'"),
         said_by=where,
     )

@@ -65,8 +65,9 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
                 f"the addresses of {', '.join(network.nics)} are there, and move to {network.bridge} when it lives again",
             )
         had = former.steps if former else ()
-        seen = look(network, had, site.node, site.node_addresses())
-        wanted = steps_of(network, seen, site.node.journal.identity())
+        asked = replace(network, vlans=carried(network, record.steps if record else ()))
+        seen = look(asked, had, site.node, site.node_addresses())
+        wanted = steps_of(asked, seen, site.node.journal.identity())
         return wanted if _may_move(wanted, seen) else _unpolled(_unmoved(wanted))
 
     return steps
@@ -141,6 +142,26 @@ def _may_move(wanted: Iterable[Step], seen: UplinkLook) -> bool:
             "ovs-vswitchd does not answer", f"{begun[0].nic} keeps its addresses: a dead bridge would carry nothing"
         )
     return seen.is_open or not any(isinstance(step, UplinkPort) for step in seen.former)
+
+
+def carried(network: ProviderNetwork, before: Iterable[Step]) -> tuple[int, ...]:
+    """The VLANs that the uplink is to carry beside untagged frames, () for all. `before`: the steps of its record, of any boot.
+
+    The absence of objects never makes that more: an uplink that carried some carries untagged frames alone without any; while
+    there may be more objects, it keeps what it has; and one that is new waits for them. Raises Unavailable. Pure.
+    """
+    if network.vlans_by == "itself":
+        return network.vlans
+    ports = [step.trunks for step in before if isinstance(step, UplinkPort)]
+    had = {vlan for trunks in ports for vlan in trunks}
+    if network.vlans_by == "objects":
+        return network.vlans or ((0,) if had else ())
+    if not network.vlans and not ports:
+        raise Unavailable(
+            f"which VLANs provider network {network.name} carries is not known yet: Vlans were listed once, and none names it",
+            f"without any it carries all, so another list is awaited; {network.said_by}",
+        )
+    return tuple(sorted({*network.vlans, *had}))
 
 
 # -- the steps, by what was seen; pure -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ Nothing is decided here, and nothing that is not known is made up: what was not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from userspace_cni.kube.credentials import Session
@@ -43,20 +43,21 @@ class OwnNode:
 @dataclass(frozen=True)
 class Seen:
     """What is known of the objects by name, None for what was not listed to its end; `own` is None also for a node of no such
-    name."""
+    name. `unconfirmed`: the resources of which there may be objects that are not among these."""
 
     node: str
     own: OwnNode | None = None
     provider_networks: Mapping[str, Kept] | None = None
     vlans: Mapping[str, Kept] | None = None
     subnets: Mapping[str, Kept] | None = None
+    unconfirmed: frozenset[Resource] = field(default=frozenset(), kw_only=True)
 
 
 class NodeObjects:
     """The watches, for the agent of node `node` (as the API calls it). Safe to use from any thread.
 
-    `on_change` is called when something kept has changed, and after each first list; it must not wait. `wishes`: the resources
-    that are followed beside the node's own Node; of another one nothing is known.
+    `on_change` is called when something kept has changed, after each first list, and when that is confirmed; it must not wait.
+    `wishes`: the resources that are followed beside the node's own Node; of another one nothing is known.
     """
 
     def __init__(
@@ -103,11 +104,16 @@ class NodeObjects:
         """The ProviderNetworks, Vlans or Subnets by name; None where they were not listed to the end, or are not followed."""
         return self._watches[resource].objects() if resource in self._watches else None
 
+    def confirmed(self, resource: Resource) -> bool:
+        """Whether a ProviderNetwork, Vlan or Subnet that is not known does not exist. To be asked before `of`."""
+        return resource in self._watches and self._watches[resource].confirmed
+
     def seen(self) -> Seen:
         """What is known now."""
+        unconfirmed = frozenset(each for each in WISHES if not self.confirmed(each))
         networks, vlans, subnets = map(self.of, WISHES)
         own = (self._watches[NODES].objects() or {}).get(self._node)
-        return Seen(self._node, own, networks, vlans, subnets)
+        return Seen(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
 
 
 def kept(thing: Mapping[str, Any]) -> Kept:

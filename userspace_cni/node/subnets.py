@@ -116,9 +116,14 @@ class Subnets:
         """The object of that name. Raises Unavailable while objects are not known, InvalidConfig when there is none."""
         asked = f"{resource.kind} '{name}'"
         if self._objects:
-            known = self._objects.of(resource)
-            if known is None:
-                raise Unavailable(f"{asked} is not known yet: {resource.title} were not listed to the end", self._objects.problem)
+            confirmed, known = self._objects.confirmed(resource), self._objects.of(resource)
+            if known is None or (name not in known and not confirmed):
+                why = (
+                    "were not listed to the end"
+                    if known is None
+                    else "were listed once, and another list tells whether it is gone"
+                )
+                raise Unavailable(f"{asked} is not known yet: {resource.title} {why}", self._objects.problem)
             found = known.get(name)
         else:
             deadline.require(f"reading {asked}")

@@ -7,11 +7,11 @@ gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.facts import Cluster, Pod, Service
@@ -28,6 +28,7 @@ _CHAINED: Final = {"ReplicaSet": "Deployment", "Job": "CronJob"}
 
 RANGES_MAX: Final = 256
 """Networks of the cluster that are kept in each pod; more count as not known."""
+T = TypeVar("T")
 Parents = Mapping[str, tuple[str, str]]
 """The owner (kind, name) of each ReplicaSet or Job, by "namespace/name"; ("", "") for none."""
 
@@ -162,6 +163,21 @@ def _addresses(texts: Iterable[Any]) -> tuple[Address, ...]:
         with suppress(ValueError):
             found.append(ip_address(each))
     return tuple(found)
+
+
+def beside(found: Iterable[T], before: Iterable[T], name: Callable[[T], object]) -> tuple[T, ...]:
+    """What was found, and what is not among it of what was known before."""
+    return tuple({**{name(each): each for each in before}, **{name(each): each for each in found}}.values())
+
+
+def route_name(thing: Mapping[str, Any]) -> object:
+    """What tells a kept Route from the others."""
+    return thing["metadata"].get("name")
+
+
+def service_name(service: Service) -> object:
+    """What tells a Service from the others."""
+    return service.namespace, service.name
 
 
 def by_uid(pods: Iterable[KeptPod], parents: Mapping[str, Parents | None], before: Mapping[str, Pod]) -> dict[str, Pod]:

@@ -1,13 +1,14 @@
 """What the API says that routes depend on: the watches, and what is known by them.
 
 Namespaces' labels, ReplicaSets, Jobs, all Nodes and ServiceCIDRs are followed from when a Route asks for them: most clusters have
-none that does. What was not listed to its end stays as it was known before, by this agent or the one before it.
+none that does. What was not listed to its end stays as it was known before, by this agent or the one before it; so does what
+only the first list lacks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +27,7 @@ from userspace_cni.kube.resources import (
 )
 from userspace_cni.routes.known import (
     Known,
+    beside,
     by_uid,
     joined,
     kept_endpoints,
@@ -37,6 +39,8 @@ from userspace_cni.routes.known import (
     kept_route,
     kept_service,
     kept_service_ranges,
+    route_name,
+    service_name,
 )
 from userspace_cni.routes.resource import Route, Selection
 
@@ -61,6 +65,7 @@ _PODS: Final = _Followed(PODS, kept_pod, "spec.nodeName={}")
 _SERVICES: Final = _Followed(SERVICES, kept_service)
 _OWN_NODE: Final = _Followed(NODES, kept_node, "metadata.name={}")
 _APISERVER: Final = _Followed(APISERVER, kept_endpoints, "metadata.name=kubernetes")
+_DEFAULT: Final = "default/kubernetes"
 _ALWAYS: Final = (_ROUTES, _PODS, _SERVICES, _OWN_NODE, _APISERVER)
 _NAMESPACES: Final = _Followed(NAMESPACES, kept_labels)
 _PARENTS: Final = {"ReplicaSet": _Followed(REPLICA_SETS, kept_parent), "Job": _Followed(JOBS, kept_parent)}
@@ -148,31 +153,41 @@ class Watching:
         return None not in (self._of(_ROUTES), self._of(_SERVICES), self._of(_PODS))
 
     def known(self, before: Known) -> Known:
-        """What is known now; `before` where there was no complete list yet."""
+        """What is known now; `before` where there was no complete list yet, and what only one list lacks of it."""
+        confirmed = {each for each, watch in self._watches.items() if watch.confirmed}  # looked at first: then nothing is lacking
         routes, services, pods = self._of(_ROUTES), self._of(_SERVICES), self._of(_PODS)
         parents = {kind: self._of(followed) for kind, followed in _PARENTS.items()}
-        return replace(
+        found = replace(
             before,
             objects=before.objects if routes is None else tuple(routes.values()),
             services=before.services if services is None else tuple(services.values()),
             pods=before.pods if pods is None else by_uid(pods.values(), parents, before.pods),
-            cluster=self._cluster(before.cluster),
+            cluster=self._cluster(before.cluster, confirmed),
             has_api=True,
             complete=before.complete or None not in (routes, services, pods),
         )
+        return replace(
+            found,
+            objects=found.objects if _ROUTES in confirmed else beside(found.objects, before.objects, route_name),
+            services=found.services if _SERVICES in confirmed else beside(found.services, before.services, service_name),
+            pods=found.pods if _PODS in confirmed else {**before.pods, **found.pods},
+        )
 
-    def _cluster(self, cluster: Cluster) -> Cluster:
-        if (own := self._of(_OWN_NODE)) is not None:
+    def _cluster(self, cluster: Cluster, confirmed: Collection[_Followed]) -> Cluster:
+        if (own := self._of(_OWN_NODE)) is not None and (self._node in own or _OWN_NODE in confirmed):
             addresses, ranges = own.get(self._node, ((), ()))
             cluster = replace(cluster, nodes=addresses, own_ranges=ranges)
-        if (apiserver := self._of(_APISERVER)) is not None:
-            cluster = replace(cluster, apiservers=apiserver.get("default/kubernetes", ()))
+        if (found := self._of(_APISERVER)) is not None and (_DEFAULT in found or _APISERVER in confirmed):
+            cluster = replace(cluster, apiservers=found.get(_DEFAULT, ()))
         if (namespaces := self._of(_NAMESPACES)) is not None:
-            cluster = replace(cluster, namespaces=namespaces)
+            had = {} if _NAMESPACES in confirmed else cluster.namespaces
+            cluster = replace(cluster, namespaces={**had, **namespaces})
         if (nodes := self._of(_NODES)) is not None:
-            cluster = replace(cluster, pod_ranges=joined(each for ranges in nodes.values() for each in ranges))
+            kept = () if _NODES in confirmed else cluster.pod_ranges
+            cluster = replace(cluster, pod_ranges=joined((*kept, *(each for ranges in nodes.values() for each in ranges))))
         if (services := self._of(_SERVICE_CIDRS)) is not None:
-            cluster = replace(cluster, service_ranges=joined(each for ranges in services.values() for each in ranges))
+            kept = () if _SERVICE_CIDRS in confirmed else cluster.service_ranges
+            cluster = replace(cluster, service_ranges=joined((*kept, *(each for ranges in services.values() for each in ranges))))
         return cluster
 
     def _of(self, followed: _Followed) -> Mapping[str, Any] | None:

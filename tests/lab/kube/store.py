@@ -1,7 +1,8 @@
 """What the API server for tests keeps of one resource, with the real one's rules for versions, lists and watches.
 
 Every write gives a new resourceVersion and is kept as a change, so that a watch can go on from any version until the history is
-compacted. A list is one moment, however many pages it is read in. Nothing in here knows HTTP or the code under test.
+compacted. A list is one moment, however many pages it is read in; each has a version of its own, as where other resources, which
+share the counter, are written all the time. Nothing in here knows HTTP or the code under test.
 """
 
 from __future__ import annotations
@@ -137,6 +138,8 @@ class Store:
         with self.changed:
             if token and token not in self._pages:
                 raise Refusal(410, "Expired", "The provided continue parameter is too old to display a consistent list result.")
+            if not token:
+                self._version += 1
             if token:
                 version, things = self._pages.pop(token)
             else:

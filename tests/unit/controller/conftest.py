@@ -15,6 +15,7 @@ from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.list_watch import Pace
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def watching(session: Callable[[], Session]) -> Iterator[Callable[[Callable[[], 
     made: list[Watches] = []
 
     def make(on_change: Callable[[], None]) -> Watches:
-        made.append(Watches(session(), on_change))
+        made.append(Watches(session(), on_change, Pace(page=100, confirm_s=0)))
         made[-1].start()
         return made[-1]
 

@@ -83,7 +83,9 @@ def test_two_controllers_from_start_to_end(api: ApiServer, controller: Callable[
     api.add(state("a", [wish()]))
     first = controller()
     networks = api.objects("provider-networks.userspace-cni.io")
-    wait_until(lambda: networks.get("", "net1").get("status", {}).get("ready"))
+    wait_until(
+        lambda: networks.get("", "net1").get("status", {}).get("ready"), 40, "two lists of everything, and the first round"
+    )
     assert (first.metric("controller_leader"), first.metric("controller_nodestates")) == (1, 1)
     status, body = first.page(first.health, "/readyz")
     assert (status, json.loads(body)["problems"]) == (200, [])

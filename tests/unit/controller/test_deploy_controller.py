@@ -22,6 +22,7 @@ from userspace_cni.base.settings import load
 from userspace_cni.controller.election import NAME
 from userspace_cni.controller.rounds import Pace
 from userspace_cni.controller.service import Controller
+from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.objects import Objects
 from userspace_cni.node.objects import NodeObjects
@@ -29,6 +30,8 @@ from userspace_cni.node.reporting import Report
 
 OVERLAY = CLUSTER / "overlays" / "controller"
 NAMESPACE = "userspace-cni"
+AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
+"""Watches that need not wait for what confirms their lists."""
 _PATH = re.compile(r"/(?:api|apis/([^/]+))/v[^/]+(?:/namespaces/[^/]+)?/([^/?]+)(?:/([^/?]+)(?:/([^/?]+))?)?(\?.*)?")
 
 
@@ -142,7 +145,7 @@ def test_the_controllers_rights_are_what_it_uses(
     api.add(refused)
     routed = state("a", [wish()])
     api.add({**routed, "status": {**routed["status"], "routes": []}})
-    controller = Controller(session(), NAMESPACE, Pace(rounds_s=0.1))
+    controller = Controller(session(), NAMESPACE, Pace(rounds_s=0.1), AT_ONCE)
     controller.start()
     networks = api.objects("provider-networks.userspace-cni.io")
     wait_until(lambda: networks.get("", "net1").get("status", {}).get("readyNodes") == ["a", "b"])
@@ -153,7 +156,7 @@ def test_the_controllers_rights_are_what_it_uses(
     wait_until(lambda: api.events.of("one"))
     controller.stop()
     api.add({**refused, "status": {"conditions": []}})  # so that the next controller has to tell it again
-    later = Controller(session(), NAMESPACE, Pace(rounds_s=0.1))
+    later = Controller(session(), NAMESPACE, Pace(rounds_s=0.1), AT_ONCE)
     later.start()
     wait_until(lambda: any(request.verb == "EVENT" and request.method == "PATCH" for request in api.requests))
     later.stop()

@@ -15,10 +15,13 @@ from userspace_cni.controller.rounds import Pace
 from userspace_cni.controller.route_events import told
 from userspace_cni.controller.service import Controller
 from userspace_cni.controller.writes import Summary
+from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.resources import ROUTES, SUBNETS
 
 NAMESPACE = "userspace-cni"
+AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
+"""Watches that need not wait for what confirms their lists."""
 LOOPBACK = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}, {"dst": "172.16.0.0/16", "dev": "eth1"}]}
 
 
@@ -34,7 +37,7 @@ class Watched:
 
     def start(self) -> Controller:
         """A new one, which leads."""
-        self._made.append(Controller(self._session(), NAMESPACE, Pace(rounds_s=0.05, writes_s=0.0)))
+        self._made.append(Controller(self._session(), NAMESPACE, Pace(rounds_s=0.05, writes_s=0.0), AT_ONCE))
         self._made[-1].start()
         return self._made[-1]
 

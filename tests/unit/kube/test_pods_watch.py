@@ -18,7 +18,7 @@ from userspace_cni.kube.list_watch import Pace
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.pod import document
 
-PACE = Pace(page=3)
+PACE = Pace(page=3, confirm_s=0)
 SPEC: dict[str, Any] = {
     "nodeName": "n1",
     "volumes": [
@@ -61,10 +61,10 @@ def watch_of(api: ApiServer, directory: Path, pace: Pace) -> PodWatch:
 
 
 def synced(watch: PodWatch) -> PodWatch:
-    """The watch, begun and complete."""
+    """The watch, begun, with what two lists have told."""
     watch.start()
     assert watch.wait_synced(Deadline.after(10))
-    wait_until(lambda: not watch.problem)
+    wait_until(lambda: watch.confirmed and not watch.problem)
     return watch
 
 
@@ -82,7 +82,7 @@ def all_uids(api: ApiServer) -> frozenset[str]:
 
 def test_the_first_list_is_read_in_pages(api: ApiServer, watch: PodWatch) -> None:
     """Three pages of our node's pods and one watch; no pod of another node is known."""
-    assert (api.count("LIST"), api.count("WATCH")) == (3, 1)
+    assert (api.count("LIST"), api.count("WATCH")) == (6, 1)
     assert all(request.option("fieldSelector") == "spec.nodeName=n1" for request in api.requests)
     assert (watch.synced, watch.fresh, watch.alive) == (True, True, True)
     assert watch.uids() == all_uids(api)
@@ -104,7 +104,7 @@ def test_changes_are_followed_without_asking_again(api: ApiServer, watch: PodWat
     api.remove_pod("default", "p2")
     wait_until(lambda: watch.get("default", "p2") is None)
     assert watch.uids() == all_uids(api)
-    assert (api.count("LIST"), api.count("WATCH")) == (3, 1)
+    assert (api.count("LIST"), api.count("WATCH")) == (6, 1)
 
 
 def test_what_is_known_is_what_the_server_would_say(api: ApiServer, watch: PodWatch, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_empty_list_proves_nothing(api: ApiServer, tmp_path: Path, capsys: py
 
 def test_knowledge_grows_stale_without_a_word_from_the_server(api: ApiServer, tmp_path: Path) -> None:
     """Then it proves no pod gone; what is known may still be used to save a question. A bookmark makes it fresh."""
-    watch = synced(watch_of(api, tmp_path, Pace(fresh_s=0.05)))
+    watch = synced(watch_of(api, tmp_path, Pace(fresh_s=0.05, confirm_s=0)))
     wait_until(lambda: not watch.fresh)
     assert (watch.uids(), watch.synced) == (None, True)
     assert version(watch, "p1")
@@ -225,7 +225,7 @@ def test_a_list_replaces_nothing_newer(api: ApiServer, watch: PodWatch) -> None:
     api.store.compact()
     api.close_watches()
     wait_until(lambda: watch.get("default", "after"))
-    assert api.count("LIST") > 3
+    assert api.count("LIST") > 6
     assert version(watch, "p1") == "5000"
 
 

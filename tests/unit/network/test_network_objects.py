@@ -12,9 +12,10 @@ from tests.lab.kube.definitions import definitions
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, egress_gateway, gateway_port
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.subnets import _FIELDS as SUBNET_FIELDS
+from userspace_cni.kube.resources import VLANS, Resource
 from userspace_cni.network.objects import _NETWORK_FIELDS, VLAN, desired
 from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, Desired
-from userspace_cni.node.objects import Kept, OwnNode, Seen
+from userspace_cni.node.objects import WISHES, Kept, OwnNode, Seen
 
 NODE = "worker-1"
 OWN = OwnNode({"zone": "a", "nic": "fast"}, {}, ("192.0.2.11",))
@@ -75,6 +76,15 @@ def test_what_is_not_known_is_not_gone() -> None:
     assert (without.complete, len(without.provider_networks)) == (False, 1)
 
 
+@pytest.mark.parametrize("resource", WISHES, ids=str)
+def test_what_one_list_lacks_is_not_gone(resource: Resource) -> None:
+    """Of any of the resources; of Vlans the wish itself says that there may be more."""
+    whole = Seen(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {}, unconfirmed=frozenset({resource}))
+    found = desired(whole)
+    assert not found.complete
+    assert [each.vlans_by for each in found.provider_networks] == ["some objects" if resource is VLANS else "objects"]
+
+
 def test_which_interface_a_node_gets() -> None:
     """The first custom one that names it, else the default; a node without one is told, the object alone."""
     customs = [
@@ -82,7 +92,7 @@ def test_which_interface_a_node_gets() -> None:
         {"interface": "eth2", "nodes": [NODE]},
         {"interface": "eth3", "nodes": [NODE]},
     ]
-    assert network(defaultInterface="eth1") == ProviderNetwork("net1", "eth1")
+    assert network(defaultInterface="eth1") == ProviderNetwork("net1", "eth1", vlans_by="objects")
     assert network(defaultInterface="eth1", customInterfaces=customs).interface == "eth2"
     assert "no interface for this node" in refusal({"customInterfaces": customs[:1]})
     bond = {"members": ["eth1", "eth2"], "mode": "balance-tcp", "lacp": "active", "updelayMs": 100}
@@ -167,7 +177,7 @@ def test_all_that_an_object_can_say() -> None:
         rxQueues=2,
         vlanInterfaces=["eth1.10"],
     )
-    assert made == ProviderNetwork("net1", "eth1", None, "afxdp", "primary", 3.0, (), ("eth1.10",), 9000, 2)
+    assert made == ProviderNetwork("net1", "eth1", None, "afxdp", "primary", 3.0, (), ("eth1.10",), 9000, 2, "objects")
     assert made.said_by == "ProviderNetwork 'net1'"
     assert [network(defaultInterface="eth1", moveAddresses=each).move_addresses for each in (False, True)] == ["no", "yes"]
 

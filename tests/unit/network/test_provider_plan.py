@@ -13,7 +13,7 @@ from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.network_managers import Manager
 from userspace_cni.host.nics import Nic, Upper
-from userspace_cni.network.providers import steps_of
+from userspace_cni.network.providers import carried, steps_of
 from userspace_cni.node.uplinks import UplinkLook
 
 MAC = "02:00:00:00:00:0a"
@@ -74,6 +74,38 @@ def test_vlans() -> None:
     found = steps_of(SUB, sub_interfaces(), STORE)
     assert isinstance(found[1], UplinkPort)
     assert found[1].trunks == (0, 10, 100)
+
+
+def trunk(network: ProviderNetwork, *trunks: tuple[int, ...]) -> tuple[int, ...]:
+    """What the uplink is to carry of a network whose record has these trunks: of one UplinkPort each."""
+    return carried(network, [UplinkPort("br-net1", "eth1", (), trunks=each) for each in trunks])
+
+
+def test_vlans_of_objects_that_are_all_known() -> None:
+    """What they name; where none is left that named some, untagged frames alone, and still so by the next look; all VLANs only
+    where it never was less."""
+    some, none = (replace(NET, vlans=vlans, vlans_by="objects") for vlans in ((100,), ()))
+    assert trunk(some) == trunk(some, ()) == trunk(some, (0, 100, 200)) == (100,)
+    assert trunk(none) == trunk(none, ()) == ()
+    assert trunk(none, (0, 100, 200)) == trunk(none, (0,)) == (0,)
+    assert trunk(none, (), (0, 100)) == (0,), "amid a change from all to some"
+
+
+def test_vlans_of_objects_that_may_be_more() -> None:
+    """Nothing is taken from the uplink, and nothing is opened for lack of them: a new one waits until they are known."""
+    some, none = (replace(NET, vlans=vlans, vlans_by="some objects") for vlans in ((100,), ()))
+    assert trunk(some, (0, 100, 200)) == (0, 100, 200)
+    assert trunk(none, (0, 100, 200)) == (0, 100, 200)
+    assert trunk(some) == trunk(some, ()) == (100,)
+    assert trunk(none, ()) == ()
+    with pytest.raises(Unavailable, match="is not known yet"):
+        trunk(none)
+
+
+def test_vlans_of_the_settings() -> None:
+    """A wish that says them itself is as it says, whatever the uplink carried."""
+    assert trunk(NET, (0, 100)) == ()
+    assert trunk(replace(NET, vlans=(7,)), (0, 100)) == (7,)
 
 
 def sub_interfaces(**changes: Any) -> UplinkLook:

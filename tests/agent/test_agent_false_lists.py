@@ -1,0 +1,123 @@
+"""Lists of the API that are answered 200 and are not the truth, and what a node loses by them: nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.cluster_objects import node, ours
+from tests.lab.kube.definitions import define_all
+from tests.lab.kube.false_lists import LACKING, NO_LISTS, have_listed_again, list_falsely
+from tests.lab.network.outside import Wire, wired
+from tests.lab.node import agent
+from tests.lab.switch.switch import wait_until
+from userspace_cni.kube.lacking import CONFIRM_S
+
+ADDRESS = "192.0.2.11"
+NETWORKS = "provider-networks.userspace-cni.io"
+FOLLOWED = (NETWORKS, "vlans.userspace-cni.io", "subnets.userspace-cni.io", "nodes")
+FALSE = {**LACKING, "of another kind": NO_LISTS["of another kind"]}
+TWO_LISTS_S = 2 * CONFIRM_S + 10
+"""Seconds in which what is really gone goes, where no event tells of it."""
+
+
+class Uplink:
+    """A node n1 with a NIC whose addresses have moved to br-net1, and a trunk with VLAN 100, both by objects."""
+
+    def __init__(self, live: LiveNode, wire: Wire, api: ApiServer) -> None:
+        assert live.switch
+        self.live, self.wire, self.api, self.switch = live, wire, api, live.switch
+        live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
+        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
+
+    def wish(self, name: str = "net1") -> dict[str, Any]:
+        """What the agent says of the provider network, {} for nothing."""
+        _, body = agent.get(self.live.socket, "/api/v1/network")
+        return next((each for each in json.loads(body)["wishes"] if each["name"] == name), {})
+
+    def state(self) -> tuple[str, list[int]]:
+        """The link that has the node's address, and the VLANs of the uplink."""
+        shown = json.loads(self.wire.on_node("ip", "-j", "address", "show"))
+        place = ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == ADDRESS)
+        trunks = [each for port in self.switch.rows("Port") if port["name"] == "nic0" for each in _listed(port["trunks"])]
+        return place, sorted(trunks)
+
+    def list_falsely_everywhere(self, falsify: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Fault]:
+        """The next list of each kind is answered so."""
+        return [list_falsely(self.api, self.api.objects(title), f"/{title.partition('.')[0]}?", falsify) for title in FOLLOWED]
+
+
+def _listed(value: Any) -> list[int]:
+    return [value] if isinstance(value, int) else list(value)
+
+
+@pytest.fixture
+def uplink(live: LiveNode) -> Iterator[Uplink]:
+    """It is there; what is left is undone at the end."""
+    assert live.switch
+    with wired(live.switch.netns) as wire, ApiServer() as api:
+        define_all(api)
+        api.add(node("n1", ADDRESS))
+        api.add(ours("ProviderNetwork", "net1", defaultInterface="nic0", moveAddresses="primary"))
+        api.add(ours("Vlan", "blue", id=100, provider="net1"))
+        found = Uplink(live, wire, api)
+        live.start()
+        wait_until(lambda: found.wish().get("ready"), 20, "the uplink")
+        assert found.state() == ("br-net1", [0, 100])
+        yield found
+        live.close()
+        argv = [sys.executable, "-m", "userspace_cni", "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}"]
+        subprocess.run(argv, env=live.environ, check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("falsify", FALSE.values(), ids=list(FALSE))
+def test_a_false_list_takes_nothing_away(uplink: Uplink, falsify: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Of every resource at once, while the agent runs, and as the first that the next agent hears: uplink, addresses and trunk
+    stay until the true lists have come, and after them."""
+    api, live = uplink.api, uplink.live
+    faults = uplink.list_falsely_everywhere(falsify)
+    for title in FOLLOWED:
+        have_listed_again(api, f"/{title.partition('.')[0]}?")
+    wait_until(lambda: not any(each.times for each in faults), what="each was listed")
+    lists = api.count("LIST")
+    stays(uplink, lambda: api.count("LIST") >= lists + len(FOLLOWED))
+    live.kill()
+    faults = uplink.list_falsely_everywhere(falsify)
+    live.start()
+    wait_until(lambda: not any(each.times for each in faults), what="each was listed")
+    lists = api.count("LIST")
+    stays(uplink, lambda: api.count("LIST") >= lists + len(FOLLOWED) and uplink.wish().get("source") == "objects")
+    wait_until(lambda: uplink.wish().get("ready"))
+    assert uplink.state() == ("br-net1", [0, 100])
+
+
+def stays(uplink: Uplink, until: Callable[[], Any]) -> None:
+    """The uplink is as it was in each of many looks, until something is so."""
+
+    def looked() -> Any:
+        assert uplink.state() == ("br-net1", [0, 100])
+        return until()
+
+    wait_until(looked, TWO_LISTS_S, "the next list of each kind")
+
+
+def test_what_is_gone_goes(uplink: Uplink) -> None:
+    """The last Vlan by its event, and the trunk gets no wider; a ProviderNetwork, deleted without an agent, by two lists."""
+    api, live = uplink.api, uplink.live
+    api.objects("vlans.userspace-cni.io").remove("", "blue")
+    wait_until(lambda: uplink.state() == ("br-net1", [0]), 20, "the trunk without it")
+    live.kill()
+    api.objects(NETWORKS).remove("", "net1")
+    live.start()
+    wait_until(lambda: uplink.state()[0] == "nic0", TWO_LISTS_S, "the address is back on the NIC")
+    assert uplink.wire.answers(ADDRESS)
+    wait_until(lambda: not uplink.switch.rows("Bridge"), what="no bridge")

@@ -1,0 +1,196 @@
+"""Lists that are answered 200 and are not the truth: nothing counts as gone by one of them, and what is gone goes by two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.cluster_objects import ours
+from tests.lab.kube.definitions import define_all
+from tests.lab.kube.false_lists import LACKING, NO_LISTS, Falsify, have_listed_again, list_falsely, without
+from tests.lab.switch.switch import FOR_EVER_S, wait_until
+from userspace_cni.base.errors import ObjectRefused
+from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import VLANS
+from userspace_cni.kube.watch import PodWatch
+
+TITLE = "vlans.userspace-cni.io"
+ALL = {"v0", "v1", "v2"}
+QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, page=100, confirm_s=0)
+UNPROVEN = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, page=100, confirm_s=FOR_EVER_S)
+"""With which no list of a test's time bears another one out."""
+PROVEN_SOON = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, page=100, confirm_s=0.5)
+
+Begin = Callable[..., ObjectWatch]
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with three Vlans."""
+    with ApiServer() as started:
+        define_all(started)
+        for number in range(3):
+            started.add(ours("Vlan", f"v{number}", id=number, provider="net1"))
+        yield started
+
+
+@pytest.fixture
+def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
+    """Begins a watch of the Vlans at a pace, and ends it after the test."""
+    begun: list[ObjectWatch] = []
+
+    def make(pace: Pace, **options: Any) -> ObjectWatch:
+        begun.append(ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, VLANS, pace=pace, **options))
+        begun[-1].start()
+        return begun[-1]
+
+    yield make
+    for watch in begun:
+        watch.stop()
+
+
+def names(watch: ObjectWatch) -> set[str]:
+    """The Vlans that it knows."""
+    return set(watch.objects() or ())
+
+
+def is_watching(api: ApiServer, watch: ObjectWatch) -> bool:
+    """Whether a watch is open, and nothing is the matter."""
+    return watch.complete and not watch.problem and api.watches == 1
+
+
+@pytest.mark.parametrize("falsify", [*LACKING.values(), without("v1")], ids=[*LACKING, "one is missing"])
+def test_what_one_list_lacks_stays(api: ApiServer, begin: Begin, falsify: Falsify) -> None:
+    """All of it or one of many; the watch goes on, and by its events objects come, change, and go at once."""
+    watch = begin(UNPROVEN)
+    wait_until(lambda: is_watching(api, watch))
+    fault = list_falsely(api, api.objects(TITLE), "/vlans", falsify)
+    have_listed_again(api, "/vlans")
+    wait_until(lambda: not fault.times and is_watching(api, watch))
+    assert names(watch) == ALL
+    api.objects(TITLE).remove("", "v1")
+    wait_until(lambda: names(watch) == {"v0", "v2"})
+    api.add(ours("Vlan", "v9", id=9, provider="net1"))
+    wait_until(lambda: names(watch) == {"v0", "v2", "v9"})
+
+
+@pytest.mark.parametrize("falsify", NO_LISTS.values(), ids=list(NO_LISTS))
+def test_what_is_no_list_of_them_tells_nothing(api: ApiServer, begin: Begin, falsify: Falsify) -> None:
+    """It is a problem that is said, at the start and later; however often it comes, everything stays, until a list comes."""
+    fault = list_falsely(api, api.objects(TITLE), "/vlans", falsify, times=None)
+    watch = begin(QUICK)
+    wait_until(lambda: "no list of them" in watch.problem)
+    assert watch.objects() is None
+    api.faults.remove(fault)
+    wait_until(lambda: watch.confirmed and is_watching(api, watch))
+    list_falsely(api, api.objects(TITLE), "/vlans", falsify, times=None)
+    have_listed_again(api, "/vlans")
+    before = api.count("LIST")
+    wait_until(lambda: api.count("LIST") > before + 3)
+    assert "no list of them" in watch.problem
+    assert names(watch) == ALL
+
+
+def test_what_is_gone_goes_by_two_lists(api: ApiServer, begin: Begin) -> None:
+    """Deleted while the watch was away, and long enough ago that no event tells of it: a second list is asked for by itself."""
+    told: list[None] = []
+    watch = begin(PROVEN_SOON, on_change=lambda: told.append(None))
+    wait_until(lambda: watch.confirmed and is_watching(api, watch))
+    api.faults.append(Fault(status=503, about="/vlans"))
+    api.close_watches()
+    api.objects(TITLE).remove("", "v1")
+    api.objects(TITLE).compact()
+    before, listed = len(told), api.count("LIST")
+    api.faults.clear()
+    wait_until(lambda: names(watch) == {"v0", "v2"})
+    assert (len(told), watch.confirmed) == (before + 1, True)
+    assert api.count("LIST") >= listed + 2
+    wait_until(lambda: is_watching(api, watch))
+
+
+def test_the_same_answer_again_proves_nothing(api: ApiServer, begin: Begin) -> None:
+    """A cache says one empty list over and over: its version is one, however long ago the first of them came."""
+    watch = begin(QUICK)
+    wait_until(lambda: watch.confirmed and is_watching(api, watch))
+    fault = list_falsely(api, api.objects(TITLE), "/vlans", without(), times=None)
+    have_listed_again(api, "/vlans")
+    before = api.count("LIST")
+    wait_until(lambda: api.count("LIST") > before + 5)
+    assert names(watch) == ALL
+    api.faults.remove(fault)
+    wait_until(lambda: is_watching(api, watch))
+    assert names(watch) == ALL
+
+
+def test_a_second_list_that_cannot_be_had_keeps_nothing_from_being_followed(api: ApiServer, begin: Begin) -> None:
+    """Lists are refused from then on, watches are not."""
+    watch = begin(PROVEN_SOON)
+    wait_until(lambda: watch.confirmed and is_watching(api, watch))
+    fault = list_falsely(api, api.objects(TITLE), "/vlans", without("v1"))
+    have_listed_again(api, "/vlans")
+    wait_until(lambda: not fault.times)
+    api.faults.append(Fault("LIST", status=403, about="/vlans"))
+    before = api.count("LIST")
+    wait_until(lambda: api.count("LIST") > before and is_watching(api, watch))
+    api.objects(TITLE).remove("", "v1")
+    wait_until(lambda: names(watch) == {"v0", "v2"})
+
+
+def test_what_a_first_list_does_not_name_may_be_there(api: ApiServer, begin: Begin) -> None:
+    """Nothing is confirmed by it; what it has left out is known once the second one comes."""
+    list_falsely(api, api.objects(TITLE), "/vlans", without("v0", "v1"))
+    watch = begin(PROVEN_SOON)
+    wait_until(lambda: watch.complete)
+    assert (watch.confirmed, names(watch)) == (False, {"v2"})
+    wait_until(lambda: watch.confirmed)
+    assert names(watch) == ALL
+
+
+@pytest.mark.parametrize("kind", ["Secret", "VlanList"])
+def test_an_event_of_another_kind_ends_nothing(api: ApiServer, begin: Begin, kind: str) -> None:
+    """A line that says that something else of that name is gone is no event of the watch."""
+    watch = begin(QUICK)
+    wait_until(lambda: watch.confirmed and is_watching(api, watch))
+    listed = api.count("LIST")
+    api.say(b'{"type":"DELETED","object":{"kind":"%b","metadata":{"name":"v0","resourceVersion":"9"}}}\n' % kind.encode())
+    wait_until(lambda: api.count("LIST") > listed and is_watching(api, watch))
+    assert names(watch) == ALL
+
+
+def test_pods_are_gone_by_two_lists(api: ApiServer, tmp_path: Path) -> None:
+    """No pod's UID is told to be missing by one list, at the start or later, be it one of many."""
+    pods = [api.add_pod({"metadata": {"name": f"p{number}"}, "spec": {"nodeName": "n1"}}) for number in range(3)]
+    uids = frozenset(str(each["metadata"]["uid"]) for each in pods)
+    list_falsely(api, api.store, "/pods", without("p1"))
+    watch = PodWatch(KubeClient(api.kubeconfig(tmp_path)).session, "n1", PROVEN_SOON)
+    watch.start()
+    wait_until(lambda: watch.synced)
+    assert wait_until(watch.uids) == uids
+    fault = list_falsely(api, api.store, "/pods", without("p1"))
+    have_listed_again(api, "/pods")
+    wait_until(lambda: not fault.times and is_watching_pods(api, watch))
+    assert watch.uids() == uids
+    watch.stop()
+
+
+def is_watching_pods(api: ApiServer, watch: PodWatch) -> bool:
+    """As `is_watching`."""
+    return api.watches == 1 and not watch.problem
+
+
+@pytest.mark.parametrize("falsify", NO_LISTS.values(), ids=list(NO_LISTS))
+def test_a_single_request_refuses_what_is_no_list(api: ApiServer, tmp_path: Path, falsify: Falsify) -> None:
+    """As a watch does: an empty list of objects would have all of them made anew."""
+    objects = Objects(KubeClient(api.kubeconfig(tmp_path)).session)
+    list_falsely(api, api.objects(TITLE), "/vlans", falsify)
+    with pytest.raises(ObjectRefused, match="no list of them"):
+        objects.list(VLANS)
+    found: list[Mapping[str, Any]] = list(objects.list(VLANS))
+    assert {each["metadata"]["name"] for each in found} == ALL

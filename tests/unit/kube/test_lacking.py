@@ -1,0 +1,100 @@
+"""When a thing that a list lacks is gone: by a clock and versions of the test's own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from userspace_cni.kube.lacking import Lacking
+
+
+class Lists:
+    """A collection with the things a and b, whose lists come at seconds and versions that a test names."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.known = {"a", "b"}
+        self.lacking = Lacking(10.0, lambda: self.now)
+
+    def come(self, at: float, version: str, *keys: str, asked_at: float | None = None) -> set[str]:
+        """A list with these things comes; what is gone by it."""
+        self.now = at
+        gone = self.lacking.listed(self.known, set(keys), version, at if asked_at is None else asked_at)
+        self.known = self.known - gone | set(keys)
+        return {str(each) for each in gone}
+
+
+@pytest.mark.parametrize("left", [(), ("b",)], ids=["all", "one of many"])
+def test_gone_is_what_two_lists_lack(left: tuple[str, ...]) -> None:
+    """The second was asked for ten seconds after the first had come, and is of a later version; an earlier one proves nothing."""
+    lists = Lists()
+    assert lists.come(100, "7", *left) == set()
+    assert lists.come(105, "8", *left) == set()
+    assert lists.come(112, "9", *left, asked_at=109) == set()
+    assert lists.come(122, "10", *left, asked_at=110) == {"a", "b"} - set(left)
+
+
+def test_the_same_version_is_the_same_answer() -> None:
+    """However often it comes; one that is older says that the server has gone back, and the count begins with it."""
+    lists = Lists()
+    for at in (100, 120, 140, 160):
+        assert lists.come(at, "7", "b") == set()
+    assert lists.come(180, "6", "b") == set()
+    assert lists.come(189, "7", "b") == set()
+    assert lists.come(190, "7", "b") == {"a"}
+
+
+def test_versions_that_are_no_numbers() -> None:
+    """Of these another one counts as later."""
+    lists = Lists()
+    assert lists.come(100, "x", "b") == set()
+    assert lists.come(110, "x", "b") == set()
+    assert lists.come(120, "w", "b") == {"a"}
+
+
+def test_what_is_there_again_begins_anew() -> None:
+    """By a list that has it, or by an event."""
+    lists = Lists()
+    lists.come(100, "1", "b")
+    lists.come(111, "2", "a", "b")
+    assert lists.come(122, "3", "b") == set()
+    lists.lacking.told("a")
+    assert lists.come(133, "4", "b") == set()
+    assert lists.come(144, "5", "b") == {"a"}
+
+
+def test_what_there_was_before() -> None:
+    """What no list of this process has named is known not to be there from the second list on."""
+    lists = Lists()
+    assert not lists.lacking.confirmed
+    lists.come(100, "1", "a", "b")
+    lists.come(105, "2", "a", "b")
+    assert not lists.lacking.confirmed
+    lists.come(110, "3", "a", "b")
+    assert lists.lacking.confirmed
+
+
+def test_when_the_next_list_is_due() -> None:
+    """Ten seconds after the first that has something to be borne out, with growing pauses where that was no later version, never
+    when nothing is open; a list that could not be had is put off."""
+    lists = Lists()
+    assert lists.lacking.due == math.inf
+    lists.come(100, "1", "a", "b")
+    assert lists.lacking.due == 110
+    lists.come(105, "1", "a", "b")
+    assert lists.lacking.due == 110
+    pauses = []
+    for _ in range(5):
+        at = lists.lacking.due
+        lists.come(at, "1", "a", "b")
+        pauses.append(lists.lacking.due - at)
+    assert pauses == [10, 20, 40, 60, 60]
+    lists.come(lists.lacking.due, "2", "a", "b")
+    assert lists.lacking.due == math.inf
+    lists.come(lists.now + 1, "3", "a")
+    assert lists.lacking.due == lists.now + 10
+    lists.now = lists.lacking.due
+    assert lists.lacking.is_due
+    lists.lacking.put_off()
+    assert (lists.lacking.is_due, lists.lacking.due) == (False, lists.now + 10)
