@@ -115,8 +115,8 @@ def members(count: int, value: object = 1) -> str:
 
 @reader(1500)
 def a_key_given_twice(size: int) -> Read:
-    """The last member has the first one's key."""
-    text = f'{{{members(size)},"key0":1}}'
+    """The last two members have one key."""
+    text = f'{{{members(size)},"key{size - 1}":1}}'
     return lambda: Reader(once).read(text)
 
 
@@ -348,7 +348,7 @@ def long_annotations(size: int) -> Read:
 @reader(1500)
 def a_long_annotation_of_ours(size: int) -> Read:
     """A JSON object by interface."""
-    text = f'{{{members(size)},"key0":1}}'
+    text = f'{{{members(size)},"key{size - 1}":1}}'
     return lambda: json_object("userspace/bandwidth", text, "")
 
 
@@ -404,7 +404,8 @@ def an_answer_of_netlink(size: int) -> Read:
 def ipv6_routes(count: int, dev: str = "eth1", via: str = "fd00::1") -> Inside:
     """A pod with so many routes of ours."""
     found = tuple(
-        PodRoute(ip_network(f"fd01:{number:x}::/64"), ip_address(via), dev, 100, building.OURS) for number in range(count)
+        PodRoute(ip_network(f"fd01:{number:x}::/64"), ip_address(via), dev, 100, building.OURS)
+        for number in reversed(range(count))
     )
     return Inside({dev: PodLink(dev, 2, up=True, addresses=(ip_interface("fd00::2/64"),))}, found)
 
@@ -413,7 +414,7 @@ def ipv6_routes(count: int, dev: str = "eth1", via: str = "fd00::1") -> Inside:
 def routes_of_a_pod_that_all_change(size: int) -> Read:
     """Each with another gateway than before."""
     inside = ipv6_routes(size)
-    wanted = [Wanted(each.dst, "eth1", ip_address("fd00::9"), 100) for each in reversed(inside.routes)]
+    wanted = [Wanted(each.dst, "eth1", ip_address("fd00::9"), 100) for each in inside.routes]
     return lambda: pod_routes._changes(inside, wanted, building.OURS, ())
 
 
@@ -545,7 +546,7 @@ class Still:
         """Nothing."""
 
 
-@reader(50)
+@reader(150)
 def a_report_of_routes(size: int) -> Read:
     """As many Routes as each of ten pods is selected by."""
     passes = Passes(Still(), Rules())
@@ -753,7 +754,7 @@ def manifest_of(count: int, *, networks: int) -> list[dict[str, Any]]:
     ]
 
 
-@reader(40)
+@reader(100)
 def manifests_of_a_vm(size: int) -> Read:
     """A VM with as many interfaces as definitions."""
     content = manifest_of(size, networks=size)
@@ -764,7 +765,7 @@ def manifests_of_a_vm(size: int) -> Read:
     return read
 
 
-@reader(20)
+@reader(60)
 def manifests_of_many_vms(size: int) -> Read:
     """Each with two interfaces, and a domain."""
     vms = [manifest_of(2, networks=0)[0] | {"metadata": {"namespace": "ns", "name": f"vm{n}"}} for n in range(size)]
