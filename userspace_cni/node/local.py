@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from userspace_cni.node.gathering import Gathering
     from userspace_cni.node.probes import DeadRuns
     from userspace_cni.node.subnets import Subnets
+    from userspace_cni.node.switch_sockets import SwitchSockets
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
-_SOURCES_S: Final = 5.0
 _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
 
@@ -400,18 +400,12 @@ class LocalNode:
 
         return Lifeline(self.root.path(self.settings.ovs_rundir), ended)
 
-    def free_sources(self) -> int:
-        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
-        from userspace_cni.node.switch_sockets import free_source
+    @cached_property
+    def sockets(self) -> SwitchSockets:
+        """The sockets that OVS makes for attachments."""
+        from userspace_cni.node.switch_sockets import SwitchSockets
 
-        deadline, count = Deadline.after(_SOURCES_S), 0
-        try:
-            for record in self.journal.records():
-                if record.socket and record.socket.switch_path:
-                    count += free_source(record.socket.switch_path, self, deadline)
-        except UserspaceError as error:
-            say("warning", "sockets of the dead ovs-vswitchd may keep the next one from binding", error=error)
-        return count
+        return SwitchSockets(self)
 
     def keep_mirrors(self) -> None:
         """Have the mirrors of the settings on their bridges, and no others of the node's. Never fails."""
