@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import succeeded, switch_of
+from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.kubelet import Kubelet
 from tests.lab.switch.switch import Switch, wait_until
 
@@ -61,6 +63,24 @@ def test_which_bridges_have_devices(live: LiveNode, kubelet: Kubelet, sandbox: s
         kubelet.allocate(RESOURCE, "br-dev-2")
     assert "has no such device" in str(refused.value)
     assert live.metric("device_allocations_total", outcome="failed") == 1
+
+
+def test_devices_do_not_wait_for_the_api_server(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
+    """A new agent, as after a boot, offers its devices and allocates them while the API server is awaited; the ADD waits, too."""
+    with ApiServer() as api, ThreadPoolExecutor() as threads:
+        live.settings |= {"USERSPACE_CNI_KUBECONFIG": api.kubeconfig(live.directory), "USERSPACE_CNI_NODE_NAME": "n1"}
+        api.faults.append(Fault("LIST", status=503))
+        kubelet.start()
+        starting = threads.submit(live.start, START_S=60)
+        try:
+            kubelet.await_health(RESOURCE, "Healthy")
+            kubelet.give("blue/app", RESOURCE, "br-dev-1")
+            assert not starting.done()
+            adding = threads.submit(live.run, "ADD", live.network(), sandbox)
+        finally:
+            api.faults.clear()
+        starting.result(60)
+        succeeded(adding.result(60))
 
 
 def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:

@@ -183,7 +183,14 @@ class Agent:
         for sentence in self.node.missing():
             say("warning", "this agent lacks something", missing=sentence)
         self.network.start()  # first: what a dead agent left half done is finished, whatever the API server does
-        self.node.warm_up(Deadline.after(START_S))
+        warm = Deadline.after(START_S)
+        self.node.warm_up(warm)
+        if self.devices:
+            # before the API server is waited for: after a boot the kubelet refuses pods with devices that no agent offers. A pod
+            # that has got one is attached next, and its call waits at the socket, which is there
+            self.devices.start()
+            self.devices.look()
+        self.node.await_pods(warm)
         gc.freeze()  # what is there now stays: no collection has to look at it again
         sweep(self.node)
         drain(self.node, Deadline.after(START_S), self.metrics.count_action)
@@ -195,8 +202,6 @@ class Agent:
         self.server.start()
         if self.routes:
             self.routes.start()
-        if self.devices:
-            self.devices.start()  # after the server: a pod that is given a device is attached next
 
     def stop(self) -> None:
         """Take no more calls, and end."""

@@ -352,7 +352,7 @@ class LocalNode:
         return missing(self.settings)
 
     def warm_up(self, deadline: Deadline) -> None:
-        """Import what verbs will use, watch the pods of this node, and try to open the session with OVSDB."""
+        """Import what verbs will use, begin to watch the pods of this node, and try to open the session with OVSDB."""
         from userspace_cni.attachment import plan  # noqa: F401
         from userspace_cni.kube.events import Events
         from userspace_cni.kube.watch import PodWatch
@@ -370,6 +370,9 @@ class LocalNode:
             self.ports.connect(deadline.half())
         except UserspaceError as error:
             say("warning", "there is no session with OVSDB yet", error=error)
+
+    def await_pods(self, deadline: Deadline) -> None:
+        """Wait until the pods of this node are known, after `warm_up`. Not known by then, they are not waited for."""
         if self._watch and not self._watch.wait_synced(deadline):
             say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
 
