@@ -112,6 +112,17 @@ class Turn:
                         rests.append(rest)
         return rests
 
+    def put_back(self, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
+        """Put back what others have changed of things that are there; returns what remains to be awaited."""
+        rests: list[Rest] = []
+        for place, run in _by_place(steps):
+            with _in_place(place, self._journal, deadline):
+                for step in run:
+                    with stage(step.stage):
+                        rest = self._node.driver(step).put_back(step, deadline)
+                    rests += [rest] if rest else []
+        return rests
+
     def settle(self, rests: list[Rest]) -> None:
         """Await what was begun, and empty the list."""
         while rests:

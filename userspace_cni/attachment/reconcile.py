@@ -11,11 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.amend import amend
 from userspace_cni.attachment.apply import Turn, try_turn
+from userspace_cni.attachment.changes import Change, changes_of, key_of, restore
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.node import DeadProbe, Marks
 from userspace_cni.attachment.records import Record, record_key
@@ -27,6 +29,7 @@ from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
 from userspace_cni.base.log import about, bound, counted, say
 from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice
 from userspace_cni.base.repeats import Repeats
+from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -36,26 +39,32 @@ LOOK_S: Final = 5.0
 CHECK_S: Final = 2.0
 """Seconds for looking at one step."""
 _NOT_DONE: Final = "what the pod's annotations say of this interface cannot be done, and nothing has changed"
+_NOT_MADE: Final = "what this interface has lost cannot be made again"
+_NOT_PUT_BACK: Final = "what was changed of this interface is not put back now"
 REPEAT_S: Final = 3600.0
 """Seconds after which a pod is told again what it asks for and cannot have."""
 
-Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign"]
+T = TypeVar("T")
+_UNCHANGED: Final[tuple[Change, ...]] = ()
+Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "changed", "record-lost", "foreign"]
 """unfinished: ADD or DEL died before its end. rebooted: made in an earlier boot. sandbox-gone: no DEL will come any more.
 namespace-gone: the sandbox is gone, and whether its pod is gone is not known: that shows when the kubelet removes the pod's
-directory, which mounts of ours prevent. lost: parts of a living attachment are missing or dead. record-lost: a port of ours
-without record or sandbox. foreign: a port of another installation."""
+directory, which mounts of ours prevent. lost: parts of a living attachment are missing or dead. changed: another program has
+changed a part of one. record-lost: a port of ours without record or sandbox. foreign: a port of another installation."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One difference between the records and the node. `record`: as stored, or built from a port's marks.
 
-    `steps`: the lost ones, or those whose mounts keep the kubelet from removing the pod's directory.
+    `steps`: the lost or changed ones, or those whose mounts keep the kubelet from removing the pod's directory. `changes`: what
+    differs of the changed ones.
     """
 
     problem: Problem
     record: Record
     steps: tuple[Step, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     @property
     def needs_proof(self) -> bool:
@@ -83,8 +92,12 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
             # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
             if mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
                 yield Finding("namespace-gone", record, mounted)
-        elif lost := _select(record, lambda step: _is_lost(step, seen, node)):
-            yield Finding("lost", record, lost)
+        else:
+            if lost := _select(record, lambda step: _is_lost(step, seen, node)):
+                yield Finding("lost", record, lost)
+            kept = [step for step in record.steps if not any(step is each for each in lost)]
+            if changed := _changes(record, kept, seen, node):
+                yield Finding("changed", record, tuple(each.step for each in changed), changed)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
         yield from node.dead_probes.find(Deadline.after(LOOK_S))
@@ -113,12 +126,22 @@ def _see(node: Node) -> Seen:
 
 
 def _is_lost(step: Step, seen: Seen, node: Node) -> bool:
-    return _ask(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)))
+    return _ask(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)), False)
+
+
+def _changes(record: Record, steps: Iterable[Step], seen: Seen, node: Node) -> tuple[Change, ...]:
+    """What others have changed of the attachment's steps, as far as that can be seen."""
+
+    def look(step: Step) -> tuple[Change, ...]:
+        return changes_of([step], seen, node, Deadline.after(CHECK_S))
+
+    with about(record.subject):
+        return sum((_ask(step, seen, partial(look, step), _UNCHANGED) for step in steps), _UNCHANGED)
 
 
 def _has_idle_mount(step: Step, key: str, seen: Seen, node: Node) -> bool:
     """Whether the step has a mount which only sandboxes hold that are gone."""
-    return _ask(step, seen, lambda: node.driver(step).mounted(step, seen)) and not is_needed(step, key, node)
+    return _ask(step, seen, lambda: node.driver(step).mounted(step, seen), False) and not is_needed(step, key, node)
 
 
 def is_needed(step: Step, key: str, node: Node) -> bool:
@@ -135,14 +158,14 @@ def is_needed(step: Step, key: str, node: Node) -> bool:
     return False
 
 
-def _ask(step: Step, seen: Seen, question: Callable[[], bool]) -> bool:
-    """The answer to the question; False, and one log line for each reason, when it fails."""
+def _ask(step: Step, seen: Seen, question: Callable[[], T], otherwise: T) -> T:
+    """The answer to the question; `otherwise`, and one log line for each reason, when it fails."""
     try:
         return question()
     except UserspaceError as error:
         if seen.is_new(error):
             say("warning", f"step '{step.kind}' cannot be looked at", error=error)
-        return False
+        return otherwise
 
 
 def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) -> Iterator[Finding]:
@@ -197,6 +220,7 @@ class Reconciliation:
         self._suspected: dict[str, float] = {}
         self._repeats = Repeats()
         self._refused: dict[str, _Refused] = {}
+        self._put_back = Retries()
         self._foreign: frozenset[str] = frozenset()
         self._dead: Mapping[str, PortRef] = {}
 
@@ -218,6 +242,7 @@ class Reconciliation:
         left: list[Record] = []
         begun: list[_Begun] = []
         subjects: list[Mapping[str, str]] = []
+        differing: set[str] = set()
         try:
             for found in findings(self._node):
                 subjects.append((found if isinstance(found, DeadProbe) else found.record).subject)
@@ -225,12 +250,16 @@ class Reconciliation:
                     self._attempt(found, lambda probe=found: self._remove_probe(probe))  # type: ignore[misc]
                 elif found.problem == "foreign":
                     foreign.add(found.record.key)
+                elif found.problem == "changed":
+                    differing |= {key_of(found.record, step) for step in found.steps}
+                    self._attempt(found.record, partial(self._restore, found), told=_NOT_PUT_BACK)
                 elif not found.needs_proof or self._is_proven(f"{found.problem} {found.record.key}", suspected):
                     lost = found.problem == "lost"
                     if lost and found.record.socket in found.steps:
                         left.append(found.record)
-                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=lost)  # type: ignore[misc]
+                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=_NOT_MADE if lost else "")  # type: ignore[misc]
             self._forget_gone(subjects)
+            self._put_back.keep_recent(differing)
             self._sweep()
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
@@ -338,7 +367,7 @@ class Reconciliation:
             if is_unfinished(record, boot_id) or (record.netns and self._node.netns_is_gone(record.netns)):
                 continue
             if lost := _select(record, lambda step: _is_lost(step, seen, self._node)):
-                self._attempt(record, lambda record=record, lost=lost: mend(record, lost), told=True)  # type: ignore[misc]
+                self._attempt(record, lambda record=record, lost=lost: mend(record, lost), told=_NOT_MADE)  # type: ignore[misc]
         self._finish_all(begun)
         return busy
 
@@ -367,15 +396,14 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], object], *, told: bool = False) -> None:
-        """Act on one finding; a failure does not stop the pass. `told`: the pod is told of it."""
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], object], *, told: str = "") -> None:
+        """Act on one finding; a failure does not stop the pass. `told`: with which words the pod is told of it, "" for not."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
                 if told and isinstance(left, Record):
-                    text = f"what this interface has lost cannot be made again: {error}"
-                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
+                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, f"{told}: {error}"),))
                 say("warning", "an attachment could not be put right now", error=error)
 
     def _act(self, found: Finding, begun: list[_Begun]) -> bool:
@@ -413,9 +441,12 @@ class Reconciliation:
         self._report_again(first)
         return _Begun(found.record, first, rests, [step for step in found.steps if step.from_switch])
 
+    def _restore(self, found: Finding) -> None:
+        restore(found.record, found.steps, self._node, self._put_back, self._report)
+
     def _finish_all(self, begun: Iterable[_Begun]) -> None:
         for each in begun:
-            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
+            self._attempt(each.record, lambda each=each: self._finish(each), told=_NOT_MADE)  # type: ignore[misc]
 
     def _finish(self, begun: _Begun) -> None:
         """Await what was begun, and apply the later steps. Does nothing if a DEL came in between: it has removed everything."""

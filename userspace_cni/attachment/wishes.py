@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from userspace_cni.attachment import changes
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
 from userspace_cni.attachment.steps import Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, combined
 from userspace_cni.base.log import about, say
+from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -116,6 +118,7 @@ class Wishes:
         self._keep = keep or (lambda record: kept(record, node.boot_id()))
         self._urgent = urgent
         self._troubles: dict[Key, _Trouble] = {}
+        self._put_back = Retries()
         self._standings: tuple[Standing, ...] = ()
 
     def pursue(self, wishes: Sequence[Wish], complete: Collection[str], *, now: bool = False) -> tuple[Standing, ...]:
@@ -171,7 +174,10 @@ class Wishes:
             planned.append(True)
             return steps
 
-        problem = self._attempt(wish.key, wish.content, lambda: meet(replace(wish, plan=plan), self._node), planned, now=now)
+        def work() -> bool:
+            return meet(replace(wish, plan=plan), self._node, self._put_back)
+
+        problem = self._attempt(wish.key, wish.content, work, planned, now=now)
         return Standing(*wish.key, wish.source, wish.said_by, problem, self._steps(wish.key))
 
     def _undo(self, record: Record, *, now: bool) -> Standing:
@@ -247,11 +253,15 @@ def _difference(record: Record | None, steps: tuple[Step, ...], node: Node) -> s
     if steps != record.steps:
         return "it is not changed yet as wished"
     lost = _lost(record, node, Deadline.after(WISH_S))
-    return f"lost: {_summary(lost)}" if lost else ""
+    if lost:
+        return f"lost: {_summary(lost)}"
+    changed = changes.changes_of(record.steps, _seen(node, Deadline.after(WISH_S)), node, Deadline.after(WISH_S))
+    return f"changed by another program: {changes.words(changed)}" if changed else ""
 
 
-def meet(wish: Wish, node: Node) -> bool:
-    """Make the wish true; whether anything was done.
+def meet(wish: Wish, node: Node, tries: Retries | None = None) -> bool:
+    """Make the wish true; whether anything was done. `tries`: when what another program has changed was put back; it is left as
+    it is for a while then.
 
     Raises UserspaceError: then the attachment is as it was before, or is undone if it never was complete. What failed because
     something did not answer may be left half changed, for the next call to go on with.
@@ -279,7 +289,8 @@ def meet(wish: Wish, node: Node) -> bool:
             _remove(turn, record, deadline)
             say("info", "the node no longer has what it is not to have", undone=_summary(record.steps))
             return True
-        return _change(turn, record, wish.source, steps, node, deadline)
+        done = _change(turn, record, wish.source, steps, node, deadline)
+        return _put_back(turn, node, tries or Retries(), deadline) or done
 
 
 def undo(kind: str, name: str, node: Node, *, force: bool = False) -> None:
@@ -327,6 +338,23 @@ def _restore(turn: Turn, record: Record, node: Node, deadline: Deadline) -> bool
     return bool(lost)
 
 
+def _put_back(turn: Turn, node: Node, tries: Retries, deadline: Deadline) -> bool:
+    """Put back what others have changed of a complete attachment; whether anything was. Raises StepFailed for what they have
+    changed again since."""
+    record = turn.read()
+    if record is None or record.state != "ready":
+        return False
+    found = changes.changes_of(record.steps, _seen(node, deadline), node, deadline)
+    changes.forget_same(record, found, tries)
+    early = changes.early(record, found, tries)
+    if due := [change for change in found if change not in early]:
+        changes.put_back(turn, record, due, tries, deadline)
+        changes.require_same(due, _seen(node, deadline), node, deadline)
+    if early:
+        raise changes.waiting(early)
+    return bool(due)
+
+
 def _go_back(turn: Turn, error: UserspaceError) -> None:
     """After `error`, give the attachment what it had when it was complete, or undo what never was. Raises `error`, with what
     could not be put back.
@@ -360,11 +388,15 @@ def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = Fal
 
 
 def _lost(record: Record, node: Node, deadline: Deadline) -> list[Step]:
-    try:
-        seen = Seen(node.wished_ports(deadline.half()))
-    except UserspaceError:
-        seen = Seen()  # nothing is concluded from a missing port
+    seen = _seen(node, deadline)
     return [step for step in record.steps if node.driver(step).lost(step, seen, deadline)]
+
+
+def _seen(node: Node, deadline: Deadline) -> Seen:
+    try:
+        return Seen(node.wished_ports(deadline.half()))
+    except UserspaceError:
+        return Seen()  # nothing is concluded from a missing port
 
 
 def _summary(steps: Iterable[Step]) -> str:

@@ -33,6 +33,7 @@ HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
 ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "Normal")
 PORT_DEGRADED: Final = Reason("PortDegraded")
 PORT_RESTORED: Final = Reason("PortRestored", "Normal")
+PORT_CHANGED: Final = Reason("PortChanged")
 LIMIT_REFUSED: Final = Reason("LimitRefused")
 ROUTE_REFUSED: Final = Reason("RouteRefused")
 
@@ -57,6 +58,7 @@ REASONS: Final = (
     ANNOTATION_IGNORED,
     PORT_DEGRADED,
     PORT_RESTORED,
+    PORT_CHANGED,
     LIMIT_REFUSED,
     ROUTE_REFUSED,
 )

@@ -8,6 +8,7 @@ of its wish and of our store is never changed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift
@@ -16,7 +17,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.dataplane.kernel_links import KernelLinks
-from userspace_cni.dataplane.ovsdb.rows.bridge import bridge_differences
+from userspace_cni.dataplane.ovsdb.rows.bridge import WRITTEN, bridge_differences
 from userspace_cni.dataplane.ovsdb.rows.marks import marks_of, same_attachment
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.dataplane.read_back import ReadBack
@@ -79,14 +80,9 @@ class NodeBridgeDriver(Driver[NodeBridge]):
 
     def check(self, step: NodeBridge, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and of the link of its local port."""
-        from userspace_cni.dataplane.ovsdb.reads import columns_of
         from userspace_cni.dataplane.ovsdb.session import named
 
-        def look(session: Session) -> list[Drift]:
-            bridge, link = session.row("Bridge", step.name), session.row("Interface", step.name)
-            found = None if bridge is None else columns_of(bridge)
-            return bridge_differences(step, found, {} if link is None else columns_of(link))
-
+        look = partial(self._row_differences, step)
         what, subject = f"bridge {step.name}: reading it", f"bridge {step.name}"
         drifts = self._client.read(look, named(step.name), what, deadline, enough=lambda found: not found)
         liveness = self._daemon.ask(deadline)
@@ -109,6 +105,21 @@ class NodeBridgeDriver(Driver[NodeBridge]):
             return False
         marks = self._client.standing().replica.bridge_marks.get(step.name)
         return marks is None or not same_attachment(step, marks) or step.name not in seen.once(self._links)
+
+    def changed(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+        """MAC and MTU, of which ovs-vswitchd sets the link's."""
+        if seen.ports is None:
+            return []
+        drifts = self._client.standing().look(partial(self._row_differences, step))
+        return [drift for drift in drifts if drift.field in WRITTEN]
+
+    @staticmethod
+    def _row_differences(step: NodeBridge, session: Session) -> list[Drift]:
+        from userspace_cni.dataplane.ovsdb.reads import columns_of
+
+        bridge, link = session.row("Bridge", step.name), session.row("Interface", step.name)
+        found = None if bridge is None else columns_of(bridge)
+        return bridge_differences(step, found, {} if link is None else columns_of(link))
 
     def _require_link(self, step: NodeBridge, command: PutNodeBridge) -> None:
         """Raise SwitchRefused unless the local port is open, and its link where it is looked for."""

@@ -73,6 +73,10 @@ class PolledUplinkDriver(UplinkDriver):
         row = self._client.standing().look(partial(self._row, step))
         return row is None or any(row.interfaces.get(each["name"], {}).get("type") != each["type"] for each in step.interfaces)
 
+    def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+        """Nothing: what is not lost of it is its port's."""
+        return []
+
 
 def _has(row: UplinkRow, indexes: dict[str, int]) -> bool:
     """Whether its interfaces are those of the links that are there: one that was made anew is not polled."""

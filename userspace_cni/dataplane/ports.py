@@ -1,4 +1,4 @@
-"""Ports on Open vSwitch: the driver of OvsPort and of PortRef.
+"""Ports on Open vSwitch: the driver of OvsPort.
 
 Rows are written and removed in one transaction, which callers at the same time share. Then the driver reads back whether
 ovs-vswitchd opened the interface, because a commit succeeds even when it cannot. It runs no program, and deletes nothing that is
@@ -22,14 +22,14 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.port_kinds import Datapath
+from userspace_cni.base.retries import Retries
 from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.kernel_links import KernelLinks, NoLinks
 from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, BridgeMaker, is_ours, made_by, marks_of
-from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
+from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of, written_differences
 from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
 from userspace_cni.dataplane.read_back import ReadBack
 from userspace_cni.dataplane.vswitchd import Daemon, Liveness
@@ -242,6 +242,15 @@ class PortDriver(Driver[OvsPort]):
         if isinstance(step.interface, Internal) and step.name not in seen.once(self._links):
             return True
         return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
+
+    def changed(self, step: OvsPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+        """What of its rows another program has written."""
+        from userspace_cni.dataplane.ovsdb.reads import find_port
+
+        if seen.ports is None:
+            return []
+        row = self.client.standing().look(lambda session: find_port(session, step.name))
+        return written_differences(step, row) if row else []
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
@@ -459,24 +468,6 @@ class PortDriver(Driver[OvsPort]):
             hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
             raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)
         return {IFINDEX: str(index)}
-
-
-class PortRefDriver(Driver[PortRef]):
-    """A port that is only ever undone."""
-
-    def __init__(self, ports: PortDriver) -> None:
-        self._ports = ports
-
-    def apply(self, step: PortRef, deadline: Deadline) -> None:
-        """It is never made."""
-
-    def undo(self, step: PortRef, deadline: Deadline) -> None:
-        """As PortDriver."""
-        self._ports.undo(step, deadline)
-
-    def check(self, step: PortRef, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
-        """Nothing is expected of it."""
-        return []
 
 
 def _rows_of(step: OvsPort) -> frozenset[Clause]:

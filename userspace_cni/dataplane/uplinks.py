@@ -17,8 +17,8 @@ from userspace_cni.attachment.steps import Driver, Seen, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
+from userspace_cni.base.retries import Retries
 from userspace_cni.dataplane.kernel_links import Nics
-from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_of
 from userspace_cni.dataplane.ovsdb.rows.uplink import (
     SYSTEM,
@@ -27,6 +27,7 @@ from userspace_cni.dataplane.ovsdb.rows.uplink import (
     uplink_differences,
     why_closed,
     why_other_mtu,
+    written_differences,
 )
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.dataplane.read_back import ReadBack
@@ -127,6 +128,18 @@ class UplinkDriver(Driver[UplinkPort]):
         if liveness.state == "dead":
             dead = Dead("ovs-vswitchd dead")
             drifts.append(Drift(f"uplink {step.name}", "", "a switch that serves it", dead, liveness.reason))
+        return drifts + self._offloads_on(step, nics)
+
+    def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+        """What of its rows another program has written: VLANs, bond, MTU, queues. And offloads of its NICs that break TCP."""
+        if seen.ports is None:
+            return []
+        row = self._client.standing().look(partial(self._row, step))
+        return [*(written_differences(step, row) if row else ()), *self._offloads_on(step, self._links(step.switch_netns))]
+
+    @staticmethod
+    def _offloads_on(step: UplinkPort, nics: Nics) -> list[Drift]:
+        drifts = []
         for name in (each["name"] for each in step.interfaces if each["type"] == SYSTEM):
             if on := nics.offloads(name):
                 why = f"OVS drops what the kernel has merged: ethtool -K {name} {' '.join(f'{each} off' for each in on)}"

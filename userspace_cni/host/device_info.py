@@ -16,7 +16,7 @@ from typing import Any
 
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Allocation
-from userspace_cni.attachment.steps import DeviceInfo, Driver
+from userspace_cni.attachment.steps import DeviceInfo, Driver, Seen
 from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
@@ -115,6 +115,11 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
                 _remove(dirfd, path, step)
             elif dirfd is not None and step.before:
                 _give_back(dirfd, path, step)
+
+    def changed(self, step: DeviceInfo, seen: Seen, deadline: Deadline) -> list[Drift]:
+        """All that check tells."""
+        del seen
+        return self.check(step, deadline)
 
     def check(self, step: DeviceInfo, deadline: Deadline) -> list[Drift]:
         """A missing file, or one whose facts about the socket are not those of ADD."""

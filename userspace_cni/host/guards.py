@@ -68,6 +68,12 @@ class GuardDriver(Driver[Guard]):
         chain = seen.once(self._drops(step)).get(step.link)
         return chain is None or not chain.hook or step.link not in chain.devices
 
+    def changed(self, step: Guard, seen: Seen, deadline: Deadline) -> list[Drift]:
+        """What differs of a chain that is called: it lets frames pass."""
+        deadline.require(_what(step))
+        chain = seen.once(self._drops(step)).get(step.link)
+        return [] if chain is None else [Drift(_what(step), *difference) for difference in differences(step.link, chain)]
+
     def _drops(self, step: Guard) -> Drops:
         return Drops(step.switch_netns, table_of(step.store), self._root)
 

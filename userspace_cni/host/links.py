@@ -71,9 +71,9 @@ class LinkDriver(Driver[Link]):
         ):
             host = _paired(step, kernel, pod, deadline)
             with kernel_does(f"link {step.host}: setting it up"):
-                settings = links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
                 # a host end is the switch's: without an IPv6 address the node sends nothing but a router's groups there
-                silent, up = kernel.exchange(links.without_ipv6(host.index), links.changed(host.index, settings, up=True))
+                settings = links.changed(host.index, _host_settings(step), up=True)
+                silent, up = kernel.exchange(links.without_ipv6(host.index), settings)
                 for error in (silent.error, up.error):
                     if error and error.errno != errno.EAFNOSUPPORT:
                         raise error
@@ -101,7 +101,7 @@ class LinkDriver(Driver[Link]):
             return [
                 Drift(f"link {step.host}", "alias", step.alias, host.alias or Absent(), "another program's link has the name")
             ]
-        drifts = _differing(f"link {step.host}", host, {"mac": step.host_mac, "mtu": step.mtu, "queue": step.queue})
+        drifts = _host_differing(step, host)
         try:
             pod = opened_pod(step.netns, step.netns_inode, self._root)
         except ContainerGone as error:
@@ -120,6 +120,25 @@ class LinkDriver(Driver[Link]):
         except UserspaceError:
             return False  # gone, or not to be seen from here
         return True
+
+    def changed(self, step: Link, seen: Seen, deadline: Deadline) -> list[Drift]:
+        """MAC, MTU and queue of the host end.
+
+        Not the pod's end: plugins that come later in the chain, and programs of the pod, change address, route and MAC there on
+        purpose, and nothing tells that from a mistake.
+        """
+        deadline.require(_what(step))
+        host = seen.once(Listed(step.switch_netns, self._root)).get(step.host)
+        return _host_differing(step, host) if host and host.alias == step.alias and host.up else []
+
+    def put_back(self, step: Link, deadline: Deadline) -> None:
+        """Set the host end."""
+        deadline.require(_what(step))
+        with opened_switch(step.switch_netns, self._root) as switch, connected(switch, _what(step)) as kernel:
+            host = found_link(kernel, step.host)
+            if host and host.alias == step.alias:
+                with kernel_does(f"link {step.host}: setting it up"):
+                    kernel.send(links.changed(host.index, _host_settings(step), up=True))
 
 
 class LinkRefDriver(Driver[LinkRef]):
@@ -332,6 +351,14 @@ def _checked(step: Link, host: FoundLink, inside: Connection, beside: int | None
             why = "the switch completes no checksum, so TCP from the pod never connects: ethtool -K … tx off"
             drifts.append(Drift(subject, "checksum offload", "off", "on", why))
     return drifts
+
+
+def _host_settings(step: Link) -> bytes:
+    return links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
+
+
+def _host_differing(step: Link, host: FoundLink) -> list[Drift]:
+    return _differing(f"link {step.host}", host, {"mac": step.host_mac, "mtu": step.mtu, "queue": step.queue})
 
 
 def _differing(subject: str, found: FoundLink, expected: Mapping[str, str | int]) -> list[Drift]:

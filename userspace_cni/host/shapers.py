@@ -64,6 +64,11 @@ class ShaperDriver(Driver[Shaper]):
             return [Drift(subject, "", "the pod's network namespace", Absent(), error.message)]
         if found is None:
             return [Drift(subject, "limit from the pod", f"{step.rate} bit/s", Absent(), details)]
+        return self._differences(step, found)
+
+    @staticmethod
+    def _differences(step: Shaper, found: FoundTbf) -> list[Drift]:
+        subject, details = f"interface {step.name}", "tc qdisc, in the pod's network namespace"
         drifts = []
         if found.rate != step.rate // 8:
             drifts.append(Drift(subject, "limit from the pod", f"{step.rate} bit/s", f"{found.rate * 8} bit/s", details))
@@ -81,6 +86,16 @@ class ShaperDriver(Driver[Shaper]):
                 return link is not None and _found(inside, link.index) is None
         except UserspaceError:
             return False  # the namespace is gone, or not to be seen from here
+
+    def changed(self, step: Shaper, seen: Seen, deadline: Deadline) -> list[Drift]:
+        """Another rate or burst of our filter."""
+        deadline.require(_what(step))
+        del seen
+        try:
+            found = self._filter(step)
+        except UserspaceError:
+            return []  # the namespace is gone, or not to be seen from here
+        return self._differences(step, found) if found else []
 
     def drops(self, step: Shaper) -> int:
         """How many frames the filter has dropped since it was made; 0 when it is gone. Raises UserspaceError."""

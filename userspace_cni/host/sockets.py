@@ -97,6 +97,14 @@ class DirectoryDriver(Driver[Directory]):
         finally:
             os.close(fd)
 
+    def changed(self, step: Directory, seen: Seen, deadline: Deadline) -> list[Drift]:
+        """Another owner, mode or label of a directory that is ours. One that is not there takes the pod's own sockets along."""
+        del seen
+        try:
+            return [drift for drift in self.check(step, deadline) if drift.field]
+        except DirectoryRefused:
+            return []
+
     def _is_ours_to_own(self, step: Directory) -> bool:
         return step.own or (step.create and self._made_before(step.resource))
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _port_ref(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.dataplane.ports import PortRefDriver
+    from userspace_cni.dataplane.port_refs import PortRefDriver
 
     return PortRefDriver(node.ports)
 

@@ -28,7 +28,7 @@ def row_of(step: OvsPort, store: str = "s1", **interface: Any) -> PortRow:
     """The row as OVSDB would show it when ovs-vswitchd has opened the interface."""
     written = marks.marks_of(step, store)
     state: dict[str, Any] = {"ofport": [1], "error": [], "mtu": [0]}
-    made = port.interface_columns(step, written)
+    made = columns.new_columns(port.interface_columns(step, written))
     return PortRow(step.bridge, port.port_columns(step, written), made | state | interface)
 
 
@@ -72,12 +72,13 @@ def test_what_was_written_differs_in_nothing(step: OvsPort, store: str) -> None:
 @given(steps(), steps())
 def test_columns_are_brought_up_to_date(old: OvsPort, new: OvsPort) -> None:
     """Writing the changed columns over the old ones shows the new step; keys that are not ours stay."""
-    found = port.interface_columns(old, marks.marks_of(old, "s"))
+    found = columns.new_columns(port.interface_columns(old, marks.marks_of(old, "s")))
     found["external_ids"]["iface-id"] = "lsp"
     wanted = port.interface_columns(new, marks.marks_of(new, "s"))
     after = found | columns.changed_columns(wanted, found)
     assert after["external_ids"]["iface-id"] == "lsp"
-    assert wanted["external_ids"].items() <= after["external_ids"].items()
+    assert {key: value for key, value in wanted["external_ids"].items() if value}.items() <= after["external_ids"].items()
+    assert after["options"] == columns.new_columns(wanted)["options"]
     assert {key: after[key] for key in ("name", "type", "mtu_request")} == {
         key: wanted[key] for key in ("name", "type", "mtu_request")
     }

@@ -84,8 +84,20 @@ class Driver(ABC, Generic[S]):
         return False
 
     def lost(self, step: S, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
-        """Whether the thing is gone, closed or dead, and must be made again. A thing that exists and differs is for `check`."""
+        """Whether the thing is gone, closed or dead, and must be made again. A thing that exists and differs is for `changed`."""
         return False
+
+    def changed(self, step: S, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+        """What of `check` differs of a thing that is there, and `put_back` puts right: what another program has changed.
+
+        Every pass asks it of every step, so it must cost little. Not in it is what lies in the pod, where others change it on
+        purpose: docs/operations.md has the table.
+        """
+        return []
+
+    def put_back(self, step: S, deadline: Deadline) -> Rest | None:
+        """Make what `changed` has told as the step says, and nothing else. Raises as `apply`."""
+        return self.apply(step, deadline)
 
     def mounted(self, step: S, seen: Seen) -> bool:  # noqa: ARG002 - the interface
         """Whether a mount of the step exists, which keeps the kubelet from removing the directory of a pod that is gone."""

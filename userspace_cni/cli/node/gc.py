@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import click
 
 from userspace_cni.attachment import cleanup, reconcile
+from userspace_cni.attachment.changes import words
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.reconcile import Finding, Reconciliation
@@ -115,7 +116,7 @@ class Look:
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
-    """Finish or remove what dead calls and lost sandboxes left, and make again what living attachments lost.
+    """Finish or remove what dead calls and lost sandboxes left, and make again what living attachments lost or others changed.
 
     This is not the CNI verb GC: it needs no list of valid attachments, and removes only what is proven dead (an ADD that was
     never answered, a DEL that was begun, an earlier boot, a sandbox that is seen to be gone twice, 5 seconds apart). Ports of
@@ -206,6 +207,11 @@ def _left(finding: Finding) -> Left:
         why, action = (
             f"parts of it are gone, closed or dead: {kinds}",
             f"make again: {view.joined([step.summary for step in finding.steps])}",
+        )
+    elif problem == "changed":
+        why, action = (
+            f"another program has changed it: {words(finding.changes)}",
+            "put it back, or later if that was done just now",
         )
     elif problem == "foreign":
         port = record.port_ref

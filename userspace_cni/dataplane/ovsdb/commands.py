@@ -18,7 +18,7 @@ from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open, local_port_without_mtu
 from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, datapath_of, local_port_columns
-from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
+from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns, new_columns
 from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, other_store, same_attachment, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
@@ -116,7 +116,7 @@ class AddPort(Command):
         if self._is_afxdp:
             require_memory(txn, self.api, step.name, self._afxdp_max)
         qos = limits.make(txn, step, self._marks)
-        interface = txn.write("Interface", interface_columns(step, self._marks))
+        interface = txn.write("Interface", new_columns(interface_columns(step, self._marks)))
         added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface, "qos": qos})
         draft = txn.bridge(step.bridge, bridge)
         draft.add(added)

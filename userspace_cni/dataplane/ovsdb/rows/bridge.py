@@ -13,6 +13,8 @@ from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
 HWADDR: Final = "hwaddr"
+WRITTEN: Final = frozenset({f"other_config:{HWADDR}", "mtu_request"})
+"""Fields of `bridge_differences` that are written again; not a datapath, which would take all ports down."""
 LOCAL_MTU: Final = 1500
 """Interface.mtu_request of the local port of a bridge that is made for pods: what OVS gives that of a bridge without other ports.
 

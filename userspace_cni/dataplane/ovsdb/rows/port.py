@@ -78,16 +78,16 @@ def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
 
 
 def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
-    """Columns of the Interface row."""
+    """Columns of the Interface row, as `changed_columns` takes them."""
     row = interface_row(step)
     return {
         "name": step.name,
         "type": row.type,
-        "options": {key: value for key, value in row.options.items() if value},
+        "options": {key: value or None for key, value in row.options.items()},
         "mtu_request": optional(row.mtu),
         **({"mac": optional(row.mac or None)} if isinstance(step.interface, Internal) else {}),
         **policing_columns(step),
-        "external_ids": dict(marks) | ({ATTACHED_MAC: step.mac} if step.mac else {}),
+        "external_ids": dict(marks) | {ATTACHED_MAC: step.mac or None},
     }
 
 
@@ -103,6 +103,17 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
     """
     if row is None:
         return [_drift(step, "", f"a port on bridge {step.bridge}", Absent("none"))]
+    drifts = written_differences(step, row)
+    if ifindex is not None and row.marks.get(IFINDEX) != str(ifindex):
+        opened = f"the link with ifindex {row.marks.get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
+        now = f"one that was made or renamed since, with ifindex {ifindex}" if ifindex else Absent("no link of that name")
+        remedy = "the port carries nothing until it is deleted and added, which the agent does"
+        drifts.append(Drift(f"port {step.name}", "link", opened, now, remedy))
+    return drifts + _state_differences(step, row)
+
+
+def written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
+    """The differences in what a program writes into the rows, and the switch does not."""
     interface, port, found = interface_row(step), row.port, row.interface
     compared: list[tuple[str, Value | None, Value | None]] = [
         ("bridge", step.bridge, row.bridge),
@@ -125,15 +136,10 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
         compared += [(f"{table} external_ids:{key}", wanted[key], row_marks.get(key)) for key in sorted(wanted)]
     compared += _mirrors_compared(step, row)
     drifts = [_drift(step, column, expected, actual) for column, expected, actual in compared if expected != actual]
-    if ifindex is not None and row.marks.get(IFINDEX) != str(ifindex):
-        opened = f"the link with ifindex {row.marks.get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
-        now = f"one that was made or renamed since, with ifindex {ifindex}" if ifindex else Absent("no link of that name")
-        remedy = "the port carries nothing until it is deleted and added, which the agent does"
-        drifts.append(Drift(f"port {step.name}", "link", opened, now, remedy))
     if not row.local_mtu_is_kept:
         look = f"the ports on it change its MTU: ovs-vsctl get Interface {row.bridge} mtu_request"
         drifts.append(Drift(f"bridge {row.bridge}", "mtu_request", LOCAL_MTU, Absent(), look))
-    return drifts + _state_differences(step, row)
+    return drifts
 
 
 def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | None, Value | None]]:

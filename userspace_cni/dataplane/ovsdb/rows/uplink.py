@@ -107,27 +107,15 @@ def why_other_mtu(step: UplinkPort, name: str, found: Mapping[str, Any]) -> str:
 def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping[str, int]) -> list[Drift]:
     """Every difference between the step and the rows. `indexes`: of the kernel links that its interfaces have, 0 for a missing
     one, by interface; those without a link are not in it."""
-    subject, look = f"uplink {step.name}", f"ovs-vsctl list Port {step.name}; ovs-vsctl list Interface"
+    subject, look = f"uplink {step.name}", _look(step)
     if row is None:
         return [Drift(subject, "", f"a port on bridge {step.bridge}", Absent("none"), look)]
     names = sorted(each["name"] for each in step.interfaces)
-    compared: list[tuple[str, Value, Value]] = [
-        ("bridge", step.bridge, row.bridge),
-        ("interfaces", ", ".join(names), ", ".join(sorted(row.interfaces))),
-    ]
-    changes = changed_columns(uplink_port_columns(step, step.marks), row.port)
-    compared += [(column, _shown(value), _shown(row.port[column])) for column, value in changes.items()]
-    drifts: list[Drift] = []
-    for each in step.interfaces:
-        name = each["name"]
-        found = row.interfaces.get(name)
-        if found is None:
-            continue
-        index = indexes.get(name)
-        wanted = uplink_interface_columns(step, each, step.marks)
-        wanted["external_ids"] = dict(step.marks)
-        changes = changed_columns(own_columns(wanted, each, found), found)
-        compared += [(f"{name} {column}", _shown(value), _shown(found[column])) for column, value in changes.items()]
+    places = (("bridge", step.bridge, row.bridge), ("interfaces", ", ".join(names), ", ".join(sorted(row.interfaces))))
+    drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in places if wanted != found]
+    drifts += written_differences(step, row)
+    for name in (each["name"] for each in step.interfaces if each["name"] in row.interfaces):
+        found, index = row.interfaces[name], indexes.get(name)
         if index is not None and found["external_ids"].get(IFINDEX) != str(index):
             opened = f"the NIC with ifindex {found['external_ids'].get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
             now = f"one that was made since, with ifindex {index}" if index else Absent("no NIC of that name")
@@ -136,7 +124,27 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
             drifts.append(Drift(subject, name, "an open interface", why, look))
         elif why_other_mtu(step, name, found):
             drifts.append(Drift(subject, f"{name} MTU", step.mtu, found["mtu"][0] if found["mtu"] else 0, look))
-    return [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in compared if wanted != found] + drifts
+    return drifts
+
+
+def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
+    """The differences in what a program writes into the rows, and the switch does not."""
+    changes = changed_columns(uplink_port_columns(step, step.marks), row.port)
+    compared = [(column, value, row.port[column]) for column, value in changes.items()]
+    for each in step.interfaces:
+        name = each["name"]
+        if found := row.interfaces.get(name):
+            wanted = uplink_interface_columns(step, each, step.marks)
+            wanted["external_ids"] = dict(step.marks)
+            changes = changed_columns(own_columns(wanted, each, found), found)
+            compared += [(f"{name} {column}", value, found[column]) for column, value in changes.items()]
+    shown = [(column, _shown(wanted), _shown(found)) for column, wanted, found in compared]
+    subject, look = f"uplink {step.name}", _look(step)
+    return [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in shown if wanted != found]
+
+
+def _look(step: UplinkPort) -> str:
+    return f"ovs-vsctl list Port {step.name}; ovs-vsctl list Interface"
 
 
 def _shown(value: Any) -> Value:

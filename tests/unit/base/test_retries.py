@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from userspace_cni.dataplane.ovsdb.retries import FIRST_S, LAST_S, Retries
+from userspace_cni.base.retries import FIRST_S, LAST_S, Retries
 
 
 class Clock:
