@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside, veth
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
-from userspace_cni.base.routing import Inside, Wanted
+from userspace_cni.base.routing import Inside, PodRoute, Wanted
 from userspace_cni.host.netlink.codec import Answer, Connection, Message
 from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
 
@@ -70,6 +71,20 @@ def test_routes_come_and_go(pod: DualPod) -> None:
     assert ([str(each) for each in done.added], len(done.removed)) == (["10.9.0.0/24 via 10.1.0.1 dev eth0"], 3)
     assert (table(pod), table(pod, 6)) == (["10.9.0.0/24 10.1.0.1 eth0"], [])
     converge(pod)
+    assert table(pod) == []
+
+
+def test_a_pod_with_thousands_of_routes(pod: DualPod) -> None:
+    """Ours come and go in it as in others, and what it has is not kept, but for the answers that all pods share."""
+    commands = [f"route add 10.{100 + each // 256}.{each % 256}.0/24 dev eth1" for each in range(10_000)]
+    subprocess.run(["nsenter", f"--net={pod.path}", "ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+    kept = PodRoutes(OURS)
+    for _ in range(3):  # looks, of which the last one finds nothing to do
+        kept.converge(Place("box", pod.path), lambda _: [want("10.9.0.0/24 10.2.0.1 eth1")])
+    assert table(pod) == ["10.9.0.0/24 10.2.0.1 eth1"]
+    gc.collect()
+    assert sum(isinstance(each, PodRoute) for each in gc.get_objects()) < 5000
+    kept.converge(Place("box", pod.path), lambda _: ())
     assert table(pod) == []
 
 

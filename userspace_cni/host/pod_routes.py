@@ -29,6 +29,8 @@ from userspace_cni.host.netns import Netns, opened_pod
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
 _FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route show table all, in the pod"
+KEPT_MAX: Final = 1 << 9
+"""Answers of one pod's namespace that are kept until its next look; one with more is read anew each time."""
 _ANSWERS: Final = 1 << 12
 """Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again. Not those about
 links, which differ from time to time in what is not read."""
@@ -139,7 +141,7 @@ class PodRoutes:
                 return Outcome(inside)
             changes = _changes(inside, wanted, self.protocol, self.former)
             done = _made(kernel, changes)
-        if not changes:
+        if not changes and place.sandbox in self._seen:
             self._settled[place.sandbox] = inside, wanted
         return _outcome(inside, done)
 
@@ -164,9 +166,14 @@ class PodRoutes:
     def _inside(self, place: Place, kernel: Connection) -> Inside:
         raw = _asked(kernel)
         before = self._seen.get(place.sandbox)
-        inside = before[1] if before and before[0] == raw else _read(raw)
-        self._seen[place.sandbox] = raw, inside
-        return inside
+        if before and before[0] == raw:
+            return before[1]
+        if sum(map(len, raw)) > KEPT_MAX:
+            self._seen.pop(place.sandbox, None)
+            self._settled.pop(place.sandbox, None)
+            return _read(raw)
+        self._seen[place.sandbox] = raw, _read(raw)
+        return self._seen[place.sandbox][1]
 
     @contextmanager
     def _connected(self, place: Place, doing: str) -> Iterator[Connection]:

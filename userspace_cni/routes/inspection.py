@@ -201,9 +201,8 @@ class Inspector:
         self._passes.visit(located, everything=True)
 
     def _inspected(self, visited: Visited) -> Inspected:
-        if visited.outcome is None:
-            return Inspected(visited, None)
-        return Inspected(visited, drift(visited.resolved, visited.outcome.inside, self._kernel.protocol))
+        inside = self._looking.seen.get(visited.located.place.sandbox)
+        return Inspected(visited, drift(visited.resolved, inside, self._kernel.protocol) if inside else None)
 
     def _unfound(self, pod: str) -> ContainerGone:
         why = "".join(f"; {source}: {problem}" for source, problem in self._places.problems.items())
@@ -214,12 +213,14 @@ class Inspector:
 
 
 class _Looking:
-    """The kernel's part in passes that change nothing. `gone`: the sandboxes whose namespaces have gone."""
+    """The kernel's part in passes that change nothing. `gone`: the sandboxes whose namespaces have gone; `seen`: what others
+    have."""
 
     def __init__(self, kernel: PodRoutes) -> None:
         self._kernel = kernel
         self.protocol = kernel.protocol
         self.gone: set[str] = set()
+        self.seen: dict[str, Inside] = {}
 
     def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
         """As PodRoutes.converge, but for the changes."""
@@ -228,6 +229,7 @@ class _Looking:
         except ContainerGone:
             self.gone.add(place.sandbox)
             raise
+        self.seen[place.sandbox] = inside
         list(decide(inside))
         return Outcome(inside)
 

@@ -56,6 +56,7 @@ class Rules:
 @dataclass
 class Visited:
     """A sandbox, and what the last look at it showed and did. `problem`: why there was none; `host`: it has the node's network.
+    `refused`: what the kernel refused. What the namespace has is not kept: a pod may put thousands of routes there.
 
     `since` and `due`: CLOCK_MONOTONIC of the first look since interfaces came, and of the next one; `tries`: how many failed in a
     row.
@@ -66,7 +67,7 @@ class Visited:
     asked: Asked
     cluster: Cluster
     resolved: Resolved = field(default_factory=Resolved)
-    outcome: Outcome | None = None
+    refused: tuple[str, ...] = ()
     problem: str = ""
     host: bool = False
     since: float = 0.0
@@ -78,7 +79,7 @@ class Visited:
         """In one word: "none" (nothing is asked), "applied", "skipped" (it has nothing of what is asked), "failed"."""
         if self.host or not self.asked.claims:
             return "none" if not self.problem else "failed"
-        if self.problem or (self.outcome and self.outcome.refused) or self.resolved.refusals:
+        if self.problem or self.refused or self.resolved.refusals:
             return "failed"
         return "applied" if self.resolved.wanted else "skipped"
 
@@ -189,14 +190,14 @@ class Passes:
 
         now = self._clock()
         try:
-            visited.outcome = self._kernel.converge(visited.located.place, decide)
+            visited.refused = self._kernel.converge(visited.located.place, decide).refused
         except HostNamespace:
             visited.host = True
         except UserspaceError as error:
             visited.problem = str(error)
         except Exception as error:  # noqa: BLE001 -- whatever a pod has in its namespace must not keep the others waiting
             visited.problem = repr(error)
-        if visited.problem or (visited.outcome and visited.outcome.refused):
+        if visited.problem or visited.refused:
             visited.due = now + min(_AGAIN_S * 2 ** min(visited.tries, _DOUBLED_MAX), _AGAIN_MAX_S)
             visited.tries += 1
             return

@@ -99,9 +99,9 @@ def _said(told: Iterable[Told]) -> str:
 
 def faults(visited: Visited) -> Iterator[tuple[str, str]]:
     """What cannot be in this very pod, each with its Route, "" where that is not known; not what cannot be in any pod."""
-    if visited.outcome and visited.outcome.refused:
+    if visited.refused:
         kernel = {str(each.wanted): each.asked_by for each in visited.resolved.wanted}
-        yield from ((kernel.get(text.partition(": ")[0], ""), text) for text in visited.outcome.refused)
+        yield from ((kernel.get(text.partition(": ")[0], ""), text) for text in visited.refused)
     yield from ((each.route, each.text) for each in visited.resolved.refusals)
 
 
@@ -135,7 +135,6 @@ def _of_route(route: Route, matched: Sequence[_Look], told: Sequence[Told]) -> d
 
 def _of_pod(visited: Visited) -> dict[str, Any]:
     """What the last look at a pod showed."""
-    outcome = visited.outcome
     return {
         "namespace": visited.pod.namespace,
         "name": visited.pod.name,
@@ -148,7 +147,7 @@ def _of_pod(visited: Visited) -> dict[str, Any]:
         "routes": list(visited.asked.routes),
         "wanted": [{**_wanted(each.wanted), "route": each.asked_by, "why": each.why} for each in visited.resolved.wanted],
         "skipped": _texts(visited.resolved.skipped),
-        "refused": [*_texts(visited.resolved.refusals), *(outcome.refused if outcome else ())],
+        "refused": [*_texts(visited.resolved.refusals), *visited.refused],
         "conflicts": _texts(visited.resolved.conflicts),
         "overridden": [shown(each) for each in visited.resolved.overridden],
         "problem": visited.problem,

@@ -172,7 +172,7 @@ class NodeRoutes:
         """Whether no pod can have been left out since this agent began, whose first round is over all that it knows of."""
         if (self._watching and not self._watching.has_listed) or self._places.problems:
             return False
-        return not any(each.problem or (each.outcome and each.outcome.refused) for each in self._passes.visited.values())
+        return not any(each.problem or each.refused for each in self._passes.visited.values())
 
     def _learn(self) -> bool:
         """Go by what is known now, and keep it when it has changed; whether it is enough to act on."""
