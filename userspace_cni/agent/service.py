@@ -182,6 +182,7 @@ class Agent:
         _raise_descriptor_limit()
         for sentence in self.node.missing():
             say("warning", "this agent lacks something", missing=sentence)
+        self.node.begin_telling()  # what is found from now on is told once
         self.network.start()  # first: what a dead agent left half done is finished, whatever the API server does
         warm = Deadline.after(START_S)
         self.node.warm_up(warm)

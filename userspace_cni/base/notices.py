@@ -1,4 +1,4 @@
-"""What a pod is told of its network: notices, each with the reason that names its kind.
+"""What a pod, or an object of the cluster, is told of its network: notices, each with the reason that names its kind.
 
 Where something is found that the pod's author can put right, a notice is given; what becomes of it is decided by who collects
 them (an agent makes Events of the API of them). This module must never know how a pod is told, and giving a notice must never
@@ -36,6 +36,15 @@ PORT_RESTORED: Final = Reason("PortRestored", "Normal")
 PORT_CHANGED: Final = Reason("PortChanged")
 LIMIT_REFUSED: Final = Reason("LimitRefused")
 ROUTE_REFUSED: Final = Reason("RouteRefused")
+UPLINK_DOWN: Final = Reason("UplinkDown")
+UPLINK_UP: Final = Reason("UplinkUp", "Normal")
+NODE_NOT_READY: Final = Reason("NetworkNotReady")
+NODE_READY: Final = Reason("NetworkReady", "Normal")
+NOT_ON_NODES: Final = Reason("NotOnNodes")
+ON_NODES: Final = Reason("OnNodes", "Normal")
+SUBNET_INVALID: Final = Reason("SubnetInvalid")
+SUBNET_FULL: Final = Reason("SubnetFull")
+VLAN_CONFLICT: Final = Reason("VlanConflict")
 
 _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
@@ -61,6 +70,15 @@ REASONS: Final = (
     PORT_CHANGED,
     LIMIT_REFUSED,
     ROUTE_REFUSED,
+    UPLINK_DOWN,
+    UPLINK_UP,
+    NODE_NOT_READY,
+    NODE_READY,
+    NOT_ON_NODES,
+    ON_NODES,
+    SUBNET_INVALID,
+    SUBNET_FULL,
+    VLAN_CONFLICT,
 )
 """All of them; docs/operations.md explains each."""
 

@@ -21,7 +21,7 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.controller.election import Election
 from userspace_cni.controller.metrics import Metrics
 from userspace_cni.controller.rounds import Hearing, Pace, Rounds
-from userspace_cni.controller.route_events import COMPONENT, told
+from userspace_cni.controller.status_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube import list_watch
 from userspace_cni.kube.client import Clients, in_cluster

@@ -7,7 +7,7 @@ when nothing has changed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Final
@@ -17,7 +17,7 @@ from userspace_cni.base.gateways import gateway_port
 from userspace_cni.base.subnets import Cidr, Subnet, read_subnet, without
 from userspace_cni.controller.cluster import Address, Cluster, Kept, number, tables, text
 from userspace_cni.controller.ranges import Division, NodeRange, divide, remaining
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK
+from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN
 
 MESSAGE_MAX: Final = 256
 """Characters of a node's message that are repeated in a condition: a thousand of them are one object."""
@@ -55,7 +55,11 @@ class Sums:
 
     def vlan(self, name: str) -> Status:
         """Which Subnets name it, and whether an earlier Vlan has its id in the same provider network."""
-        return {"subnets": sorted(self._subnets[name]), "conflict": self._first[_wire(self._cluster.vlans[name].spec)] != name}
+        kept = self._cluster.vlans[name]
+        said = self._on_nodes(self._refusing(VLAN, name))
+        condition = self._condition(not said["message"], said, next(iter(tables(kept.status, "conditions")), None))
+        conflict = self._first[_wire(kept.spec)] != name
+        return {"subnets": sorted(self._subnets[name]), "conflict": conflict, "conditions": [condition]}
 
     def subnet(self, name: str) -> Status:
         """How many of its addresses are used, which node has which range of them, and what is wrong with it or on nodes."""
@@ -68,14 +72,11 @@ class Sums:
             status[f"v{version}usingIPs"] = min(using, COUNT_MAX)
             status[f"v{version}availableIPs"] = min(max(space - using, 0), COUNT_MAX)
         division = self._divided(kept, subnet)
-        said = {"reason": "Ready", "message": ""}
+        said = self._on_nodes(self._refusing(GATEWAY, gateway_port(name)))
         if problem:
             said = {"reason": "Invalid", "message": problem}
         elif division.without:
             said = {"reason": "Full", "message": f"no range is left for nodes {', '.join(division.without)}"}
-        elif refusing := self._refusing(name):
-            node, message = refusing[0]
-            said = {"reason": "NotOnNodes", "message": f"not on {len(refusing)} nodes, as on {node}: {message}"}
         former = next(iter(tables(kept.status, "conditions")), None)
         return {
             **status,
@@ -95,10 +96,18 @@ class Sums:
         nodes = {node: self._cluster.nodes[node].address for node in self._cluster.states if node in self._cluster.nodes}
         return divide(subnet, now, nodes, self._held, self._used[subnet.name])
 
-    def _refusing(self, subnet: str) -> list[tuple[str, str]]:
-        """The nodes that refuse the Subnet, or are not the gateway that it makes of them, each with what it says."""
-        wishes = sorted(self._wishes[GATEWAY, gateway_port(subnet)].items())
+    def _refusing(self, kind: str, name: str) -> list[tuple[str, str]]:
+        """The nodes that refuse an object, or are not the gateway that it makes of them, each with what it says."""
+        wishes = sorted(self._wishes[kind, name].items())
         return [(node, text(wish, "message")) for node, wish in wishes if _is_of_object(wish) and wish.get("ready") is not True]
+
+    @staticmethod
+    def _on_nodes(refusing: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+        """Reason and message of the condition of an object that these nodes refuse."""
+        if not refusing:
+            return {"reason": "Ready", "message": ""}
+        node, message = refusing[0]
+        return {"reason": "NotOnNodes", "message": f"not on {len(refusing)} nodes, as on {node}: {message}"}
 
     def _condition(self, ready: bool, said: Mapping[str, Any], former: Mapping[str, Any] | None) -> Status:
         status = "True" if ready else "False"

@@ -33,11 +33,8 @@ from userspace_cni.base.provider_networks import (
 )
 from userspace_cni.base.subnets import Address, Subnet, first_address, node_ranges, read_subnet, read_vlan
 from userspace_cni.kube.resources import VLANS
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, Desired
+from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
 from userspace_cni.node.objects import Kept, Seen
-
-VLAN: Final = "vlan"
-"""Kind of what is told of a Vlan that is refused; no wish of the node is of it."""
 
 Refused = dict[tuple[str, str], str]
 Network = IPv4Network | IPv6Network

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.attachment.steps import AddressMove, NodeBridge, NodeLink, Step, UplinkPort
 from userspace_cni.attachment.wishes import Standing, Wishes
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.host.address_watch import AddressWatch
 from userspace_cni.host.listening import Listener
@@ -20,6 +21,7 @@ from userspace_cni.host.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns
 from userspace_cni.network.keeper import Keeper
 from userspace_cni.network.sources import Sources
+from userspace_cni.network.uplink_news import UplinkNews
 
 if TYPE_CHECKING:
     from userspace_cni.network.wish_list import Desired
@@ -56,6 +58,7 @@ class NodeNetwork:
         self._objects: NodeObjects | None = None
         self._report: Report | None = None
         self._withdrawal: Withdrawal | None = None
+        self._news = UplinkNews(node)
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
         place = node.settings.switch_netns, node.root
@@ -97,15 +100,15 @@ class NodeNetwork:
         """Report to the API from now on. Raises UserspaceError."""
         from userspace_cni.dataplane.chassis import chassis
         from userspace_cni.kube.objects import Objects
-        from userspace_cni.node.reporting import Report
+        from userspace_cni.node.reporting import Parts, Report
 
         session, settings = self._node.clients.of("").session, self._node.settings
         self._report = Report(
             Objects(session),
             self._node.name,
             lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
-            kubeovn=settings.kubeovn_annotations,
-            routes=settings.routes,
+            parts=Parts(kubeovn=settings.kubeovn_annotations, routes=settings.routes),
+            tell=self._node.tell,
         )
         self._report.start()
         if settings.network_objects and self._objects:
@@ -223,9 +226,20 @@ class NodeNetwork:
             if self._problems.get(key) != problem:
                 self._failed(key[0])
         self._problems = problems
+        self._tell_pods(standings)
         if self._report:
             self._report.told(standings)
             self._report.told_subnets(self._node.subnets.uses())
+
+    def _tell_pods(self, standings: Sequence[Standing]) -> None:
+        """Tell pods of their uplinks, as far as switch and records can be looked at now."""
+        ports = self._node.known_ports()
+        if ports is None:
+            return
+        try:
+            self._news.tell(standings, ports)
+        except UserspaceError as error:
+            say("warning", "pods cannot be told of their uplinks now", error=error)
 
 
 def _links(step: Step) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ PROVIDER_NETWORK: Final = "provider-network"
 GATEWAY: Final = "gateway"
 TRANSLATION: Final = "translation"
 """Kinds of wishes. The last is one for all gateways together: their rules are one table."""
+VLAN: Final = "vlan"
+"""Kind of what is told of a Vlan that is refused; no wish of the node is of it."""
 
 SETTINGS: Final = "settings"
 OBJECTS: Final = "objects"

@@ -351,19 +351,22 @@ class LocalNode:
 
         return missing(self.settings)
 
+    def begin_telling(self) -> None:
+        """Make Events of what is told from now on, if there is an account. Raises Unavailable."""
+        from userspace_cni.kube.events import Events
+
+        if self.has_account():
+            self._events = Events(self.clients.of("").session, self.name, self._callbacks.untold)
+            self._events.start()
+
     def warm_up(self, deadline: Deadline) -> None:
         """Import what verbs will use, begin to watch the pods of this node, and try to open the session with OVSDB."""
         from userspace_cni.attachment import plan  # noqa: F401
-        from userspace_cni.kube.events import Events
         from userspace_cni.kube.watch import PodWatch
 
-        if self.has_account():
-            session, name = self.clients.of("").session, self.name
-            self._events = Events(session, name, self._callbacks.untold)
-            self._events.start()
-            if self.settings.netconf_kubeconfig != "always":
-                self._watch = PodWatch(session, name, on_change=self._callbacks.pod)
-                self._watch.start()
+        if self.has_account() and self.settings.netconf_kubeconfig != "always":
+            self._watch = PodWatch(self.clients.of("").session, self.name, on_change=self._callbacks.pod)
+            self._watch.start()
         for kind, make in MAKERS.items():
             self._made[kind] = make(self)
         try:
@@ -377,10 +380,10 @@ class LocalNode:
             say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
 
     def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
-        """Have the pod told by Events of the API; without a UID it is the pod of that name which the watch knows."""
+        """Have the pod or object told by Events of the API; a pod without a UID is the one of that name which the watch knows."""
         if not self._events or not notices:
             return
-        if not recipient.uid and self._watch:
+        if recipient.kind == "Pod" and not recipient.uid and self._watch:
             from userspace_cni.kube.client import view_of
 
             known = self._watch.get(recipient.namespace, recipient.name)

@@ -17,10 +17,11 @@ from typing import Any, Final
 from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
 from userspace_cni.base.loops import Loop, longer
+from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODE_STATES, NODES
-from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, RouteUse, SubnetUse, labels, notes, status
+from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, RouteUse, SubnetUse, labels, news, notes, status
 
 MANAGER: Final = "userspace-cni-agent"
 """Our name as the owner of fields."""
@@ -41,11 +42,23 @@ class Pace:
     look_s: float = 1200.0
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What the report has beside the node's network.
+
+    `kubeovn`: names for programs that know kube-ovn. `routes`: the node keeps Routes; until they are told of, what the former
+    agent has written of them stands.
+    """
+
+    kubeovn: bool = False
+    routes: bool = False
+
+
 class Report(Loop):
     """The report of node `node` (as the API calls it).
 
-    `chassis` gives the switch's name, and may wait and raise UserspaceError. `kubeovn`: also for programs that know kube-ovn.
-    `routes`: the node keeps Routes; until they are told of, what the former agent has written of them stands.
+    `chassis` gives the switch's name, and may wait and raise UserspaceError. `tell` is called with what is news in a NodeState
+    that was written, for Events about it; it must not wait.
 
     Nothing is written before `told` was called: what the former agent has written stands.
     """
@@ -56,16 +69,16 @@ class Report(Loop):
         node: str,
         chassis: Callable[[], str],
         *,
-        kubeovn: bool = False,
-        routes: bool = False,
+        parts: Parts | None = None,
+        tell: Callable[[Recipient, Sequence[Notice]], None] = lambda *_: None,
         pace: Pace | None = None,
     ) -> None:
         super().__init__("node-report", "reporting what this node has", STOP_S)
         self._objects = objects
         self._node = node
         self._chassis = chassis
-        self._kubeovn = kubeovn
-        self._keeps_routes = routes
+        self._parts = parts or Parts()
+        self._tell = tell
         self._pace = pace or Pace()
         self._standings: Sequence[Standing] | None = None
         self._subnets: Sequence[SubnetUse] | None = None
@@ -129,12 +142,12 @@ class Report(Loop):
         known = state.get("status") or {}
         chassis = self._named(known)
         wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis, routes)
-        if self._keeps_routes and routes is None:
+        if self._parts.routes and routes is None:
             wanted["routes"] = known.get("routes") or []
         errors: list[UserspaceError] = []
         writes: tuple[Callable[[], None], ...] = (
             lambda: self._write_state(node, state, wanted),
-            lambda: self._write_node(node, labels(standings), notes(chassis, kubeovn=self._kubeovn)),
+            lambda: self._write_node(node, labels(standings), notes(chassis, kubeovn=self._parts.kubeovn)),
         )
         for write in writes:
             try:
@@ -158,8 +171,11 @@ class Report(Loop):
         if owned and state.get("status") == wanted:
             return
         body = {"metadata": {"ownerReferences": [owner]}, "status": wanted}
-        self._objects.apply(NODE_STATES, self._node, body, manager=MANAGER)
+        written = self._objects.apply(NODE_STATES, self._node, body, manager=MANAGER)
         self.writes += 1
+        uid = str((written.get("metadata") or {}).get("uid") or "")
+        for about, notice in news(state.get("status") or {}, wanted):
+            self._tell(Recipient("", self._node, uid, about, NODE_STATES.kind, NODE_STATES.api_version), [notice])
 
     def _write_node(self, node: Mapping[str, Any], wanted: Mapping[str, str], noted: Mapping[str, str]) -> None:
         metadata = node["metadata"]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, Step, UplinkPort, first_of
 from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import on_one_line
+from userspace_cni.base.notices import NODE_NOT_READY, NODE_READY, Notice
 
 CHASSIS: Final = "userspace-cni.io/chassis"
 """Annotation of a Node: the name of its switch (`dataplane.chassis`)."""
@@ -71,6 +72,24 @@ def status(
         "wishes": [_wish(each) for each in sorted(standings, key=lambda each: (each.kind, each.name, each.source))],
         "subnets": [{"name": each.name, "range": each.range} for each in by_name if each.range],
         **({} if routes is None else {"routes": [_route(each) for each in routes]}),
+    }
+
+
+def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Notice]]:
+    """What one status says of wishes that another did not: of what each is, and the notice. What the node lost is no news."""
+    former, found = _said(before), _said(now)
+    told = [(key, message) for key, message in found.items() if former.get(key, "") != message]
+    return [(key, Notice(NODE_NOT_READY, message) if message else Notice(NODE_READY, "as it is to be")) for key, message in told]
+
+
+def _said(status: Mapping[str, Any]) -> dict[str, str]:
+    """By kind, name and source of a wish why it is not met; "" for one that is."""
+    wishes = (each for each in status.get("wishes") or () if isinstance(each, dict))
+    return {
+        " ".join(str(each.get(key, "")) for key in ("kind", "name", "source")): (
+            "" if each.get("ready") is True else str(each.get("message") or each.get("reason") or "not ready")
+        )
+        for each in wishes
     }
 
 

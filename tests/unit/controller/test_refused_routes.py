@@ -12,12 +12,12 @@ from tests.lab.kube.cluster_objects import node
 from tests.lab.switch.switch import wait_until
 from tests.unit.controller.test_route_statuses import reporting, use
 from userspace_cni.controller.rounds import Pace
-from userspace_cni.controller.route_events import told
 from userspace_cni.controller.service import Controller
+from userspace_cni.controller.status_events import told
 from userspace_cni.controller.writes import Summary
 from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.resources import ROUTES, SUBNETS
+from userspace_cni.kube.resources import ROUTES
 
 NAMESPACE = "userspace-cni"
 AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
@@ -149,5 +149,4 @@ def test_a_status_that_says_the_same_is_not_told_again() -> None:
 
     for before, after in (({}, "a"), (status("a"), "a"), (status("a"), "b"), (status("b"), "")):
         tell(Summary(ROUTES, "one", "u", "1", status(after, failed=1), before=before))
-    tell(Summary(SUBNETS, "one", "u", "1", status("c")))
     assert said == ["a", "b"]

@@ -108,13 +108,28 @@ def test_vlans_know_their_subnets_and_their_doubles() -> None:
         ours("Subnet", "pods", vlan="v100", cidrBlock="10.0.0.0/24"),
         ours("ProviderNetwork", "net1"),
     )
+    well = {"type": "Ready", "status": "True", "reason": "Ready", "lastTransitionTime": NOW}
     statuses = {name: sums(of).vlan(name) for name in of.vlans}
     assert statuses == {
-        "v100": {"subnets": ["pods"], "conflict": False},
-        "again": {"subnets": [], "conflict": True},
-        "elsewhere": {"subnets": [], "conflict": False},
+        "v100": {"subnets": ["pods"], "conflict": False, "conditions": [well]},
+        "again": {"subnets": [], "conflict": True, "conditions": [well]},
+        "elsewhere": {"subnets": [], "conflict": False, "conditions": [well]},
     }
     assert sums(of).provider_network("net1")["vlans"] == ["again", "v100"]
+
+
+def test_a_vlan_that_nodes_refuse() -> None:
+    """Its condition has their number, and what the first of them says."""
+    refused = {**wish("v100", ready=False, message="Vlan 'v100': 'id' is 5000"), "kind": "vlan"}
+    of = cluster(
+        ours("Vlan", "v100", id=5000, provider="net1"),
+        *(state(name, [refused]) for name in "ab"),
+        *(node(name) for name in "abc"),
+        state("c"),
+    )
+    [condition] = sums(of).vlan("v100")["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "NotOnNodes")
+    assert condition["message"] == "not on 2 nodes, as on a: Vlan 'v100': 'id' is 5000"
 
 
 @pytest.mark.parametrize(

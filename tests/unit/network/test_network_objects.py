@@ -13,8 +13,8 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, egr
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.subnets import _FIELDS as SUBNET_FIELDS
 from userspace_cni.kube.resources import VLANS, Resource
-from userspace_cni.network.objects import _NETWORK_FIELDS, VLAN, desired
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, Desired
+from userspace_cni.network.objects import _NETWORK_FIELDS, desired
+from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
 from userspace_cni.node.objects import WISHES, Kept, OwnNode, Seen
 
 NODE = "worker-1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, Uplink
 from userspace_cni.attachment.steps.port import Internal
 from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
-from userspace_cni.node.reporting import MANAGER, Pace, Report, Withdrawal
+from userspace_cni.node.reporting import MANAGER, Pace, Parts, Report, Withdrawal
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, RouteUse, SubnetUse, labels, notes, status
 
 NAME = "worker-1"
@@ -43,11 +44,15 @@ class World:
     clients: Clients
     chassis: str | UserspaceError = "chassis-1"
     reports: list[Report] = field(default_factory=list)
+    told: list[tuple[Recipient, str, str]] = field(default_factory=list)
 
     def report(self, *, kubeovn: bool = False, pace: Pace = QUICK) -> Report:
         """A report, as of an agent that was just started; its thread does not run."""
-        self.reports.append(Report(self.objects, NAME, self._named, kubeovn=kubeovn, pace=pace))
+        self.reports.append(Report(self.objects, NAME, self._named, parts=Parts(kubeovn=kubeovn), tell=self._tell, pace=pace))
         return self.reports[-1]
+
+    def _tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+        self.told += [(recipient, each.reason.name, each.text) for each in notices]
 
     def _named(self) -> str:
         if isinstance(self.chassis, UserspaceError):
@@ -314,6 +319,32 @@ def test_an_agent_without_routes_takes_back_those_that_were_reported(world: Worl
     assert world.writes == writes + 1
 
 
+def test_news_of_the_node_are_told_once(world: World) -> None:
+    """What is not ready is told with its cause, by whichever agent reports it first, and so is that it is ready again."""
+    gateway = replace(ILL, kind="gateway", name="gw0", problem="no bridge")
+    former = world.report()
+    former.told([WELL])
+    former.report()
+    former.told([ILL, gateway])
+    former.report()
+    uid = world.state["metadata"]["uid"]
+    about = {recipient.interface: (reason, text) for recipient, reason, text in world.told}
+    assert about == {
+        "provider-network net1 objects": ("NetworkNotReady", "no such NIC"),
+        "gateway gw0 objects": ("NetworkNotReady", "no bridge"),
+    }
+    assert {each.uid for each, _, _ in world.told} == {uid}
+    assert {(each.kind, each.name, each.namespace) for each, _, _ in world.told} == {("NodeState", NAME, "")}
+    world.told.clear()
+    report = world.report()
+    report.told([ILL, gateway])
+    report.report()
+    assert world.told == []
+    report.told([WELL])
+    report.report()
+    assert [(each.interface, reason) for each, reason, _ in world.told] == [("provider-network net1 objects", "NetworkReady")]
+
+
 def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World) -> None:
     """Else each restart would take the node out of every Route's status for a moment."""
     former = world.report()
@@ -321,7 +352,7 @@ def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World
     former.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
     former.report()
     routes = world.state["status"]["routes"]
-    report = Report(world.objects, NAME, lambda: "chassis-1", routes=True, pace=QUICK)
+    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(routes=True), pace=QUICK)
     report.told([ILL])
     report.report()
     assert (world.state["status"]["routes"], world.state["status"]["wishes"][0]["ready"]) == (routes, False)

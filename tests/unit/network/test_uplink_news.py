@@ -1,0 +1,81 @@
+"""What pods are told of the uplink of their bridge: by what the switch says, once, and not of what is no matter of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.world import World
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import HostEnd, NodeBridge, OvsPort, UplinkPort
+from userspace_cni.attachment.wishes import Standing
+from userspace_cni.network.uplink_news import UplinkNews, down
+
+UPLINK = UplinkPort("br-net1", "eth1", ({"name": "eth1", "type": "system"},))
+BOND = replace(UPLINK, name="up-net1", interfaces=({"name": "eth1", "type": "system"}, {"name": "eth2", "type": "system"}))
+WELL = Standing("provider-network", "net1", "objects", "ProviderNetwork net1", "", (NodeBridge("br-net1"), UPLINK))
+REFUSED = replace(WELL, problem="another NIC is refused")
+ABSENT = replace(REFUSED, steps=())
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port as the switch has it."""
+
+    name: str = "eth1"
+    link_state: str = "up"
+    error: str = ""
+
+
+@pytest.mark.parametrize(
+    ("standing", "ports", "cause"),
+    [
+        (WELL, [Port()], ""),
+        (REFUSED, [Port()], ""),
+        (WELL, [Port(link_state="down")], "eth1 has no link"),
+        (WELL, [Port(link_state="down", error="could not open it")], "could not open it"),
+        (WELL, [Port(link_state="")], ""),
+        (ABSENT, [], "another NIC is refused"),
+        (REFUSED, [], "another NIC is refused"),
+        (replace(REFUSED, steps=(NodeBridge("br-net1"), BOND)), [], ""),
+        (replace(ABSENT, wished=False), [], ""),
+        (replace(ABSENT, kind="gateway"), [], ""),
+    ],
+)
+def test_which_uplinks_carry_nothing(standing: Standing, ports: list[Port], cause: str) -> None:
+    """One without a link, one that is not open, one that the node does not have; not one of which only a change is refused."""
+    assert down([standing], ports) == ({"br-net1": cause} if cause else {})
+
+
+def test_each_interface_is_told_once(tmp_path: Path) -> None:
+    """A pod of the bridge is told of each cause once, and that it is over; one that comes later too, others never."""
+    world = World(tmp_path)
+    news = UplinkNews(world)
+
+    def attached(number: int, bridge: str = "br-net1") -> None:
+        port = OvsPort(bridge, f"p{number}", HostEnd("system", 1500))
+        record = Record("ready", "podnet", f"{number:064x}", "net1", steps=(port,), boot_id=world.boot)
+        world.journal.write(replace(record, pod_namespace="default", pod_name=f"pod{number}", pod_uid=f"uid{number}"))
+
+    def told() -> list[tuple[str, str]]:
+        found = [(recipient.name, notice.reason.name) for recipient, notice in world.told]
+        world.told.clear()
+        return sorted(found)
+
+    attached(1)
+    attached(2, "br-other")
+    news.tell([WELL], [Port()])
+    assert told() == []
+    for _ in range(3):
+        news.tell([WELL], [Port(link_state="down")])
+    assert told() == [("pod1", "UplinkDown")]
+    attached(3)
+    news.tell([WELL], [Port(link_state="down")])
+    assert told() == [("pod3", "UplinkDown")]
+    news.tell([WELL], [Port(error="could not open it")])
+    assert told() == [("pod1", "UplinkDown"), ("pod3", "UplinkDown")]
+    for _ in range(2):
+        news.tell([WELL], [Port()])
+    assert told() == [("pod1", "UplinkUp"), ("pod3", "UplinkUp")]
