@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from tests.agent.living import LiveNode
+from tests.cni.spec import succeeded
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours
 from tests.lab.kube.definitions import define_all
+from tests.lab.kube.pods import Pod
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
 from tests.lab.switch.switch import Switch, wait_until
@@ -96,3 +98,93 @@ def test_an_uplink_of_objects(followed: Followed) -> None:
     wait_until(lambda: followed.place() == "nic0", 20, "the address is back on the NIC")
     assert followed.wire.answers(ADDRESS)
     wait_until(lambda: not followed.switch.rows("Bridge"), what="no bridge")
+
+
+RULES = """
+[[rule]]
+namespaces = ["*"]
+bridges = ["br-net1"]
+"""
+
+
+def object_file(followed: Followed, name: str, **spec: Any) -> str:
+    """A file with an object that is not applied, as JSON, which is YAML."""
+    path = followed.live.directory / f"{name}.yaml"
+    path.write_text(json.dumps(ours("ProviderNetwork", name, **spec)))
+    return str(path)
+
+
+def rehearse(followed: Followed, name: str, *files: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the rehearsal on the node."""
+    argv = [sys.executable, "-m", "userspace_cni", "uplink", "add", name, "--dry-run", *(f"--filename={file}" for file in files)]
+    done = subprocess.run(argv, env=followed.live.environ, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_object_is_rehearsed(followed: Followed) -> None:
+    """An object that is not applied yet, or is in the API, is shown as steps there and back; nothing is done, neither by the
+    command nor by the agent. What is refused, or is not for this node, is said; and what cannot be asked is not concluded."""
+    api, live = followed.api, followed.live
+    api.add(ours("Vlan", "v100", id=100, provider="net1"))
+    live.start()
+    file = object_file(followed, "net1", **UPLINK)
+    code, told, error = rehearse(followed, "net1", file)
+    assert code == 0, error
+    there, back = told.split("the way back:")
+    assert (code, f"ip address replace {ADDRESS}/24 dev br-net1 noprefixroute" in there) == (0, True)
+    assert f"ip address replace {ADDRESS}/24 dev nic0" in back
+    assert "it carries frames without a tag and VLANs 100\n" in there
+    assert (followed.place(), followed.switch.bridges(), followed.wish()) == ("nic0", [], {})
+    code, _, told = rehearse(followed, "net1", object_file(followed, "net1", defaultInterface="nic9"))
+    assert (code, "there is no NIC nic9 on this node" in told) == (3, True)
+    code, _, told = rehearse(followed, "net1", object_file(followed, "net1", excludeNodes=["n1"], **UPLINK))
+    assert (code, "ProviderNetwork 'net1' leaves out n1" in told) == (1, True)
+    code, _, told = rehearse(followed, "net2")
+    assert (code, "--filename takes one that is not applied yet" in told) == (1, True)
+    api.add(ours("ProviderNetwork", "net1", **UPLINK))
+    wait_until(lambda: followed.wish().get("ready"), 40)
+    assert rehearse(followed, "net1")[:2] == (0, "nothing would be done\n")
+    code, told, _ = rehearse(followed, "net1", object_file(followed, "net1", **UPLINK, mtu=1400))
+    assert (code, "the way back:" in told, followed.place()) == (0, True, "br-net1")
+    api.faults.append(Fault("LIST", status=403))
+    assert rehearse(followed, "net1", file)[0] != 0
+    api.faults.clear()
+
+
+def test_who_is_told_of_an_uplink(followed: Followed, sandbox: str) -> None:
+    """A pod is told that its bridge's uplink has no link, and that it has one again; the NodeState what cannot be had. A change
+    that is refused is no pod's matter, for the uplink works on."""
+    api, live = followed.api, followed.live
+    rules = live.directory / "rules.toml"
+    rules.write_text(RULES)
+    live.settings["USERSPACE_CNI_CONFIG"] = str(rules)
+    live.start()
+    api.add(ours("ProviderNetwork", "net1", **UPLINK))
+    wait_until(lambda: followed.wish().get("ready"), 40, "two lists that have no Vlan, and the uplink")
+    pod = Pod()
+    pod.create(api)
+    host = {"iftype": "veth", "bridge": {"bridgeName": "br-net1"}}
+    network = {"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": host}
+    succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    followed.wire.on_outside("ip", "link", "set", followed.wire.beyond, "down")
+    wait_until(lambda: "UplinkDown" in api.events.of("app"))
+    event = api.events.of("app")["UplinkDown"]
+    assert event["message"] == "net1: the uplink of its bridge br-net1 carries nothing: nic0 has no link"
+    assert event["involvedObject"]["uid"] == pod.uid
+    followed.wire.on_outside("ip", "link", "set", followed.wire.beyond, "up")
+    wait_until(lambda: "UplinkUp" in api.events.of("app"))
+    api.add(ours("ProviderNetwork", "net1", defaultInterface="nic9"))
+    wait_until(lambda: "NetworkNotReady" in api.events.of("n1"))
+    event = api.events.of("n1")["NetworkNotReady"]
+    assert "there is no NIC nic9 on this node" in event["message"]
+    state = api.objects("nodestates.userspace-cni.io").get("", "n1")
+    about = {"kind": "NodeState", "apiVersion": "userspace-cni.io/v1alpha1", "name": "n1", "uid": state["metadata"]["uid"]}
+    assert event["involvedObject"] == about
+    api.add(ours("ProviderNetwork", "net1", **UPLINK))
+    wait_until(lambda: "NetworkReady" in api.events.of("n1"))
+    assert api.events.of("app")["UplinkDown"]["count"] == 1
+    live.kill()
+    followed.wire.on_outside("ip", "link", "set", followed.wire.beyond, "down")
+    live.start()  # what an agent finds as it starts is told, too
+    wait_until(lambda: api.events.of("app")["UplinkDown"]["count"] == 2, 40)
+    succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))

@@ -38,12 +38,13 @@ class Objects:
             return None
         return self._checked(answer, f"reading {resource.title} {name}", "get", resource)
 
-    def list(self, resource: Resource, selector: str = "") -> Sequence[dict[str, Any]]:
-        """All objects of the resource with these labels ("a=b,c"), of one moment.
+    def list(self, resource: Resource, selector: str = "", fields: str = "") -> Sequence[dict[str, Any]]:
+        """All objects of the resource with these labels and fields ("a=b,c"), of one moment.
 
         A missing resource is refused, and so is an answer that is no list of them.
         """
         selected = f"labelSelector={quote(selector, safe='')}&" if selector else ""
+        selected += f"fieldSelector={quote(fields, safe='')}&" if fields else ""
         what, size = f"listing {resource.title}", PAGE
         for _ in range(_TRIES):
             found: list[dict[str, Any]] = []

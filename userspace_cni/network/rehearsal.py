@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from userspace_cni.attachment.steps import AddressMove, Step
+from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
 from userspace_cni.host.rtnetlink import shown
 
 
@@ -34,6 +34,8 @@ def _undone(steps: Sequence[Step]) -> Iterable[str]:
 
 
 def _there(step: Step) -> Iterable[str]:
+    if isinstance(step, UplinkPort):
+        yield _carried(step)
     if not isinstance(step, AddressMove):
         return
     yield f"ip link set dev {step.bridge} up"
@@ -45,6 +47,15 @@ def _there(step: Step) -> Iterable[str]:
     if step.next_hops:
         told = "one of " if len(step.next_hops) > 1 else ""
         yield f"{told}{', '.join(step.next_hops)} has to answer on {step.bridge}, else all of it goes back"
+
+
+def _carried(step: UplinkPort) -> str:
+    """What passes the uplink."""
+    tags = [str(tag) for tag in step.trunks if tag]
+    untagged = "frames without a tag" if not step.trunks or 0 in step.trunks else ""
+    vlans = f"VLANs {', '.join(tags)}" if tags else "" if step.trunks else "all VLANs"
+    mtu = f", MTU {step.mtu}" if step.mtu else ""
+    return f"it carries {' and '.join(filter(None, (untagged, vlans)))}{mtu}"
 
 
 def _back(step: Step) -> Iterable[str]:

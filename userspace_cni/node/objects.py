@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from userspace_cni.base.errors import ObjectRefused
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.list_watch import Pace
 from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
 
 WISHES: Final = (PROVIDER_NETWORKS, VLANS, SUBNETS)
@@ -114,6 +116,19 @@ class NodeObjects:
         networks, vlans, subnets = map(self.of, WISHES)
         own = (self._watches[NODES].objects() or {}).get(self._node)
         return Seen(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
+
+
+def look(session: Session, node: str) -> Seen:
+    """What the server has now, by single requests; for a process that follows nothing.
+
+    Raises UserspaceError where any of it cannot be read: what is not known is not made up.
+    """
+    objects = Objects(session)
+    found = [{each["metadata"]["name"]: kept(each) for each in objects.list(resource)} for resource in WISHES]
+    own = objects.list(NODES, fields=f"metadata.name={node}")  # `get` is no right of an agent's account
+    if not own:
+        raise ObjectRefused(f"the API server knows no node {node}", "is it what it calls this node? See the setting node_name")
+    return Seen(node, _own_node(own[0]), *found)
 
 
 def kept(thing: Mapping[str, Any]) -> Kept:

@@ -61,23 +61,25 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
 @uplink_command.command("add", cls=NodeCommand, short_help="Apply a provider network now.")
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and how it is undone, and do nothing.")
+@click.option("-f", "--filename", "files", multiple=True, metavar="FILE", help="Objects to be tried with --dry-run; - is stdin.")
 @click.pass_context
-def add_command(ctx: click.Context, name: str, dry_run: bool) -> None:
+def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, ...]) -> None:
     """Apply the provider network NAME of the settings now. A running agent reads the settings again for it, and does it; also
     for one of the API's objects.
 
     With --dry-run the steps are printed, with the changes of addresses and routes as commands of ip(8), and the same for the way
-    back; what is refused is refused. Exit code: 0 when the node has it, 1 when it cannot have it, 2 for settings or arguments
-    that are wrong, 3 when agent or switch does not answer.
+    back; what is refused is refused. ProviderNetworks, Vlans and Subnets of FILE are taken as if they were applied, with those
+    that the API has. Exit code: 0 when the node has it or could have it, 1 when it cannot have it, 2 for settings or arguments
+    that are wrong, 3 when agent, switch or API server does not answer, or a NIC is not there yet.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
+    if files and not dry_run:
+        raise click.UsageError("--filename is for --dry-run: objects are applied with kubectl")
     if dry_run:
-        wish = of_settings(name, site)
-        record = site.node.journal.read(node_container(PROVIDER_NETWORK), name)
         with view.progress("looking at the node"):
-            steps = tuple(map(as_recorded, wish.plan(record)))
-        print_plan(record.steps if record else (), steps)
+            former, steps = _rehearse(name, site, files)
+        print_plan(former, steps)
         return
     standing = apply(name, site)
     wished.show({"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""})
@@ -144,12 +146,39 @@ def apply(name: str, site: Site) -> Mapping[str, Any]:
 
 def of_settings(name: str, site: Site) -> Wish:
     """The wish of that name, of settings and commands. Raises Refused where there is none."""
-    wishes, _ = Sources(site.drivers, site.environ).wished()
+    return _wish(name, Sources(site.drivers, site.environ), "is in the settings")
+
+
+def _wish(name: str, sources: Sources, where: str) -> Wish:
+    wishes, _ = sources.wished()
     found = {wish.name: wish for wish in wishes if wish.kind == PROVIDER_NETWORK}
     if name not in found:
         known = f"; there are {view.joined(sorted(found))}" if found else ""
-        raise Refused(f"no provider network {shortened(name)} is in the settings{known}", FOUND)
+        raise Refused(f"no provider network {shortened(name)} {where}{known}", FOUND)
     return found[name]
+
+
+def _rehearse(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
+    """The steps that the node has of it, and those that it would have by settings, commands and objects."""
+    from userspace_cni.cli.network.tried import objects_for
+    from userspace_cni.network.objects import desired
+
+    seen = objects_for(site, files)
+    if seen is None:
+        wish = of_settings(name, site)
+    else:
+        own = seen.own.addresses if seen.own else ()
+        sources = Sources(site.drivers, site.environ, [lambda: desired(seen)], lambda: own)
+        if name in (seen.provider_networks or {}):
+            where = f"is for this node: ProviderNetwork '{name}' leaves out {seen.node}"
+        else:
+            where = "is in the settings or among the objects; --filename takes one that is not applied yet"
+        wish = _wish(name, sources, where)
+    record = _record(name, site)
+    try:
+        return record.steps if record else (), tuple(map(as_recorded, wish.plan(record)))
+    except BadRequest as error:  # what is asked for is well formed, and this node cannot have it
+        raise Refused(str(error), FOUND) from error
 
 
 def print_plan(former: Sequence[Step], steps: Sequence[Step]) -> None:
