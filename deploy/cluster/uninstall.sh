@@ -71,7 +71,7 @@ if there userspace-cni; then
             say "on the node of $pod:"
             in_agent "$pod" list || say "its agent cannot be asked: bring its node back, or delete the Node object of one that stays away"
         done
-        ((attached == 0)) || end "nothing was changed: delete these pods first, or give --force"
+        ((attached == 0)) || end "nothing was changed: these pods have to go first; --force takes the network from running ones"
         [[ $nodes =~ ^[0-9]+$ ]] && ((asked >= nodes)) ||
             end "nothing was changed: agents that could be asked: $asked, nodes: ${nodes:-unknown}; wait for the others, or give --force"
     fi

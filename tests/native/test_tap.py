@@ -357,7 +357,7 @@ def test_port_of_another_program(pod: str, place: Path, accepted: bool) -> None:
             stack.enter_context(switch.accept()[0])
         code, words = failing(pod, path)
         assert code == 1
-        assert f"{path}: another program is connected to it, and would be cut off; ss -xp: stop that program, or --force" in words
+        assert f"{path}: another program is connected to it, and would be cut off; ss -xp shows that program; --force" in words
         assert set(links(pod)) == {"lo"}
         switch.setblocking(False)
         if accepted:

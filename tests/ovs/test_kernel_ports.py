@@ -101,8 +101,15 @@ def test_a_bridge_of_the_other_datapath_is_refused(switch: Switch, driver: PortD
     """A port of the kernel's datapath is not put on a netdev bridge, and not the other way round."""
     veths.add(LINK)
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
-    with pytest.raises(SwitchRefused, match=r"br-test has datapath_type netdev, .* needs system"):
+    with pytest.raises(SwitchRefused, match=r"br-test has datapath_type netdev, .* needs system") as bare:
         driver.apply(replace(kernel_port(), datapath="system"), soon())
+    assert "ovs-vsctl set Bridge br-test datapath_type=system" in bare.value.details
+    switch.vsctl("add-port", "br-test", "others", "--", "set", "Interface", "others", "type=internal")
+    with pytest.raises(SwitchRefused) as used:
+        driver.apply(replace(kernel_port(), datapath="system"), soon())
+    assert "another bridge: a change would cut off what is on it, for it has 1 port (" in used.value.details
+    assert "datapath_type=" not in used.value.details
+    switch.vsctl("del-port", "others")
     switch.vsctl("--no-wait", "set", "Bridge", "br-test", "datapath_type=system")
     with pytest.raises(SwitchRefused, match=r"br-test has datapath_type system, .* needs netdev"):
         driver.apply(kernel_port(), soon())

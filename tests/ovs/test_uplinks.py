@@ -326,13 +326,18 @@ def test_what_others_have_is_refused_and_stays(switch: Switch, node: Uplinks, ve
         (uplink(bridge="br-admin"), "bridge br-admin belongs to"),
         (uplink(bridge="br-net2"), "bridge br-net2 belongs to userspace-cni-node: provider-network net2"),
     ):
-        with pytest.raises(NameTaken, match=words):
+        with pytest.raises(NameTaken, match=words) as error:
             node.apply(refused)
+        assert not set(error.value.details.split()) & {"del-br", "del-port"}, "the advice cuts off what is in use"
         if isinstance(refused, UplinkPort) or refused.name != BRIDGE:
             node.undo(refused)
     assert everything(switch) == before
     with pytest.raises(Unavailable, match="there is no bridge br-none"):
         node.apply(uplink(bridge="br-none"))
+    switch.vsctl("add-br", "br-bare")
+    with pytest.raises(NameTaken) as bare:
+        node.apply(bridge(name="br-bare"))
+    assert "nothing is on it: another name, or ovs-vsctl del-br br-bare" in bare.value.details
 
 
 def test_what_the_switch_cannot_open_is_refused(switch: Switch, node: Uplinks, veths: Veths) -> None:

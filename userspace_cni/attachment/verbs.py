@@ -174,7 +174,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
     if record and not cleanup.is_unfinished(record, node.boot_id()):
         raise AlreadyAttached(
             f"interface {environment.ifname} of container {environment.container_id} is attached already",
-            f"to network '{record.network}'; DEL it first",
+            f"to network '{record.network}', until its DEL; a pod that runs loses its network by that",
         )
     if record:
         failures = turn.remove(record, deadline.within(UNDO_S))

@@ -135,5 +135,5 @@ class NodeBridgeDriver(Driver[NodeBridge]):
             raise SwitchRefused(
                 f"bridge {step.name}: the link of its local port is not there",
                 "it is in the network namespace of ovs-vswitchd: is setting switch_netns right? "
-                "If it was deleted by hand, ovs-vswitchd makes it again when it is restarted",
+                "If it was deleted by hand, a restart of ovs-vswitchd makes it again, and interrupts every port of the node",
             )

@@ -314,7 +314,7 @@ class _Client(_Attach):
                 return None
             words = "another program is connected to it, and would be cut off"
             if not self._before:
-                raise UserspaceError(f"{path}: {words}", "ss -xp: stop that program, or --force takes its port")
+                raise UserspaceError(f"{path}: {words}", "ss -xp shows that program; --force takes its port from it")
             raise SocketRefused(f"connecting to {path}", words, "ss -xp: that program has taken the port meanwhile")
         with self._patience("the listener"):
             front = FrontEnd.connect(path, self._options, _ATTACH_S)

@@ -317,7 +317,8 @@ def test_remedies_of_a_port() -> None:
         "ovs-vsctl set Interface x 'external_ids:attached-mac=\"02:00:00:00:00:01\"'"
     )
     assert remedy("external_ids:attached-mac") == "ovs-vsctl remove Interface x external_ids attached-mac"
-    assert remedy("bridge") == "ovs-vsctl del-port x, and run userspace-cni gc, which makes it again on br0"
+    again = "which cuts the VM off, and userspace-cni gc, which makes it again on br0"
+    assert remedy("bridge") == f"ovs-vsctl del-port x, {again}"
 
 
 def test_one_mac_of_two_vms() -> None:

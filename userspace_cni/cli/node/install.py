@@ -96,7 +96,9 @@ def _place(bin_dir: str, content: bytes, names: Iterable[str]) -> Path:
     for path in (directory / name for name in names):
         try:
             if path.name != NAME and not is_plugin(path.read_bytes()):
-                raise InstallError(f"writing {path}: another program has this file, as ovs-cni does; remove it first")
+                raise InstallError(
+                    f"writing {path}: another program has this file, as ovs-cni does: its pods need it until they are gone"
+                )
         except FileNotFoundError:
             continue
         except OSError as error:

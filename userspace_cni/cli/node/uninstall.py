@@ -75,8 +75,9 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
             view.note(f"the switch cannot be asked, so ports without a record and mirrors were not looked for: {away}")
         if (attached or away) and not force:
             _show(attached)
-            first = "delete these pods first" if attached else "start the switch first"
-            view.note(f"nothing of the installation is removed: {first}, or give --force")
+            first = "these pods have to go first" if attached else "start the switch first"
+            forced = ", which takes the network from running pods" if attached else ""
+            view.note(f"nothing of the installation is removed: {first}, or give --force{forced}")
             ctx.exit(FOUND if attached else UNREACHABLE)
         failed = _detach(ports, site) + _undo_wishes(site) + _take_out_routes(site)
         failed += [] if away else _remove_mirrors(site)

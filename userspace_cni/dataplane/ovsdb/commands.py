@@ -16,8 +16,15 @@ from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open, local_port_without_mtu
-from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, datapath_of, local_port_columns
+from userspace_cni.dataplane.ovsdb.replica import SWITCH, count, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import (
+    DATAPATH_TYPE,
+    LOCAL_MTU,
+    bridge_columns,
+    datapath_of,
+    local_port_columns,
+    other_datapath,
+)
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns, new_columns
 from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, other_store, same_attachment, whose
@@ -89,7 +96,7 @@ class AddPort(Command):
         if kind != step.datapath:
             raise SwitchRefused(
                 f"bridge {step.bridge} has datapath_type {kind}, {wanted.called} of this network needs {step.datapath}",
-                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={step.datapath}",
+                other_datapath(step.bridge, step.datapath, count(bridge, "ports") - 1),
             )
         port = api.row("Port", step.name)
         if port is not None:
@@ -155,10 +162,10 @@ class AddPort(Command):
         if not same_attachment(step, marks) or other_store(step, marks):
             raise NameTaken(
                 f"port {step.name} exists and belongs to {whose(marks)}",
-                f"if it is not in use: ovs-vsctl del-port {step.name}",
+                f"ovs-vsctl list Port {step.name}; it goes with the DEL of that attachment, or by the program that made it",
             )
         if bridge is None or not refers(bridge, "ports", port.uuid):
-            raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "DEL it first")
+            raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "its DEL removes it")
         if self.api.row("Interface", step.name) is None:
             raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
 

@@ -9,10 +9,16 @@ from userspace_cni.attachment.steps import NODE_OWNER, NodeBridge
 from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.dataplane.ovsdb.commands import DUPLICATES, is_duplicate
 from userspace_cni.dataplane.ovsdb.groups import Draft
-from userspace_cni.dataplane.ovsdb.replica import SWITCH, every_port, references, value_of
-from userspace_cni.dataplane.ovsdb.rows.bridge import datapath_of, node_bridge_columns, node_bridge_link_columns
+from userspace_cni.dataplane.ovsdb.replica import SWITCH, count, every_port, references, value_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import (
+    datapath_of,
+    in_the_way,
+    node_bridge_columns,
+    node_bridge_link_columns,
+    other_datapath,
+)
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns, new_columns
-from userspace_cni.dataplane.ovsdb.rows.marks import other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import is_nodes, other_store, same_attachment, whose
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
 
 
@@ -80,13 +86,13 @@ class PutNodeBridge(Command):
         if not same_attachment(step, marks) or other_store(step, marks):
             raise NameTaken(
                 f"bridge {step.name} exists and belongs to {whose(marks)}",
-                f"it is not changed here; another name for the wish, or, if it is not in use: ovs-vsctl del-br {step.name}",
+                in_the_way(step.name, count(bridge, "ports") - 1, is_nodes=is_nodes(marks)),
             )
         found = datapath_of(value_of(bridge, "datapath_type"))
         if found != step.datapath:
             raise SwitchRefused(
                 f"bridge {step.name} has datapath_type {found}, and is to have {step.datapath}",
-                f"ovs-vsctl set Bridge {step.name} datapath_type={step.datapath}",
+                other_datapath(step.name, step.datapath, count(bridge, "ports") - 1),
             )
 
 

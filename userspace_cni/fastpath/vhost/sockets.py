@@ -259,7 +259,11 @@ class ListeningSocket:
             if not stat.S_ISSOCK(facts.st_mode):
                 raise SocketRefused(self._step, "something that is no socket is there", "remove it, or choose another path")
             if _is_alive(fd):
-                raise SocketRefused(self._step, "another process has a socket there", "ss -xlp; stop it, or choose another path")
+                raise SocketRefused(
+                    self._step,
+                    "another process has a socket there",
+                    "choose another path; ss -xlp shows which process, and it may be a pod's",
+                )
             if not replace_dead:
                 raise SocketRefused(self._step, "a dead socket is there: its process has ended", "remove the file")
             _remove(self._directory, self._name, fd)

@@ -36,6 +36,29 @@ def local_port_columns(bridge: str) -> tuple[Columns, Columns]:
     return {"name": bridge}, {"name": bridge, "type": "internal", "mtu_request": [LOCAL_MTU]}
 
 
+def in_the_way(name: str, ports: int, *, is_nodes: bool) -> str:
+    """What to do about a bridge of others that has a name which is needed: nothing that cuts off what is on it.
+
+    `ports`: how many it has beside its own; `is_nodes`: it is the node's own, for something else.
+    """
+    if is_nodes:
+        return "it is not changed here: another name, or take out what it is there for; userspace-cni network shows that"
+    if not ports:
+        return f"it is not changed here, and nothing is on it: another name, or ovs-vsctl del-br {name}"
+    return f"it is not changed here, and {_carried(name, ports)}: another name, or wait until they are detached"
+
+
+def other_datapath(name: str, datapath: str, ports: int) -> str:
+    """What to do about a bridge of another datapath: changing that makes all ports anew, which cuts off pods."""
+    if not ports:
+        return f"another bridge, or, as nothing is on it: ovs-vsctl set Bridge {name} datapath_type={datapath}"
+    return f"another bridge: a change would cut off what is on it, for {_carried(name, ports)}"
+
+
+def _carried(name: str, ports: int) -> str:
+    return f"it has {ports} port{'s' if ports > 1 else ''} (ovs-vsctl list-ports {name}; userspace-cni list names the pods)"
+
+
 def node_bridge_columns(step: NodeBridge, marks: Mapping[str, str]) -> Columns:
     """Columns of a Bridge of the node's own, as `changed_columns` takes them."""
     return {

@@ -54,7 +54,7 @@ def interface_row(step: OvsPort) -> InterfaceRow:
                 server.mtu,
                 "a vhost-user port",
                 can_reopen=False,
-                opened_by="; a socket that it failed to make, it makes after a restart",
+                opened_by="; a socket that it failed to make, it makes after a restart, which interrupts every port of the node",
             )
         case HostEnd(opened_as=("af_packet" | "af_xdp") as driver) as end:
             called = f"a kernel port opened as {driver}"
