@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
-from tests.ovs.conftest import STORE, attach
+from tests.ovs.conftest import STORE, attach, kernel_port
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource, NodeMirror
 from userspace_cni.dataplane.node_mirrors import NodeMirrors
+from userspace_cni.dataplane.node_ports import node_ports
 from userspace_cni.dataplane.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -63,6 +65,28 @@ def test_mirrors_come_and_go_with_the_settings(switch: Switch, resident: PortDri
     assert switch.ports("br-test") == ["mirror0"]
     assert mirrors.keep([], NO_LINKS, soon()) == {}
     assert (names(switch), switch.ports("br-test")) == (["theirs"], [])
+
+
+def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriver], mirrors: NodeMirrors, veths: Veths) -> None:
+    """The MTU of a pod's port changes no output that is made here; one of an earlier release is no reason to refuse a pod."""
+    assert mirrors.keep([ALL], NO_LINKS, soon()) == {}
+    driver = connect(switch, links=veths, resident=True)
+    driver.connect(soon())
+    veths.set_up("mirror0")
+    veths.add("k1", 1400)
+    step = kernel_port(mtu=1400)
+    attach(driver, step, soon())
+    wait_until(lambda: switch.interface("k1")["mtu"] == 1400, what="the pod's MTU")
+    assert veths()["mirror0"].mtu == 1500
+    switch.vsctl("clear", "Interface", "mirror0", "mtu_request")
+    wait_until(lambda: switch.interface("mirror0")["admin_state"] == "up", what="OVS to say that it is up")
+    wait_until(lambda: veths()["mirror0"].mtu == 1400, what="what OVS does by itself")
+    [found] = [each for each in node_ports(driver.client, "br-test", soon()) if each.name == "mirror0"]
+    assert found.mtu == 0
+    assert mirrors.keep([ALL], NO_LINKS, soon()) == {}
+    wait_until(lambda: veths()["mirror0"].mtu == 1500, what="the MTU that it asks for")
+    driver.undo(step, soon())
+    assert mirrors.keep([], NO_LINKS, soon()) == {}
 
 
 def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, mirrors: NodeMirrors, port: MakePort) -> None:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from userspace_cni.attachment.facts import NodePort
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ovsdb.rows.marks import is_nodes, is_ours
+from userspace_cni.dataplane.ovsdb.rows.marks import is_ours
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.session import Session
@@ -56,7 +57,7 @@ def _found(bridge: str, names: Iterable[str], session: Session) -> Iterator[Node
             continue
         marks = value_of(port, "external_ids")
         # of our own ports the MTU is asked for by who has made them, and by the next port
-        keeps = value_of(interface, "mtu_request") or is_nodes(marks) or is_ours(marks) or interface is unheld
+        keeps = value_of(interface, "mtu_request") or marks.get("owner") in (OWNER, NODE_OWNER) or interface is unheld
         yield NodePort(
             name,
             _one(value_of(interface, "mac_in_use"), ""),

@@ -16,6 +16,7 @@ from userspace_cni.base.mirrors import NodeMirror
 from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft
 from userspace_cni.dataplane.ovsdb.mirrors import find_mirror, mirrors_of, ports_wishing
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.dataplane.ovsdb.rows.marks import is_nodes, is_ours, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS
 from userspace_cni.dataplane.ovsdb.session import Command, Session
@@ -64,6 +65,7 @@ class KeepMirrors(Command):
         ids = value_of(port, "external_ids") if port is not None else {}
         if port is not None and (is_ours(ids) or is_nodes(ids) or not refers(bridge, "ports", port.uuid)):
             return f"port {wanted.output} is a pod's, an uplink or a gateway, or on another bridge"
+        self._keep_mtu(port, txn)
         if row is not None and port is not None and self._is_right(wanted, bridge, row, port.uuid):
             return ""
         self._changes = True
@@ -72,9 +74,17 @@ class KeepMirrors(Command):
         draft.mirror(wanted.name, row).take(reference, self._marks, everything=wanted.select == "all")
         return ""
 
+    def _keep_mtu(self, port: Any, txn: Draft) -> None:
+        """Have an internal port that was made here without an MTU keep one: else it would get the smallest of the pods' ports."""
+        interface = self.api.row("Interface", value_of(port, "name")) if port is not None and self._is_own(port) else None
+        if interface is not None and value_of(interface, "type") == "internal" and not value_of(interface, "mtu_request"):
+            txn.update(interface, {"mtu_request": [LOCAL_MTU]})
+            self._changes = True
+
     def _output(self, name: str, draft: BridgeDraft, txn: Draft) -> Any:
         kind = "" if name in self._links else "internal"
-        interface = txn.write("Interface", {"name": name, "type": kind, "external_ids": self._marks})
+        mtu = [LOCAL_MTU] if kind else []
+        interface = txn.write("Interface", {"name": name, "type": kind, "mtu_request": mtu, "external_ids": self._marks})
         added = txn.write("Port", {"name": name, "interfaces": interface, "external_ids": self._marks})
         draft.add(added)
         return added
