@@ -36,7 +36,10 @@ def network(**keys: Any) -> dict[str, Any]:
 
 
 def test_without_an_agent(reading: Node, api: ApiServer, sandbox: str) -> None:
-    """A vhost-user interface gets bridge, VLAN, address and gateway of the Subnet; CHECK and DEL ask no server."""
+    """A vhost-user interface gets bridge, VLAN, address and gateway of the Subnet; CHECK and DEL ask no server. ADD does not make
+    the bridge, which is a provider network's."""
+    refused(reading.run("ADD", network(), sandbox), 11, "bridge br-net1 of a provider network is not there yet")
+    switch_of(reading).vsctl("add-br", "br-net1", "--", "set", "Bridge", "br-net1", "datapath_type=netdev")
     result = succeeded(reading.run("ADD", network(), sandbox))
     assert result["ips"] == [{"address": "10.56.1.2/24", "gateway": "10.56.1.1", "interface": 0}]
     assert result["routes"] == [{"dst": "0.0.0.0/0", "gw": "10.56.1.1"}]
@@ -46,6 +49,7 @@ def test_without_an_agent(reading: Node, api: ApiServer, sandbox: str) -> None:
     succeeded(reading.run("CHECK", network(prevResult=result), sandbox))
     succeeded(reading.run("DEL", network(), sandbox))
     assert len(api.requests) == asked
+    switch_of(reading).vsctl("del-br", "br-net1")
     assert reading.leftovers() == {}
     assert not [each for each in (reading.state / "leases" / "pods").iterdir() if each.name[0].isdigit()]
 

@@ -28,7 +28,7 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.attachment.wishes import Plan, Wish
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import NameTaken, StepFailed, UnsupportedField
+from userspace_cni.base.errors import NameTaken, StepFailed, Unavailable, UnsupportedField
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.dataplane.ovsdb.reads import BridgeLook, look_at_bridge
@@ -112,6 +112,11 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
             f"bridge {gateway.bridge} leads to other machines by {', '.join(found.outward)}, where the address of gateway "
             f"{gateway.port} would meet itself on other nodes",
             "'sole = true' says that only this node has it; where a router of the network serves the pods, no gateway is needed",
+        )
+    if not found.maker and gateway.bridge in node.provider_bridges.named:
+        raise Unavailable(
+            f"gateway {gateway.port}: bridge {gateway.bridge} of a provider network is not there yet",
+            "made for the gateway it would be in the way of the uplink; 'userspace-cni network' says what that lacks",
         )
     former = first_of(record.steps, OvsPort) if record else None
     again = former is not None and former.bridge == gateway.bridge and former.foreign_bridge

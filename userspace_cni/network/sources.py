@@ -17,7 +17,7 @@ from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
 from userspace_cni.attachment.wishes import Key, Wish, key_of
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.provider_networks import PCI, VDEV
+from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
 from userspace_cni.network import gateways, providers
 from userspace_cni.network.commanded import commanded
@@ -143,6 +143,7 @@ class Sources:
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
         moved = (key_of(record)[1] for record in records if any(isinstance(step, AddressMove) for step in record.steps))
         self._patience = {**dict.fromkeys(moved, providers.GIVE_BACK_S), **moving}
+        self._node.provider_bridges.wished = frozenset(_bridges(desired))
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
         wishes = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records))
@@ -193,6 +194,13 @@ class Sources:
         for (kind, name), refusal in found.refused.items():
             plan = providers.refused(refusal.why, self._site)
             yield Wish(kind, name, refusal.source, refusal.source, plan, content=refusal)
+
+
+def _bridges(desired: Iterable[Desired]) -> Iterable[str]:
+    """The bridges of all provider networks that are wished, also of those that are refused."""
+    for each in desired:
+        yield from (network.bridge for network in each.provider_networks)
+        yield from (f"{BRIDGE_PREFIX}{name}" for kind, name in each.refused if kind == PROVIDER_NETWORK)
 
 
 def holders(records: Iterable[Record]) -> Mapping[str, str]:

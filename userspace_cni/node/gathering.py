@@ -102,7 +102,7 @@ class Gathering:
         require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
         port = (host_end if self.options.link else port_name)(environment.container_id, environment.ifname)
         maker = node.ports.reach(port, bridge, self.deadline)
-        if maker == "node" or (not maker and bridge in node.wished_bridges()):
+        if maker == "node" or (not maker and node.provider_bridges.has(bridge, self.deadline)):
             require_opened(rules, namespace, bridge)
             if not maker:
                 raise Unavailable(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, NodeBridge, PortRef, Step
+from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.base.log import say
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.gathering import Gathering
     from userspace_cni.node.probes import DeadRuns
+    from userspace_cni.node.provider_bridges import ProviderBridges
     from userspace_cni.node.subnets import Subnets
     from userspace_cni.node.switch_sockets import SwitchSockets
 
@@ -212,10 +213,12 @@ class LocalNode:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""
         require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, output)
 
-    def wished_bridges(self) -> frozenset[str]:
-        """The bridges of provider networks that the node is to have, by its settings and by what is recorded."""
-        recorded = (step.name for record in self.journal.node_records() for step in record.steps if isinstance(step, NodeBridge))
-        return frozenset((*(each.bridge for each in self.settings.provider_networks), *recorded))
+    @cached_property
+    def provider_bridges(self) -> ProviderBridges:
+        """The bridges that are made with their uplinks alone."""
+        from userspace_cni.node.provider_bridges import ProviderBridges
+
+        return ProviderBridges(self)
 
     @cached_property
     def devices(self) -> DeviceDirectories:

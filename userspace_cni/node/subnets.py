@@ -6,7 +6,7 @@ is not known now makes ADD try again; what is known and cannot be refuses it by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, Unavailable
@@ -111,6 +111,19 @@ class Subnets:
         if subnet.vlan:
             vlan = read_vlan(subnet.vlan, self._find(VLANS, subnet.vlan, deadline).spec or {})
         return subnet, placed(subnet, vlan, node_ranges(subnet, {"nodeRanges": found.ranges}, node.name))
+
+    def known(self, resource: Resource, deadline: Deadline) -> Mapping[str, Kept]:
+        """All ProviderNetworks, Vlans or Subnets by name. Raises Unavailable while they were not listed once."""
+        if self._objects:
+            found = self._objects.of(resource)
+            if found is None:
+                raise Unavailable(f"{resource.title} are not known yet: they were not listed to the end", self._objects.problem)
+            return found
+        if self._node.resident:
+            raise Unavailable(f"{resource.title} are not known yet: they are not followed", "the agent is starting")
+        deadline.require(f"listing {resource.title}")
+        listed = Objects(self._node.clients.of("").session).list(resource)
+        return {each["metadata"]["name"]: kept(each) for each in listed}
 
     def _find(self, resource: Resource, name: str, deadline: Deadline) -> Kept:
         """The object of that name. Raises Unavailable while objects are not known, InvalidConfig when there is none."""

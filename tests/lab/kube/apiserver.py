@@ -215,6 +215,10 @@ class ApiServer:
         """The objects of a resource, as "nodes" or "subnets.userspace-cni.io"; KeyError for one that is not defined."""
         return self._stores[title]
 
+    def stores(self) -> list[ObjectStore]:
+        """The objects of each resource that is served beside pods and Events."""
+        return list(self._stores.values())
+
     def add(self, thing: Mapping[str, Any], namespace: str = "") -> dict[str, Any]:
         """Create an object, or replace it whatever its version, as a user does; with its status. Returns a copy."""
         [store] = [

@@ -1,0 +1,48 @@
+"""The bridges of provider networks: they are made with their uplinks, and by nothing else.
+
+A pod or a gateway that needed one first, and made it, would be in the way of the uplink for as long as it is there. So a bridge
+that is missing is looked for among all that may be a provider network's: what settings and commands wish, what is recorded, and
+what objects of the API name. Of these a Vlan is enough: its provider network may be written a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from userspace_cni.attachment.steps import NodeBridge
+from userspace_cni.base.provider_networks import BRIDGE_PREFIX
+from userspace_cni.kube.resources import PROVIDER_NETWORKS, VLANS
+
+if TYPE_CHECKING:
+    from userspace_cni.base.deadline import Deadline
+    from userspace_cni.node.local import LocalNode
+
+
+class ProviderBridges:
+    """Those of `node`. Safe to use from any thread."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        self.wished: Collection[str] = ()
+        """The bridges of what is wished now by any source, also of what is refused; for who reads the sources."""
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The bridges by what is known without asking: the settings, what is wished now, and what is recorded. Raises
+        RecordRefused."""
+        records = self._node.journal.node_records()
+        recorded = (step.name for record in records for step in record.steps if isinstance(step, NodeBridge))
+        return frozenset((*(each.bridge for each in self._node.settings.provider_networks), *self.wished, *recorded))
+
+    def has(self, bridge: str, deadline: Deadline) -> bool:
+        """Whether the bridge is, or may come to be, a provider network's. Raises Unavailable while that is not known."""
+        if bridge in self.named:
+            return True
+        name, settings = bridge.removeprefix(BRIDGE_PREFIX), self._node.settings
+        if name == bridge or not settings.network_objects or not self._node.has_account():
+            return False
+        if name in self._node.subnets.known(PROVIDER_NETWORKS, deadline):
+            return True
+        specs = (each.spec for each in self._node.subnets.known(VLANS, deadline).values())
+        return any(isinstance(spec, dict) and spec.get("provider") == name for spec in specs)
