@@ -175,6 +175,32 @@ def test_a_socket_that_could_not_be_made(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
+def test_crashes_that_no_agent_saw(live: LiveNode, sandbox: str) -> None:
+    """Under a daemon that has met dead sockets these stay, for else it hangs with the next change; the next one heals all.
+
+    Nothing more is asked of that daemon: it may hang all the same, having closed descriptors that are not its sockets' any more.
+    """
+    switch, names = switch_of(live), [container(number) for number in range(3)]
+    live.start()
+    for name in names:
+        succeeded(live.run("ADD", serving(live), sandbox, name))
+    ports = open_ports(switch)
+    with paused(live):
+        for _ in range(2):
+            switch.kill_vswitchd()
+            switch.restart_vswitchd()
+        wait_until(lambda: open_ports(switch) == [], RESTART_S, "ports that failed")
+    live.tick(3)
+    assert "it makes after a restart" in live.log.read_text()
+    assert all(source(live, name).is_socket() for name in names)
+    switch.restart_vswitchd()
+    wait_until(lambda: open_ports(switch) == ports, RESTART_S, "the ports")
+    wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
+    for name in names:
+        succeeded(live.run("DEL", serving(live), sandbox, name))
+    live.require_clean()
+
+
 def test_a_port_that_cannot_be_opened_is_tried_less_and_less(live: LiveNode, sandbox: str) -> None:
     """Each attempt has ovs-vswitchd go through all of its ports: two dozen passes make one or two attempts, told once."""
     switch, network = switch_of(live), live.network()

@@ -26,7 +26,7 @@ from tests.lab.node.stored import live, stored
 
 STANDING = frozenset({f"bridge {ADMINS_BRIDGE}"})
 """Sentences that are true without any attachment."""
-_PORT = re.compile(r"[0-9a-f]{12}-net[0-9](\.[0-9]+)?")
+_PORT = re.compile(r"[0-9a-f]{12}-net[0-9]")
 _LISTENER = re.compile(r"ino:([0-9]+) dev:0/([0-9]+)")
 """As `ss` prints it: the whole device number behind the slash."""
 
@@ -55,10 +55,9 @@ def _switch(pods: Pods, why: dict[str, str]) -> Iterator[str]:
     interfaces = {row["name"]: row for row in switch.rows("Interface")}
     for bridge in switch.bridges():
         yield f"bridge {bridge}"
-        for name in switch.ports(bridge):
-            port = _usual(name)
+        for port in switch.ports(bridge):
             yield f"port {port} on {bridge}"
-            row = interfaces.get(name, {})
+            row = interfaces.get(port, {})
             if isinstance(row.get("ofport"), int) and row["ofport"] > 0 and not row["error"]:
                 yield f"open port {port}"
             else:
@@ -66,11 +65,6 @@ def _switch(pods: Pods, why: dict[str, str]) -> Iterator[str]:
     for path in Path(switch.rundir).iterdir():
         if _PORT.fullmatch(path.name):
             yield f"socket {path}, which is not placed"
-
-
-def _usual(name: str) -> str:
-    """The name that a port in server mode has unless ovs-vswitchd failed at it: then a number stands behind it."""
-    return re.sub(r"\.[0-9]+$", "", name)
 
 
 def _beside_ports(pods: Pods) -> Iterator[str]:

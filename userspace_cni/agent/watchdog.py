@@ -122,7 +122,7 @@ class Watchdog(Loop):
 
     def _ended(self) -> None:
         """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends."""
-        self._guarded(self._node.sockets.free_all)
+        self._guarded(self._node.free_sources)
         with self._wake:
             self._died, self._lives = time.monotonic(), False
             self._wake.notify_all()
@@ -222,7 +222,7 @@ class Watchdog(Loop):
         with self._wake:
             self._asked, self._in_pass = False, True
         self._actions.clear()
-        self._guarded(self._node.sockets.free_all)
+        self._guarded(self._node.free_sources)
         self._guarded(self._node.keep_mirrors, "keeping the node's mirrors")
         self._guarded(self._reconciliation.run)
         with self._wake:

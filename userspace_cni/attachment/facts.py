@@ -131,8 +131,6 @@ class SocketFacts(Facts):
     short_dir: str
     mount_always: bool
     ovs_sockdir: str
-    server_port: str = ""
-    """The name of the port where OVS makes the socket, if it is to be another one than usual."""
     noted: bool
     """Whether the pod's annotations are written; otherwise a file in its directory is."""
     kubeconfig: str = ""

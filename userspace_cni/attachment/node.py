@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.listing import Limited, SwitchPort
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
-    from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, OvsPort, PortRef, SocketFile
+    from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.notices import Notice, Recipient
     from userspace_cni.cni.call import Awaited
@@ -227,33 +227,8 @@ class Node(Protocol):
         """Remove all mirrors that were made for the settings. Raises Unavailable."""
         ...
 
-    @property
-    def sockets(self) -> SwitchSockets:
-        """The sockets that OVS makes for attachments."""
-        ...
-
-
-class SwitchSockets(Protocol):
-    """The sockets that OVS makes for recorded attachments. All but the first raise UserspaceError."""
-
-    def free_all(self) -> int:
+    def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
-        ...
-
-    def free(self, name: str, deadline: Deadline) -> None:
-        """Remove a dead socket where OVS made that of a port of this name, which is gone."""
-        ...
-
-    def is_spoiled(self, record: Record) -> bool:
-        """Whether a dead socket was where OVS had to make this attachment's, so that the daemon has failed."""
-        ...
-
-    def renamed(self, record: Record) -> tuple[Step, ...]:
-        """The attachment's steps with another name of port and socket at the switch, and a reference to the port as it was."""
-        ...
-
-    def replace(self, pairs: Sequence[tuple[PortRef, OvsPort]], deadline: Deadline) -> None:
-        """Put each second port in the place of the first, all in one transaction."""
         ...
 
 

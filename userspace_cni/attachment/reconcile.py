@@ -21,7 +21,6 @@ from userspace_cni.attachment.changes import Change, changes_of, key_of, restore
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.node import DeadProbe, Marks
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.renaming import rename_spoiled
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
@@ -235,7 +234,6 @@ class Reconciliation:
             self._pass()
 
     def _pass(self) -> None:
-        rename_spoiled(self._node, self._report)  # first: with each change in OVSDB the daemon tries what it has failed at
         cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
@@ -353,8 +351,6 @@ class Reconciliation:
         except UserspaceError as error:
             say("warning", "what has changed is looked at later", error=error)
             return set()
-        if any(record.socket and record.socket.switch_path for record in records):
-            rename_spoiled(self._node, self._report)  # what it changes is found to be another record below
         seen, boot_id = _see(self._node), self._node.boot_id()
         busy: set[tuple[str, str]] = set()
         begun: list[_Begun] = []

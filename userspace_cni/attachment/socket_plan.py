@@ -68,8 +68,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
     )
     port = OvsPort(
         bridge=options.bridge,
-        name=(facts.server_port if role == "server" else "")
-        or port_name(request.environment.container_id, request.environment.ifname),
+        name=port_name(request.environment.container_id, request.environment.ifname),
         interface=VhostUserClient(host_path, options.mtu) if role == "client" else VhostUserServer(options.mtu),
         vlan=facts.vlan,
         mac=mac,

@@ -86,9 +86,7 @@ class Gathering:
             seen = self._link(link)
             return LinkFacts(**common, **seen, **self._noted(pod, seen["opened_as"], seen["mtu"]))
         common |= self._noted(pod, "vhostuser", self.options.mtu)
-        name = self.node.sockets.name_of(self.request.environment.container_id, self.request.environment.ifname)
-        more = {**more, **self._socket(pod, allocation, known=known is not None)}
-        return SocketFacts(**common, **more, server_port=name, kubeconfig=kubeconfig)
+        return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
 
     def _reach_allowed(self) -> bool:
         """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from userspace_cni.node.probes import DeadRuns
     from userspace_cni.node.provider_bridges import ProviderBridges
     from userspace_cni.node.subnets import Subnets
-    from userspace_cni.node.switch_sockets import SwitchSockets
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _COUNTERS_S: Final = 2.0
@@ -409,12 +408,11 @@ class LocalNode:
 
         return Lifeline(self.root.path(self.settings.ovs_rundir), ended)
 
-    @cached_property
-    def sockets(self) -> SwitchSockets:
-        """The sockets that OVS makes for attachments."""
-        from userspace_cni.node.switch_sockets import SwitchSockets
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
+        from userspace_cni.node.switch_sockets import free_sources
 
-        return SwitchSockets(self)
+        return free_sources(self)
 
     def keep_mirrors(self) -> None:
         """Have the mirrors of the settings on their bridges, and no others of the node's. Never fails."""

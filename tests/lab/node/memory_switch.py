@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,6 @@ from userspace_cni.base.errors import NotServing
 
 if TYPE_CHECKING:
     from tests.lab.node.world import World
-    from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.steps import OvsPort, PortRef, Step
 
 
 @dataclass(frozen=True)
@@ -89,25 +87,3 @@ class MemoryLifeline:
 
     def let_go(self) -> None:
         """It is not."""
-
-
-class MemorySockets:
-    """Sockets of a switch that never fails to make one."""
-
-    def free_all(self) -> int:
-        """There are none."""
-        return 0
-
-    def free(self, name: str, deadline: Deadline) -> None:
-        """There is none."""
-
-    def is_spoiled(self, record: Record) -> bool:
-        """It never is."""
-        return False
-
-    def renamed(self, record: Record) -> tuple[Step, ...]:
-        """Never called."""
-        return record.steps
-
-    def replace(self, pairs: Sequence[tuple[PortRef, OvsPort]], deadline: Deadline) -> None:
-        """Never called."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts, MemorySockets
+from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Place, Pod, SocketFacts
@@ -237,10 +237,9 @@ class World:
     def remove_mirrors(self) -> None:
         """There are none."""
 
-    @property
-    def sockets(self) -> MemorySockets:
-        """Those of the switch."""
-        return MemorySockets()
+    def free_sources(self) -> int:
+        """There are none."""
+        return 0
 
     def netns_is_gone(self, path: str) -> bool:
         """As the test says."""
