@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,10 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ports import PortDriver
 
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.commands import AddPort
+    from userspace_cni.dataplane.ovsdb.session import Session
+
 STORE = "store-of-the-test"
 LINK = "k1"
 """A kernel link of the tests."""
@@ -30,6 +34,15 @@ LINK = "k1"
 def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
     """Apply the step, and wait until its port is open."""
     driver.apply(step, deadline)()
+
+
+def adding(session: Session, step: OvsPort, marks: dict[str, str]) -> AddPort:
+    """The command that adds the port, whose names are free."""
+    from userspace_cni.dataplane.ovsdb.commands import AddPort
+
+    command = AddPort(session, step, marks)
+    command.held = frozenset({step.bridge, step.name})
+    return command
 
 
 def soon() -> Deadline:

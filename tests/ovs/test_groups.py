@@ -13,11 +13,11 @@ import pytest
 
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import FOR_EVER_S, Switch, wait_until
-from tests.ovs.conftest import STORE, attach
+from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
+from userspace_cni.dataplane.ovsdb.commands import DeletePort
 from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
 from userspace_cni.dataplane.ovsdb.session import Command, Session
 from userspace_cni.dataplane.ports import PortDriver
@@ -419,7 +419,7 @@ def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_swi
     session = Session(own_switch.ovsdb, frozenset(), soon(), everything=True)
     try:
         steps = [port(number) for number in range(400)]
-        session.transact([AddPort(session, step, marks_of(step, STORE)) for step in steps], soon())
+        session.transact([adding(session, step, marks_of(step, STORE)) for step in steps], soon())
         assert len(own_switch.ports("br-test")) == 400
         session.transact([DeletePort(session, step.ref) for step in steps], soon())
         assert own_switch.bridges() == []

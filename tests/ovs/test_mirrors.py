@@ -13,7 +13,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import inside, veth
-from tests.ovs.conftest import STORE, attach
+from tests.ovs.conftest import STORE, adding, attach
 from tests.ovs.test_races import Meanwhile
 from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
@@ -21,7 +21,6 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ovsdb.commands import AddPort
 from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
 from userspace_cni.dataplane.ovsdb.session import Session
 from userspace_cni.dataplane.ports import PortDriver
@@ -151,9 +150,9 @@ def test_a_group_of_source_and_output(switch: Switch, driver: PortDriver, port: 
     with_session = Session(switch.ovsdb, frozenset(), soon())
     try:
         steps = [source(port(1)), output(port(2)), source(port(3))]
-        with_session.transact([AddPort(with_session, step, marks_of(step, STORE)) for step in steps], soon())
+        with_session.transact([adding(with_session, step, marks_of(step, STORE)) for step in steps], soon())
         assert sources(switch)[0] == uuids(switch, port(1), port(3))
-        twice = [AddPort(with_session, output(port(n), "two"), marks_of(port(n), STORE)) for n in (4, 5)]
+        twice = [adding(with_session, output(port(n), "two"), marks_of(port(n), STORE)) for n in (4, 5)]
         with pytest.raises(NameTaken):
             with_session.transact(twice, soon())
     finally:
@@ -169,7 +168,7 @@ def test_two_sessions_at_once(switch: Switch, driver: PortDriver, port: MakePort
     session = Session(switch.ovsdb, frozenset(), soon())
     try:
         command = Meanwhile(
-            AddPort(session, steps[late], marks_of(steps[late], STORE)), lambda: attach(driver, steps[early], soon())
+            adding(session, steps[late], marks_of(steps[late], STORE)), lambda: attach(driver, steps[early], soon())
         )
         session.transact([command], soon())
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab.switch.switch import Switch
-from tests.ovs.conftest import STORE, attach
+from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
@@ -106,7 +106,7 @@ class NaiveAdd(Command):
 
 def add(session: Session, step: OvsPort) -> AddPort:
     """The command of apply."""
-    return AddPort(session, step, marks_of(step, STORE))
+    return adding(session, step, marks_of(step, STORE))
 
 
 def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: Session) -> None:

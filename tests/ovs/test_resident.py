@@ -19,7 +19,7 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base import threads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, Unavailable
-from userspace_cni.dataplane import ports, vswitchd
+from userspace_cni.dataplane import switch_view, vswitchd
 from userspace_cni.dataplane.ovsdb import replica, session
 from userspace_cni.dataplane.ports import PortDriver
 
@@ -59,7 +59,7 @@ def refused(driver: PortDriver) -> NotServing:
     """What STATUS says, which must not wait for an answer: only a glance has a limit here, and a longer look does not end."""
     with pytest.MonkeyPatch.context() as limits:
         limits.setattr(vswitchd, "ANSWER_SECONDS", FOR_EVER_S)
-        limits.setattr(ports, "SERVING_SECONDS", FOR_EVER_S)
+        limits.setattr(switch_view, "SERVING_SECONDS", FOR_EVER_S)
         with pytest.raises(NotServing) as caught:
             driver.serving("br-test", Deadline.after(FOR_EVER_S))
     return caught.value

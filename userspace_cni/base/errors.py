@@ -9,7 +9,8 @@
     │   ├── Undecodable             6   not JSON, or a field of the wrong JSON type
     │   ├── InvalidConfig           7   decodes, but is not valid
     │   │   ├── BridgeRefused       7   the administrator's rules do not allow the bridge or its VLANs
-    │   │   └── MirrorRefused       7   nor the part in a mirror
+    │   │   ├── MirrorRefused       7   nor the part in a mirror
+    │   │   └── LinkNameTaken       7   a link where the switch makes its own has the name, or OVS keeps the name for itself
     │   └── HostNamespace           8   CNI_NETNS is the host's own
     ├── ContainerGone               3   the sandbox vanished before anything was done
     ├── Unavailable                11   transient: a lock, OVS, the API server, threads or descriptors; try again later
@@ -129,6 +130,10 @@ class BridgeRefused(InvalidConfig):
 
 class MirrorRefused(InvalidConfig):
     """The administrator's rules do not allow the pod its part in a mirror."""
+
+
+class LinkNameTaken(InvalidConfig):
+    """A bridge or port cannot have this name: a link in the switch's network namespace has it, or OVS keeps it for itself."""
 
 
 class HostNamespace(BadRequest):

@@ -1,4 +1,5 @@
-"""What the room of the switch asks of the kernel's links where ovs-vswitchd opens its ports; `node` passes in who answers."""
+"""What the room of the switch asks of the kernel's links where ovs-vswitchd opens its ports, and the taps that are made there for
+it; `node` passes in who answers."""
 
 from __future__ import annotations
 
@@ -25,6 +26,25 @@ class KernelLink(Protocol):
         ...
 
 
+class NamedLink(Protocol):
+    """A link that has a name, or has it as an alternative one."""
+
+    @property
+    def index(self) -> int:
+        """Its number, from 1."""
+        ...
+
+    @property
+    def ours(self) -> bool:
+        """Whether `KernelLinks.take` made it."""
+        ...
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process has it open; of what is no tap, whether frames get anywhere."""
+        ...
+
+
 class KernelLinks(Protocol):
     """The links. Equal ones share a look (`Seen.once`). All raise Unavailable."""
 
@@ -34,6 +54,23 @@ class KernelLinks(Protocol):
 
     def index(self, name: str) -> int:
         """The index of the link of that name, 0 if there is none."""
+        ...
+
+    def find(self, name: str) -> NamedLink | None:
+        """The link of this name or alternative name, None if there is none."""
+        ...
+
+    def take(self, name: str) -> bool:
+        """Make a tap of this name, which ovs-vswitchd is to open; False where a link has the name. Where taps cannot be made at
+        all, none is."""
+        ...
+
+    def let_go(self, name: str) -> bool:
+        """Delete such a tap, unless a process has it open; whether it was deleted."""
+        ...
+
+    def mark(self, name: str) -> None:
+        """Mark the tap that a process has open as ours: ovs-vswitchd has made it for a row of ours."""
         ...
 
     def set_up(self, name: str) -> None:
@@ -71,6 +108,21 @@ class NoLinks:
     def index(self, name: str) -> int:  # noqa: ARG002 - the interface
         """There is none."""
         return 0
+
+    def find(self, name: str) -> NamedLink | None:  # noqa: ARG002 - the interface
+        """There is none."""
+        return None
+
+    def take(self, name: str) -> bool:  # noqa: ARG002 - the interface
+        """None is made."""
+        return True
+
+    def let_go(self, name: str) -> bool:  # noqa: ARG002 - the interface
+        """There is none."""
+        return False
+
+    def mark(self, name: str) -> None:
+        """There is none."""
 
     def set_up(self, name: str) -> None:
         """There is none."""

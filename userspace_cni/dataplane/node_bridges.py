@@ -17,7 +17,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.dataplane.kernel_links import KernelLinks
-from userspace_cni.dataplane.ovsdb.rows.bridge import WRITTEN, bridge_differences
+from userspace_cni.dataplane.link_names import LinkNames
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, WRITTEN, bridge_differences
 from userspace_cni.dataplane.ovsdb.rows.marks import marks_of, same_attachment
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.dataplane.read_back import ReadBack
@@ -40,18 +41,24 @@ class NodeBridgeDriver(Driver[NodeBridge]):
     def apply(self, step: NodeBridge, deadline: Deadline) -> None:
         """Make the bridge or change it, and wait for the link of its local port.
 
-        NameTaken: the bridge is another's. SwitchRefused: another datapath type, or ovs-vswitchd could not make it. Unavailable:
+        LinkNameTaken: another program's link has its name. NameTaken: the bridge is another's.
+        SwitchRefused: another datapath type, or ovs-vswitchd could not make it. Unavailable:
         it does not answer.
         """
+        from userspace_cni.dataplane.ovsdb.commands import lacking
         from userspace_cni.dataplane.ovsdb.node_bridges import PutNodeBridge
         from userspace_cni.dataplane.ovsdb.session import named
 
+        held = LinkNames(self._links, self._read_back)
         what, marks = f"bridge {step.name}: making it", marks_of(step, self._store())
 
         def put(session: Session) -> PutNodeBridge:
+            if lacking(session, [step.name]):
+                held.hold(step.name, session, deadline, gets_tap=step.datapath == DATAPATH_TYPE)
             command = PutNodeBridge(session, step, marks)
             session.transact([command], deadline)
             self._read_back.wait(command.done, deadline)
+            held.settle(session, deadline)
             return command
 
         command = self._client.use(put, named(step.name), what, deadline)
@@ -75,7 +82,9 @@ class NodeBridgeDriver(Driver[NodeBridge]):
                 f"bridge {step.name} stays while others have ports on it: {', '.join(done.users)}",
                 "it is deleted when they are gone: ovs-vsctl list-ports, userspace-cni list",
             )
-        elif not done.gone:
+        elif done.gone:
+            self._links.let_go(step.name)  # an ovs-vswitchd that lives has it open, and deletes it itself
+        else:
             raise Unavailable(f"bridge {step.name} stays: a port was added to it at this moment", "try again")
 
     def check(self, step: NodeBridge, deadline: Deadline) -> list[Drift]:

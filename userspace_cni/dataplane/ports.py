@@ -11,53 +11,32 @@ ovs-vswitchd does not answer in time; then it is unknown what happened, and `und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import NODE_OWNER, OWNER, Driver, HostEnd, Internal, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import Driver, HostEnd, Internal, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
+from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.log import say
-from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.retries import Retries
 from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.kernel_links import KernelLinks, NoLinks
+from userspace_cni.dataplane.link_names import LinkNames
 from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
-from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
-from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, BridgeMaker, is_ours, made_by, marks_of
-from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of, written_differences
-from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_of
+from userspace_cni.dataplane.ovsdb.rows.port import differences, written_differences
 from userspace_cni.dataplane.read_back import ReadBack
-from userspace_cni.dataplane.vswitchd import Daemon, Liveness
+from userspace_cni.dataplane.switch_view import SwitchView
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.counters import Counters, LimitDrops
     from userspace_cni.dataplane.ovsdb.commands import AddPort
     from userspace_cni.dataplane.ovsdb.session import Clause, Session
 
-T = TypeVar("T")
 
-SERVING_SECONDS = 2.0
-
-_RUNNING_PODS_SUFFER = 51
-
-
-@dataclass(frozen=True)
-class FoundPort:
-    """A port, ours or another. `marks`: our marks among its external_ids, {} if there are none."""
-
-    name: str
-    bridge: str
-    interface_type: str
-    server_path: str
-    marks: dict[str, str]
-
-
-class PortDriver(Driver[OvsPort]):
+class PortDriver(SwitchView, Driver[OvsPort]):
     """Applies, undoes and checks ports through the one client of OVSDB, and answers other questions about the switch.
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
@@ -75,8 +54,7 @@ class PortDriver(Driver[OvsPort]):
         links: KernelLinks | None = None,
         afxdp_max: int = 0,
     ) -> None:
-        self.client = client
-        self.daemon = Daemon(client.remote, ovs_rundir)
+        super().__init__(client, ovs_rundir)
         self._store = store
         self._links = links or NoLinks()
         self._read_back = ReadBack(self.daemon, self._links)
@@ -85,53 +63,14 @@ class PortDriver(Driver[OvsPort]):
         self._afxdp_max = afxdp_max
         self._retries = Retries()
 
-    def connect(self, deadline: Deadline) -> None:
-        """Open a session unless one is open. Raises Unavailable."""
-        self.client.connect(deadline)
-
-    @property
-    def connected(self) -> bool:
-        """Whether a session is open."""
-        return self.client.connected
-
-    @property
-    def sessions(self) -> int:
-        """The number of sessions opened so far."""
-        return self.client.sessions
-
-    def close(self) -> None:
-        """End the session; calls that wait for it fail. The next call opens another; a resident driver's call fails."""
-        self.client.close()
-
-    def watch_liveness(self) -> Liveness:
-        """Ask ovs-vswitchd whether it lives, for up to 500 ms, and remember it for `serving`."""
-        return self.daemon.watch()
-
-    def glance(self) -> Liveness:
-        """Ask ovs-vswitchd for 30 ms whether it lives; when it is silent, the result of the last `watch_liveness`."""
-        return self.daemon.glance()
-
-    def reach(self, name: str, bridge: str, deadline: Deadline) -> BridgeMaker:
-        """Open the session with OVSDB for this port; returns who made its bridge.
-
-        Raises Unavailable, before any effect that would have to be undone.
-        """
-        from userspace_cni.dataplane.ovsdb.session import named
-
-        def look(session: Session) -> BridgeMaker:
-            marks = session.replica.bridge_marks.get(bridge)
-            return "" if marks is None else made_by(marks)
-
-        return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
-
     def apply(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
         """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
 
         A port that exists and could not be opened is tried again if its application makes the socket.
         A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone.
-        NameTaken: the row has another owner. SwitchRefused: a bridge of another datapath type, a limit that this kind of port
-        cannot have, rows that ovsdb-server rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit
-        that it has not set.
+        LinkNameTaken: a link that is not ours has a name that OVSDB would get. NameTaken: the row has another owner.
+        SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
+        rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
 
@@ -157,20 +96,23 @@ class PortDriver(Driver[OvsPort]):
             self._free_name(step.name, deadline)
         marks = marks_of(step, step.marks.get("store") or self._store()) | self._link_mark(step)
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
+        held = LinkNames(self._links, self._read_back)
+
+        def command_of(session: Session) -> AddPort:
+            return make(session, step, marks, self._afxdp_max)
 
         def add(session: Session) -> AddPort:
-            command = make(session, step, marks, self._afxdp_max)
-            session.transact([command], deadline)
+            command = self._written(session, step, command_of, held, deadline)
             if command.stale:
                 say("warning", f"port {step.name} is made anew, because its link was")
                 self._read_back.wait(command.done, deadline, or_dead=True)
-                command = make(session, step, marks, self._afxdp_max)
-                session.transact([command], deadline)
+                command = self._written(session, step, command_of, held, deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
             return command
 
         def served(command: AddPort) -> None:
+            self._settle(command, held, deadline)
             self._read_back.require(command, step, deadline)
             if isinstance(step.interface, HostEnd):
                 # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
@@ -189,22 +131,51 @@ class PortDriver(Driver[OvsPort]):
 
         return rest
 
+    @staticmethod
+    def _written(
+        session: Session, step: OvsPort, make: Callable[[Session], AddPort], held: LinkNames, deadline: Deadline
+    ) -> AddPort:
+        """The command that has written the rows, after the names that OVSDB gets by it were taken."""
+        from userspace_cni.dataplane.ovsdb.commands import lacking, names_of
+
+        unheld = lacking(session, names_of(step))
+        while True:
+            for name in unheld - held.names:
+                held.hold(name, session, deadline, gets_tap=_gets_tap(step, name))
+            command = make(session)
+            command.held = frozenset(held.names)
+            session.transact([command], deadline)
+            if not command.unheld:
+                return command
+            unheld = command.unheld  # another process has taken the bridge away since the look
+
+    def _settle(self, command: AddPort, held: LinkNames, deadline: Deadline) -> None:
+        """Wait until ovs-vswitchd has opened the taps that were made for it; it makes its own where it has not."""
+        if held.taps and command.done is not None:
+            self._read_back.wait(command.done, deadline)
+            if held.settle(command.api, deadline):
+                command.watch_opened()
+
     def undo(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
         """Delete port, interface and QoS row, and the bridge if we made it and this was its last port.
 
         A row that is not ours is left alone, with a line on stderr, and counts as absent. Returns when the database says so,
-        whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here.
+        whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here, and so
+        is a link that was made for it.
         """
         from userspace_cni.dataplane.ovsdb.commands import DeletePort
 
-        def delete(session: Session) -> str:
+        def delete(session: Session) -> DeletePort:
             command = DeletePort(session, step.ref)
             session.transact([command], deadline)
-            return command.left_alone
+            return command
 
-        left_alone = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
-        if left_alone:
-            say("warning", f"port {step.name} is left alone: {left_alone}")
+        done = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
+        if done.left_alone:
+            say("warning", f"port {step.name} is left alone: {done.left_alone}")
+        elif done.absent or self.daemon.peek().state == "dead":  # else ovs-vswitchd has the links open, and deletes them itself
+            internal = isinstance(step, OvsPort) and isinstance(step.interface, Internal)
+            self.let_go([name for name in (step.bridge, step.name if internal else "") if name], deadline)
         if step.switch_makes_socket:
             self._free_name(step.name, deadline)
 
@@ -252,31 +223,6 @@ class PortDriver(Driver[OvsPort]):
         row = self.client.standing().look(lambda session: find_port(session, step.name))
         return written_differences(step, row) if row else []
 
-    def marked(
-        self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
-    ) -> list[PortRef]:
-        """Every port with our owner mark and the given marks, of any store."""
-        from userspace_cni.dataplane.ovsdb.reads import port_rows
-        from userspace_cni.dataplane.ovsdb.session import with_marks
-
-        chosen = {"network": network, "container-id": container_id, "ifname": ifname}
-        wanted = {"owner": OWNER} | {key: value for key, value in chosen.items() if value is not None}
-        rows = self.client.read(lambda session: port_rows(session, wanted), with_marks(wanted), "listing our ports", deadline)
-        return sorted(map(ref_of, rows), key=lambda step: step.name)
-
-    def owned(self) -> dict[str, Mapping[str, str]]:
-        """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
-        marks = self.client.standing().replica.marks.copy()
-        return {name: of for name, of in marks.items() if is_ours(of)}
-
-    def of_node(self, store: str) -> dict[str, Mapping[str, str]]:
-        """external_ids of every port of this store's node attachments, by name, from the replica of a resident driver.
-
-        Raises Unavailable.
-        """
-        marks = self.client.standing().replica.marks.copy()
-        return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
-
     def closed_ports(self) -> frozenset[str]:
         """Names of the ports of attachments and of the node that ovs-vswitchd could not open, and for which a retry is due.
 
@@ -289,6 +235,29 @@ class PortDriver(Driver[OvsPort]):
         closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def require_free(self, names: Collection[str], deadline: Deadline) -> None:
+        """Raise LinkNameTaken if OVSDB lacks one of these names and a link that is not ours has it, or OVS keeps it for itself.
+
+        Raises Unavailable where that cannot be seen: unknown is not free.
+        """
+        from userspace_cni.dataplane.ovsdb.commands import lacking
+        from userspace_cni.dataplane.ovsdb.session import named
+
+        def judge(session: Session) -> None:
+            for name in lacking(session, names):
+                LinkNames(self._links, self._read_back).require_free(name, session, deadline)
+
+        self.client.use(judge, named(*names), "looking for the names of a port", deadline)
+
+    def let_go(self, names: Collection[str], deadline: Deadline) -> None:
+        """Delete the links of these names that were made for ovs-vswitchd, and that neither OVSDB nor a process has."""
+        from userspace_cni.dataplane.ovsdb.commands import lacking
+        from userspace_cni.dataplane.ovsdb.session import named
+
+        look = partial(lacking, names=tuple(names))
+        for name in self.client.read(look, named(*names), "looking for the names of links", deadline):
+            self._links.let_go(name)
 
     def sweep_mirrors(self, keep: Callable[[Mapping[str, str]], bool], deadline: Deadline) -> int:
         """Delete mirrors of ours whose output was deleted by hand, unless `keep`, given their marks, says so; how many.
@@ -314,59 +283,6 @@ class PortDriver(Driver[OvsPort]):
             return 0
         return self.client.use(sweep, frozenset(), what, deadline)
 
-    def mirror_outputs(self) -> frozenset[str]:
-        """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
-        from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
-
-        return self.client.standing().look(mirror_outputs)
-
-    def has_failed(self, name: str, deadline: Deadline) -> bool:
-        """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.reads import is_closed
-        from userspace_cni.dataplane.ovsdb.session import named
-
-        if self.daemon.peek().state == "dead":
-            return False
-        # The caller removes the socket of a port that has not failed. The replica may lag: so the server must confirm it.
-        what = f"port {name}: looking at it"
-        return self.client.read(lambda session: is_closed(session, name), named(name), what, deadline, enough=bool)
-
-    def known(self) -> list[KnownPort]:
-        """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.reads import known_ports
-
-        return self.client.standing().look(known_ports)
-
-    @property
-    def dpdk(self) -> bool:
-        """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
-        return self.client.standing().replica.dpdk
-
-    def administrators_bridges(self) -> frozenset[str]:
-        """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
-
-        Costs no lock. Raises Unavailable.
-        """
-        replica = self.client.standing().replica
-        marks = replica.bridge_marks.copy()
-        kinds = replica.datapaths.copy().items()
-        return frozenset(name for name, kind in kinds if kind == DATAPATH_TYPE and not is_ours(marks.get(name, {})))
-
-    def hardware(self) -> tuple[Mapping[str, tuple[str, ...]], str]:
-        """The device arguments of the NICs of each bridge, and other_config:pmd-cpu-mask, "" if unset.
-
-        From the replica of a resident driver. Raises Unavailable.
-        """
-        from userspace_cni.dataplane.ovsdb.reads import other_config, uplinks
-
-        return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
-
-    def able(self, deadline: Deadline) -> Abilities:
-        """What kinds of ports and bridges the switch can have. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.reads import abilities
-
-        return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
-
     def sweep_limits(self, deadline: Deadline) -> int:
         """Delete the QoS and Queue rows of this store to which no port refers; how many there were. For a resident driver.
 
@@ -385,80 +301,6 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.use(sweep, frozenset(), "deleting limits of ports that are gone", deadline)
 
-    def limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
-        """The frames that limits of our ports have dropped; asks of limited ports alone. For a resident driver.
-
-        Raises Unavailable and SwitchRefused.
-        """
-        from userspace_cni.dataplane import counters
-
-        return counters.ask_drops(self.client, self.daemon, deadline)
-
-    def counters(self, deadline: Deadline) -> list[Counters]:
-        """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
-        from userspace_cni.dataplane import counters
-
-        return counters.ask(self.client, self.daemon.rundir, deadline)
-
-    def find(self, name: str, deadline: Deadline) -> FoundPort | None:
-        """The port `name`, None if there is none."""
-        from userspace_cni.dataplane.ovsdb.reads import find_port
-        from userspace_cni.dataplane.ovsdb.session import named
-
-        what = f"port {name}: looking for it"
-        row = self.client.read(lambda session: find_port(session, name), named(name), what, deadline, enough=bool)
-        if row is None:
-            return None
-        return FoundPort(name, row.bridge, row.interface["type"], row.interface["options"].get(SERVER_PATH, ""), row.marks)
-
-    def look(self, look: Callable[[Session], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
-        """The result of `look` on a session with the ports that have these external_ids; a resident driver's has all ports."""
-        from userspace_cni.dataplane.ovsdb.session import with_marks
-
-        return self.client.read(look, with_marks(dict(chosen)), what, deadline)
-
-    def facts(self, deadline: Deadline) -> SwitchFacts:
-        """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.reads import switch_facts
-
-        return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
-
-    def vhost_sock_dir(self, deadline: Deadline) -> str:
-        """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
-
-        from userspace_cni.dataplane.ovsdb.reads import other_config
-
-        return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
-
-    def serving(self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True) -> None:
-        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing.
-
-        `datapath`: the datapath_type that the bridge must have. `needs_dpdk`: of all ports but those opened as system or afxdp.
-        """
-        try:
-            dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
-        except Unavailable as error:
-            raise NotServing(error.message, error.details) from error
-        liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(deadline.within(SERVING_SECONDS))
-        if liveness.state in ("dead", "silent"):
-            raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
-        if needs_dpdk and not dpdk:
-            hint = "ovs-vsctl get Open_vSwitch . dpdk_initialized other_config, and the log of ovs-vswitchd"
-            raise NotServing("ovs-vswitchd runs without DPDK", hint, code=_RUNNING_PODS_SUFFER)
-        if datapath_type is not None and datapath_of(datapath_type) != datapath:
-            raise NotServing(f"bridge {bridge} has datapath_type {datapath_of(datapath_type)}", f"{datapath} is needed")
-
-    def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
-        """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
-        if self.client.resident:
-            replica = self.client.standing().replica
-            return replica.dpdk, replica.datapaths.get(bridge)
-
-        def look(session: Session) -> tuple[bool, str | None]:
-            return session.replica.dpdk, session.replica.datapaths.get(bridge)
-
-        return self.client.read(look, frozenset(), "asking OVSDB", deadline)
-
     def _link_mark(self, step: OvsPort) -> dict[str, str]:
         """The mark by which the link behind a kernel port is known again. Raises SwitchRefused when there is no link."""
         if not isinstance(step.interface, HostEnd):
@@ -468,6 +310,11 @@ class PortDriver(Driver[OvsPort]):
             hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
             raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)
         return {IFINDEX: str(index)}
+
+
+def _gets_tap(step: OvsPort, name: str) -> bool:
+    """Whether ovs-vswitchd makes a tap of that name, of the step's bridge or port. The kernel's datapath takes no link over."""
+    return step.datapath == DATAPATH_TYPE and (name == step.bridge or isinstance(step.interface, Internal))
 
 
 def _rows_of(step: OvsPort) -> frozenset[Clause]:

@@ -1,7 +1,8 @@
 """A kernel tap, and the pump that carries frames between it and a queue pair.
 
 Why it exists: an ordinary program (a shell, a web server, ping) cannot use a vhost-user socket; behind a tap it uses the pod's
-interface like any other. The tap is not persistent: the kernel removes it with its descriptor, however the process ends.
+interface like any other. The tap is not persistent unless `keep` makes it so: the kernel removes it with its descriptor, however
+the process ends.
 
 What it must never do: touch a link that it has not made. The caller sets the tap's addresses, by netlink, which is not spoken
 here.
@@ -35,6 +36,7 @@ ETHERNET: Final = 14 + 4
 """Bytes of a frame that the MTU does not count: the header, and one VLAN tag."""
 
 _TUNSETIFF: Final = 0x400454CA
+_TUNSETPERSIST: Final = 0x400454CB
 _TUNSETCARRIER: Final = 0x400454E2
 _IFF_TAP: Final = 0x0002
 _IFF_NO_PI: Final = 0x1000
@@ -44,6 +46,14 @@ _IFREQ: Final = struct.Struct("16sH22x")
 
 class TapRefused(FastPathError):
     """The kernel does not let us have the tap."""
+
+
+class NoTapDevice(TapRefused):
+    """This process cannot open the device of taps."""
+
+
+class TapExists(TapRefused):
+    """A link has the name, or has it as an alternative one."""
 
 
 class Tap:
@@ -62,7 +72,8 @@ class Tap:
             answer = fcntl.ioctl(self._fd, _TUNSETIFF, _IFREQ.pack(os.fsencode(name), flags))
         except OSError as error:
             os.close(self._fd)
-            raise TapRefused(step, *_reason(error, name)) from error
+            refused = TapExists if error.errno == errno.EBUSY else TapRefused
+            raise refused(step, *_reason(error, name)) from error
         self.name = os.fsdecode(answer[:16].rstrip(b"\0"))
         self.set_carrier(present=False)
 
@@ -83,8 +94,15 @@ class Tap:
         with suppress(OSError):
             fcntl.ioctl(self.fileno(), _TUNSETCARRIER, struct.pack("i", present))
 
+    def keep(self) -> None:
+        """Have the kernel keep the link when this is closed: another program may open it by its name then. Raises TapRefused."""
+        try:
+            fcntl.ioctl(self.fileno(), _TUNSETPERSIST, 1)
+        except OSError as error:
+            raise TapRefused(f"keeping the tap {self.name}", error.strerror or str(error)) from error
+
     def close(self) -> None:
-        """Remove the tap, with its addresses and routes. May be called again."""
+        """Remove the tap, with its addresses and routes, unless it is kept. May be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -95,14 +113,15 @@ def _device(step: str) -> int:
         return os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         what = "the container has not got the device: mknod /dev/net/tun c 10 200, or a hostPath of it"
-        raise TapRefused(step, f"{DEVICE} is not there", what) from error
+        raise NoTapDevice(step, f"{DEVICE} is not there", what) from error
     except OSError as error:
         look_at = {
             errno.ENODEV: "the kernel has no tun driver: modprobe tun on the host",
             errno.EPERM: "the container may not use the device: its list of devices (10:200) decides",
             errno.EACCES: "the container may not use the device: its mode, or its list of devices (10:200), decides",
         }
-        raise TapRefused(step, f"{DEVICE}: {error.strerror}", look_at.get(error.errno or 0, "")) from error
+        refused = NoTapDevice if error.errno in look_at else TapRefused
+        raise refused(step, f"{DEVICE}: {error.strerror}", look_at.get(error.errno or 0, "")) from error
 
 
 def _reason(error: OSError, name: str) -> tuple[str, str]:

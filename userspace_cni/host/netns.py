@@ -1,6 +1,6 @@
 """Network namespaces: what one is, whether it still is, whether it has a link, and doing something in one.
 
-setns(2) is per thread: a thread enters another namespace only to make sockets there, or to read and write files below
+setns(2) is per thread: a thread enters another namespace only to make sockets and taps there, or to read and write files below
 /proc/sys/net, which show the namespace of the thread that opens them. A socket stays in the namespace in which it was made, and
 any thread may use it afterwards.
 """
@@ -113,7 +113,7 @@ class Netns:
         return -1 if self._fd is None else self._fd
 
     def do(self, work: Callable[[], T]) -> T:
-        """Do `work` in the namespace; it only makes sockets, and reads or writes files below /proc/sys/net.
+        """Do `work` in the namespace; it only makes sockets and taps, and reads or writes files below /proc/sys/net.
 
         Raises what `work` raises, OSError when the namespace cannot be entered, and Unavailable when no thread can be started.
         On the main thread, where signals raise exceptions, a new thread enters the namespace: an exception meanwhile would leave

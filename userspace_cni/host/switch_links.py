@@ -13,6 +13,7 @@ from userspace_cni.base.root import HERE, HostRoot
 
 if TYPE_CHECKING:
     from userspace_cni.host.netlink.links import FoundLink
+    from userspace_cni.host.switch_taps import NamedLink
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,30 @@ class SwitchLinks:
         from userspace_cni.host.links import ifindex
 
         return ifindex(name, self.switch_netns, self.root)
+
+    def find(self, name: str) -> NamedLink | None:
+        """The link of this name or alternative name, None if there is none. Raises Unavailable."""
+        from userspace_cni.host.switch_taps import SwitchTaps
+
+        return SwitchTaps(self.switch_netns, self.root).find(name)
+
+    def take(self, name: str) -> bool:
+        """Make a tap of this name for ovs-vswitchd; False where a link has the name. Raises Unavailable."""
+        from userspace_cni.host.switch_taps import SwitchTaps
+
+        return SwitchTaps(self.switch_netns, self.root).take(name)
+
+    def let_go(self, name: str) -> bool:
+        """Delete such a tap, unless a process has it open; whether it was deleted. Raises Unavailable."""
+        from userspace_cni.host.switch_taps import SwitchTaps
+
+        return SwitchTaps(self.switch_netns, self.root).let_go(name)
+
+    def mark(self, name: str) -> None:
+        """Mark the tap that ovs-vswitchd has made for a row of ours. Raises Unavailable."""
+        from userspace_cni.host.switch_taps import SwitchTaps
+
+        SwitchTaps(self.switch_netns, self.root).mark(name)
 
     def set_up(self, name: str) -> None:
         """Set the link up if it is there and down. Raises StepFailed and Unavailable."""

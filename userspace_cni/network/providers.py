@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, Step, UplinkPort, node_marks
 from userspace_cni.attachment.wishes import kept
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.mtu import USUAL
 from userspace_cni.network.wish_list import PROVIDER_NETWORK
-from userspace_cni.node.uplinks import UplinkLook, internal_ports, look
+from userspace_cni.node.uplinks import LOOK_S, UplinkLook, internal_ports, look
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
@@ -67,6 +68,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
         had = former.steps if former else ()
         asked = replace(network, vlans=carried(network, record.steps if record else ()))
         seen = look(asked, had, site.node, site.node_addresses())
+        site.node.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
         wanted = steps_of(asked, seen, site.node.journal.identity())
         return wanted if _may_move(wanted, seen) else _unpolled(_unmoved(wanted))
 

@@ -91,8 +91,9 @@ class Gathering:
     def _reach_allowed(self) -> bool:
         """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.
 
-        Raises BadRequest for what the rules refuse, BridgeRefused for a bridge of a provider network that no rule opens, and
-        Unavailable for one that is not there yet: made for the pod it would be in the way of the uplink.
+        Raises BadRequest for what the rules refuse, BridgeRefused for a bridge of a provider network that no rule opens,
+        LinkNameTaken for a name that a link of the node has, and Unavailable for a provider network's bridge that is not there
+        yet: made for the pod it would be in the way of the uplink.
         """
         node, bridge, environment = self.node, self.options.bridge, self.request.environment
         rules, namespace = node.settings.rules, environment.pod_namespace
@@ -107,6 +108,8 @@ class Gathering:
                     f"bridge {bridge} of a provider network is not there yet",
                     "the node's agent makes it with its uplink; 'userspace-cni network' says what is missing",
                 )
+        # the link of a host end is ours: the step that makes it judges its name
+        node.ports.require_free([bridge, *([] if self.options.link else [port])], self.deadline)
         return maker in ("node", "another")
 
     def _node_ports(self) -> tuple[NodePort, ...]:

@@ -130,6 +130,7 @@ class DeadRuns:
                 errors.append(error)
         if errors:
             raise errors[0]
+        self._ports.let_go([_temporary_bridge(run, number) for number in range(_PORTS_MAX)], deadline)
         probe_directories.remove_directory(run, self._settings.short_dir, self._root)
         return [*(port.name for port in probe.ports), *sockets] or [f"{PREFIX}{run.name}"]
 
@@ -238,7 +239,7 @@ class ProbePorts:
             raise ValueError(f"a run has at most {_PORTS_MAX} ports")
         number, self._count = self._count, self._count + 1
         if bridge is None:
-            bridge = f"{PREFIX}{self.run.number}{number:x}"
+            bridge = _temporary_bridge(self.run, number)
             self._temporary.add(bridge)
         if not self._has_directory:
             self._has_directory = True
@@ -439,6 +440,11 @@ class ProbePorts:
         if callable(former):
             former(number, frame)
         raise KeyboardInterrupt(self._stop_signal)
+
+
+def _temporary_bridge(run: Run, number: int) -> str:
+    """The name of the bridge that is made for the run's port of that number, if it is not to be on one that there is."""
+    return f"{PREFIX}{run.number}{number:x}"
 
 
 def _management(settings: Settings, bridge: str) -> str:

@@ -22,6 +22,15 @@ class Veth:
     mtu: int
 
 
+@dataclass(frozen=True)
+class NamedVeth:
+    """What a driver is told of the link of a name."""
+
+    index: int
+    ours: bool = False
+    in_use: bool = True
+
+
 class Veths:
     """The veths of a test; `pod_end` is the name of the other end, which stays in the same namespace."""
 
@@ -84,6 +93,22 @@ class Veths:
         """The kernel's index of the link, 0 if there is none."""
         link = self().get(name)
         return link.index if link else 0
+
+    def find(self, name: str) -> NamedVeth | None:
+        """The link of that name, which is not ovs-vswitchd's."""
+        index = self.index(name)
+        return NamedVeth(index) if index else None
+
+    def take(self, name: str) -> bool:
+        """Whether no link has the name; none is made."""
+        return name not in self()
+
+    def let_go(self, name: str) -> bool:
+        """There is none to delete."""
+        return not name
+
+    def mark(self, name: str) -> None:
+        """None is marked."""
 
     def set_up(self, name: str) -> None:
         """Set the link up."""

@@ -8,10 +8,10 @@ administrator's bridge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
+from userspace_cni.attachment.steps import OWNER, HostEnd, Internal, OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
@@ -41,6 +41,8 @@ class AddPort(Command):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
     `link_gone`: the link that ovs-vswitchd has made for the port, if that is there, was deleted.
+    `held`: the names that the caller has taken where the kernel has links. `unheld`: those that it has to take first; as long as
+    there is one, nothing is written.
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
     port was there, and ovs-vswitchd had not opened it. `stale`: it was there for a link that has gone since, whose socket
     ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless ovs-vswitchd is to
@@ -64,6 +66,8 @@ class AddPort(Command):
         self._renews_flows = False
         self._asked = 0
         self._confirmation: int | None = None
+        self.held: frozenset[str] = frozenset()
+        self.unheld: frozenset[str] = frozenset()
         self.closed = False
         self.stale = False
         self.flows_after: int | None = None
@@ -89,7 +93,7 @@ class AddPort(Command):
     def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or update them when they are ours."""
         step, api, wanted = self._step, self.api, interface_row(self._step)
-        self._confirmation, self.stale = None, False
+        self._confirmation, self.stale, self.unheld = None, False, frozenset()
         qos_row(step)  # raises for a limit that the port cannot have: nothing may be written then
         bridge = api.row("Bridge", step.bridge)
         kind = step.datapath if bridge is None else datapath_of(value_of(bridge, "datapath_type"))
@@ -120,6 +124,9 @@ class AddPort(Command):
             )
         self.api.root()  # raises when there is no row to add a bridge to
         txn.bridge(step.bridge, bridge).require_maker(OWNER)
+        self.unheld = lacking(api, names_of(step)) - self.held
+        if self.unheld:
+            return
         if self._is_afxdp:
             require_memory(txn, self.api, step.name, self._afxdp_max)
         qos = limits.make(txn, step, self._marks)
@@ -133,13 +140,19 @@ class AddPort(Command):
         self._keep_mtu(txn, local)
         if bridge is None:
             draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
-        if step.datapath != DATAPATH_TYPE:
-            self._confirmation = txn.confirm()  # of a bridge that it cannot make, ovs-vswitchd says nothing
+        if bridge is None or isinstance(step.interface, Internal) or step.datapath != DATAPATH_TYPE:
+            # of a bridge that it cannot make ovs-vswitchd says nothing; of a tap it shows in the kernel whether it is open
+            self._confirmation = txn.confirm()
 
     def post_commit(self, txn: Draft) -> None:
         """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
         self.done = None if self._confirmation is None else self.api.watch(SWITCH, txn.confirmed(self._confirmation))
-        self.flows_after = txn.configuration(self._asked) if self._renews_flows and not self.stale else None
+        renewed = self._renews_flows and not self.stale and not self.unheld
+        self.flows_after = txn.configuration(self._asked) if renewed else None
+        self.watch_opened()
+
+    def watch_opened(self) -> None:
+        """Watch for what ovs-vswitchd says of the interface from now on."""
         self.opened = self.api.watch(self._step.name, self._look)
 
     def should_retry(self, refused: Refused) -> bool:
@@ -259,10 +272,48 @@ def require_allowed(step: OvsPort, bridge: Any) -> None:
         )
 
 
+def names_of(step: OvsPort) -> frozenset[str]:
+    """The names that OVSDB may get with this port, but for a host end's: its link is there, and is known by its index."""
+    names = ("" if step.foreign_bridge else step.bridge, "" if isinstance(step.interface, HostEnd) else step.name)
+    return frozenset(filter(None, names))
+
+
+def lacking(session: Session, names: Iterable[str]) -> frozenset[str]:
+    """Those of the names that no replicated bridge or port has. Needs no lock: a transaction may be under way."""
+    replica = session.replica
+    return frozenset(name for name in names if name not in replica.bridge_marks and name not in replica.marks)
+
+
+class AnotherRound(Command):
+    """Has ovs-vswitchd go through all rows, and try again to open those of the interfaces `closed` that are. `done`: it has."""
+
+    done: Watch[Literal[True]]
+
+    def __init__(self, session: Session, closed: Iterable[str] = ()) -> None:
+        super().__init__(session)
+        self._closed = tuple(closed)
+        self._asked = 0
+
+    def needs(self) -> frozenset[Clause]:
+        """The rows of these names."""
+        return named(*self._closed)
+
+    def run_idl(self, txn: Draft) -> None:
+        """Forget what it has said of them, and ask for the round."""
+        for row in (self.api.row("Interface", name) for name in self._closed):
+            if row is not None and not is_open(row):
+                txn.update(row, {"ofport": [], "error": []})
+        self._asked = txn.confirm()
+
+    def post_commit(self, txn: Draft) -> None:
+        """Watch for ovs-vswitchd's answer."""
+        self.done = self.api.watch(SWITCH, txn.confirmed(self._asked))
+
+
 class DeletePort(Command):
     """Deletes port, interface, limits, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
 
-    `left_alone`: why the port was not deleted, "" if it was.
+    `left_alone`: why the port was not deleted, "" if it was. `absent`: there was none.
     """
 
     def __init__(self, session: Session, step: PortRef) -> None:
@@ -271,6 +322,7 @@ class DeletePort(Command):
         self._step = step
         self._shared_qos = False
         self.left_alone = ""
+        self.absent = False
 
     def needs(self) -> frozenset[Clause]:
         """The rows with the port's name, and the local port of the bridge that it is on, whichever it is."""
@@ -283,7 +335,8 @@ class DeletePort(Command):
         name = self._step.name
         port = self.api.row("Port", name)
         bridge = self._bridge_of(port)
-        if port is None or bridge is None:
+        self.absent = port is None or bridge is None
+        if self.absent:
             txn.expect("Port", [["name", "==", name]], [])
             bridge = self.api.row("Bridge", self._step.bridge) if self._step.bridge else None
             self._leave_mirrors(txn, bridge)

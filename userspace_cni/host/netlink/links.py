@@ -26,6 +26,7 @@ _MTU: Final = 4
 _LINK: Final = 5
 _TXQLEN: Final = 13
 _LINKINFO: Final = 18
+_CARRIER: Final = 33
 _IFALIAS: Final = 20
 _AF_SPEC: Final = 26
 _NET_NS_FD: Final = 28
@@ -61,7 +62,8 @@ class End:
 
 @dataclass(frozen=True)
 class FoundLink:
-    """A link as the kernel has it. `peer`: the index of the other end of a veth, in that one's namespace."""
+    """A link as the kernel has it. `peer`: the index of the other end of a veth, in that one's namespace; `carrier`: whether
+    frames get anywhere, of a tap whether a process has it open."""
 
     index: int
     name: str
@@ -72,6 +74,7 @@ class FoundLink:
     alias: str
     queue: int
     peer: int
+    carrier: bool
 
 
 def veth(here: End, there: End, netns: int) -> Message:
@@ -165,6 +168,7 @@ def read(payload: bytes) -> FoundLink:
         alias=codec.as_text(found.get(_IFALIAS)),
         queue=codec.as_u32(found.get(_TXQLEN)),
         peer=index if peer is None else codec.as_u32(peer),  # not said when both ends have one index
+        carrier=found.get(_CARRIER, b"\0") != b"\0",
     )
 
 

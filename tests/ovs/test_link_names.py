@@ -1,0 +1,291 @@
+"""Names of bridges and ports beside the kernel's links: no link of another program is taken over, changed or deleted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.links import inside
+from tests.lab.switch.kernel_links import Veths
+from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.taps import add_tap, delete_link, tap
+from tests.ovs.conftest import STORE, attach, kernel_port, soon
+from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, node_marks
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import LinkNameTaken, Unavailable
+from userspace_cni.dataplane.link_names import LinkNames
+from userspace_cni.dataplane.node_bridges import NodeBridgeDriver
+from userspace_cni.dataplane.ovsdb.commands import AddPort
+from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
+from userspace_cni.dataplane.ovsdb.session import Session
+from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.dataplane.read_back import ReadBack
+from userspace_cni.host.switch_links import SwitchLinks
+from userspace_cni.host.switch_taps import ALIAS
+
+BRIDGE = "br-test"
+"""The bridge of the steps."""
+TAKEN = "vpn0"
+"""The name of another program's tap."""
+
+
+@pytest.fixture(params=[True, False], ids=["resident", "one call"])
+def driver(request: pytest.FixtureRequest, switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
+    """A driver that replicates all rows, and one that replicates what a call needs; both see the switch's links."""
+    return connect(switch, links=SwitchLinks(switch.netns), resident=request.param)
+
+
+@pytest.fixture(autouse=True)
+def links(switch: Switch) -> Iterator[None]:
+    """Removes the bridges and links of a test, and waits for the switch to do so."""
+    yield
+    for bridge in switch.bridges():
+        switch.vsctl("del-br", bridge)
+    for name in (TAKEN, BRIDGE, "nic0", "gw0"):
+        delete_link(switch.netns, name)
+
+
+def gateway(**changes: object) -> OvsPort:
+    """An internal port."""
+    marks = node_marks("gateway", "gw0", STORE)
+    return replace(OvsPort(BRIDGE, "gw0", Internal("02:00:00:00:0b:01", 1400), marks=marks), **changes)  # type: ignore[arg-type]
+
+
+def node_bridge(switch: Switch, driver: PortDriver) -> NodeBridgeDriver:
+    """The driver of the node's own bridges."""
+    return NodeBridgeDriver(driver, lambda: STORE, SwitchLinks(switch.netns))
+
+
+OWN_BRIDGE = NodeBridge(TAKEN, marks=node_marks("provider-network", "net1", STORE))
+
+Step = Callable[[Callable[..., OvsPort]], OvsPort]
+STEPS: dict[str, Step] = {
+    "bridge of a client port": lambda port: port(bridge=TAKEN),
+    "bridge of a server port": lambda port: port(bridge=TAKEN, interface_type="dpdkvhostuser", server_path=""),
+    "bridge of a kernel port": lambda _: replace(kernel_port("system", "nic0"), bridge=TAKEN),
+    "bridge of an internal port": lambda _: gateway(bridge=TAKEN),
+    "client port": lambda port: port(name=TAKEN),
+    "server port": lambda port: port(name=TAKEN, interface_type="dpdkvhostuser", server_path=""),
+    "internal port": lambda _: gateway(name=TAKEN),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_tap_of_another_program_is_never_taken_over(
+    switch: Switch, driver: PortDriver, veths: Veths, port: Callable[..., OvsPort], kind: str
+) -> None:
+    """Bridges and ports of each kind cannot have its name: no row is left, and undo leaves the tap as it was."""
+    veths.add("nic0")
+    before = add_tap(switch.netns, TAKEN)
+    step = STEPS[kind](port)
+    with pytest.raises(LinkNameTaken, match=TAKEN):
+        driver.apply(step, soon())
+    assert switch.bridges() == []
+    driver.undo(step, soon())
+    assert tap(switch.netns, TAKEN) == before
+    delete_link(switch.netns, TAKEN)
+    attach(driver, step, soon())
+    assert driver.check(step, soon()) == []
+    driver.undo(step, soon())
+    wait_until(lambda: not tap(switch.netns, TAKEN), what="the link that OVS had has gone")
+
+
+def test_nor_by_a_bridge_of_the_nodes_own(switch: Switch, driver: PortDriver) -> None:
+    """The same of a provider network's bridge."""
+    before = add_tap(switch.netns, TAKEN)
+    bridges = node_bridge(switch, driver)
+    with pytest.raises(LinkNameTaken, match=TAKEN):
+        bridges.apply(OWN_BRIDGE, soon())
+    bridges.undo(OWN_BRIDGE, soon())
+    assert (switch.bridges(), tap(switch.netns, TAKEN)) == ([], before)
+    delete_link(switch.netns, TAKEN)
+    bridges.apply(OWN_BRIDGE, soon())
+    assert tap(switch.netns, TAKEN)["alias"] == ALIAS
+    bridges.undo(OWN_BRIDGE, soon())
+    wait_until(lambda: not tap(switch.netns, TAKEN), what="its link has gone")
+
+
+@pytest.mark.parametrize("name", ["lo", "nic0", "other-name", "ovs-netdev", "ovs-system", "genev_sys_6081", "vxlan_sys_4789"])
+def test_no_link_of_any_kind_lends_its_name(
+    switch: Switch, driver: PortDriver, veths: Veths, port: Callable[..., OvsPort], name: str
+) -> None:
+    """A NIC, lo, an alternative name, and the names that OVS keeps for itself are no names of a bridge."""
+    veths.add("nic0")
+    before = add_tap(switch.netns, TAKEN)
+    inside(switch.netns, "ip", "link", "property", "add", "dev", TAKEN, "altname", "other-name")
+    with pytest.raises(LinkNameTaken, match=name):
+        driver.apply(port(bridge=name), soon())
+    assert (switch.bridges(), tap(switch.netns, TAKEN)) == ([], before)
+
+
+def test_a_bridge_that_ovsdb_has_is_no_conflict(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
+    """An administrator's bridge and its link are used, and stay; a bridge of ours serves a second port."""
+    switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
+    own = tap(switch.netns, BRIDGE)
+    driver.require_free((BRIDGE,), soon())
+    for number in (1, 2):
+        attach(driver, port(number), soon())
+    for number in (1, 2):
+        driver.undo(port(number), soon())
+    assert (switch.bridges(), tap(switch.netns, BRIDGE)) == ([BRIDGE], own)
+
+
+def test_where_the_namespace_cannot_be_read_no_name_is_free(
+    switch: Switch, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
+) -> None:
+    """What is unknown is not free: Unavailable, and no row."""
+    for path in ("/run/netns/there-is-none", "/proc/self/ns/ipc"):
+        driver = connect(switch, links=SwitchLinks(path))
+        with pytest.raises(Unavailable, match="switch_netns"):
+            driver.require_free((BRIDGE,), soon())
+        with pytest.raises(Unavailable, match="switch_netns"):
+            driver.apply(port(), soon())
+    assert switch.bridges() == []
+
+
+def test_from_the_look_until_the_switch_opens_it_the_name_is_held(
+    switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
+) -> None:
+    """While the rows are on their way no other program can make a link of the name; the switch opens the one that holds it."""
+    switch.pause_vswitchd()
+    try:
+        rest = driver.apply(port(), soon())
+        reserved = tap(switch.netns, BRIDGE)
+        with pytest.raises(AssertionError, match="busy"):
+            add_tap(switch.netns, BRIDGE)
+    finally:
+        switch.resume_vswitchd()
+    rest()
+    opened = tap(switch.netns, BRIDGE)
+    assert (opened["index"], opened["alias"]) == (reserved["index"], ALIAS)
+    assert switch.interface(BRIDGE)["ofport"] == 65534
+    driver.undo(port(), soon())
+    wait_until(lambda: not tap(switch.netns, BRIDGE), what="its link has gone")
+
+
+def test_what_a_killed_call_reserved_is_deleted(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
+    """A call that died between link and rows leaves a link that undo finds and deletes, of a bridge and of an internal port."""
+    known = SwitchLinks(switch.netns)
+    assert known.take(BRIDGE)
+    assert not known.take(BRIDGE)
+    driver.undo(port(), soon())
+    assert tap(switch.netns, BRIDGE) == {}
+    assert known.take("gw0")
+    driver.undo(gateway(), soon())
+    assert tap(switch.netns, "gw0") == {}
+
+
+def test_what_a_killed_call_reserved_is_used_by_the_next(
+    switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
+) -> None:
+    """The same link serves the next attachment."""
+    known = SwitchLinks(switch.netns)
+    assert known.take(BRIDGE)
+    index = tap(switch.netns, BRIDGE)["index"]
+    attach(driver, port(), soon())
+    assert tap(switch.netns, BRIDGE)["index"] == index
+    assert switch.interface(BRIDGE)["ofport"] == 65534
+
+
+def test_a_dead_switch_leaves_no_link(
+    own_switch: Switch, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
+) -> None:
+    """Undo while ovs-vswitchd is dead deletes the link that it cannot delete, but not another program's link of the name."""
+    driver = connect(own_switch, links=SwitchLinks(own_switch.netns), resident=True)
+    for foreign in (False, True):
+        attach(driver, port(), soon())
+        own_switch.kill_vswitchd()
+        before = {}
+        if foreign:
+            delete_link(own_switch.netns, BRIDGE)
+            before = add_tap(own_switch.netns, BRIDGE)
+        driver.undo(port(), soon())
+        assert (own_switch.bridges(), tap(own_switch.netns, BRIDGE)) == ([], before)
+        own_switch.restart_vswitchd()
+        assert tap(own_switch.netns, BRIDGE) == before
+
+
+def test_a_link_that_the_switch_does_not_open(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
+    """Where it cannot open the link that was made for it, that one goes, and it makes its own."""
+    for step, name in ((port(), BRIDGE), (gateway(), "gw0")):
+        add_tap(switch.netns, name, "multi_queue")  # which OVS cannot open
+        inside(switch.netns, "ip", "link", "set", name, "alias", ALIAS)
+        attach(driver, step, soon())
+        assert switch.interface(name)["ofport"] > 0
+        assert tap(switch.netns, name)["alias"] == ALIAS
+    for step in (gateway(), port()):
+        driver.undo(step, soon())
+    assert switch.bridges() == []
+
+
+def test_a_namespace_that_is_not_the_switchs(
+    switch: Switch, connect: Callable[..., PortDriver], veths: Veths, port: Callable[..., OvsPort]
+) -> None:
+    """With a wrong switch_netns a bridge is made as well, and no link is left in that namespace."""
+    with veths.namespace("another") as process:
+        path = f"/proc/{process}/ns/net"
+        assert Path(path).exists()
+        driver = connect(switch, links=SwitchLinks(path))
+        attach(driver, port(), soon())
+        assert tap(path, BRIDGE) == {}
+        assert tap(switch.netns, BRIDGE)["alias"] == ""
+
+
+def test_many_at_once_on_a_bridge_that_is_not_there(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
+    """Attachments that need the same new bridge do not get in each other's way, again and again."""
+    steps = [port(number) for number in range(1, 9)]
+    with ThreadPoolExecutor(len(steps)) as threads:
+        for _ in range(5):
+            list(threads.map(lambda step: attach(driver, step, Deadline.after(30)), steps))
+            assert tap(switch.netns, BRIDGE)["alias"] == ALIAS
+            list(threads.map(lambda step: driver.undo(step, Deadline.after(30)), steps))
+            assert switch.bridges() == []
+    wait_until(lambda: not tap(switch.netns, BRIDGE), what="its link has gone")
+
+
+def test_a_process_without_the_device_of_taps(switch: Switch) -> None:
+    """It makes no link, and holds no name by one: the rows are written as ever."""
+    call = f"from userspace_cni.host.switch_links import SwitchLinks; print(SwitchLinks({switch.netns!r}).take({TAKEN!r}))"
+    hidden = 'mount -t tmpfs none /dev/net && exec "$0" -c "$1"'
+    argv = ["unshare", "--mount", "sh", "-c", hidden, sys.executable, call]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, tap(switch.netns, TAKEN)) == (0, "True\n", {}), done.stderr
+
+
+def test_no_row_is_written_for_a_name_that_is_not_taken(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
+    """The transaction itself looks which names it adds: of a bridge that went since the look none was taken."""
+    session = Session(switch.ovsdb, frozenset(), soon())
+    try:
+        command = AddPort(session, port(), marks_of(port(), STORE))
+        session.transact([command], soon())
+        assert command.unheld == {BRIDGE, port().name}
+        assert switch.bridges() == []
+        attach(driver, port(), soon())
+        command = AddPort(session, port(2), marks_of(port(2), STORE))
+        command.held = frozenset({port(2).name})
+        session.transact([command], soon())
+        assert (command.unheld, sorted(switch.ports(BRIDGE))) == (frozenset(), [port(1).name, port(2).name])
+    finally:
+        session.close()
+
+
+def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
+    switch: Switch, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
+) -> None:
+    """A caller whose look came before the other's rows finds the link of their bridge, which has no alias: it uses the bridge."""
+    driver = connect(switch, links=SwitchLinks(switch.netns), resident=True)
+    switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
+    driver.connect(soon())
+    session = driver.client.standing()
+    wait_until(lambda: BRIDGE in session.replica.bridge_marks, what="the replica has the bridge")
+    held = LinkNames(SwitchLinks(switch.netns), ReadBack(driver.daemon))
+    held.hold(BRIDGE, session, soon(), gets_tap=True)
+    attach(driver, port(), soon())
+    driver.undo(port(), soon())
+    assert (switch.bridges(), tap(switch.netns, BRIDGE)["alias"]) == ([BRIDGE], "")

@@ -1,0 +1,100 @@
+"""Links of bridges and internal ports, made before the switch opens them.
+
+For each bridge with datapath_type netdev, and each internal port on one, OVS has a tap of its name. A tap of that name that it
+finds, it takes for its own: it gives it another MAC, and deletes it together with the row. So the name is taken here first, in
+one system call that fails where any link has it; OVS then opens the tap that was made, and no other program can come in between.
+
+An alias tells which taps were made here. A link without it is never changed or deleted, nor is a tap that a process has open.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.base.errors import StepFailed, Unavailable
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.host.links import connected, found_link, kernel_does
+from userspace_cni.host.netlink import links
+from userspace_cni.host.netns import opened_switch
+
+if TYPE_CHECKING:
+    from userspace_cni.host.netlink.codec import Connection
+    from userspace_cni.host.netns import Netns
+
+ALIAS: Final = "userspace-cni: link of Open vSwitch"
+
+
+@dataclass(frozen=True)
+class NamedLink:
+    """A link that has a name. `ours`: it was made here. `in_use`: it is no tap, or a process has it open."""
+
+    index: int
+    ours: bool
+    in_use: bool
+
+
+@dataclass(frozen=True)
+class SwitchTaps:
+    """The taps of the network namespace `switch_netns`, "" for that of this process. All raise Unavailable."""
+
+    switch_netns: str = ""
+    root: HostRoot = HERE
+
+    def find(self, name: str) -> NamedLink | None:
+        """The link of this name or alternative name, None if there is none."""
+        with self._opened(f"link {name}: looking for it") as (_, kernel):
+            found = found_link(kernel, name)
+        return NamedLink(found.index, found.alias == ALIAS, found.carrier) if found else None
+
+    def take(self, name: str) -> bool:
+        """Make a tap of this name, which stays; False where a link has the name. Where taps cannot be made at all, none is."""
+        from userspace_cni.fastpath.tap import NoTapDevice, Tap, TapExists, TapRefused
+
+        what = f"link {name}: making it for ovs-vswitchd"
+        with self._opened(what) as (switch, kernel):
+            try:
+                with kernel_does(what):
+                    tap = switch.do(lambda: Tap(name))
+                with tap:
+                    with kernel_does(f"link {name}: marking it"):
+                        kernel.send(links.marked(name, ALIAS))
+                    tap.keep()  # from here on it is found by its alias, whatever becomes of this process
+            except TapExists:
+                return False
+            except NoTapDevice:
+                return True  # nor has another program a tap that ovs-vswitchd could open
+            except TapRefused as error:
+                raise Unavailable(f"{what}: {error.what}", error.look_at) from error
+        return True
+
+    def mark(self, name: str) -> None:
+        """Give the tap its alias, if it has none and a process has it open: ovs-vswitchd, for a row of ours."""
+        with self._opened(f"link {name}: marking it") as (_, kernel):
+            found = found_link(kernel, name)
+            if found and found.kind == "tun" and not found.alias and found.carrier:
+                kernel.exchange(links.marked(found.name, ALIAS))  # gone by now is fine
+
+    def let_go(self, name: str) -> bool:
+        """Delete the tap of this name if it was made here and no process has it open; whether it was deleted."""
+        with self._opened(f"link {name}: deleting it") as (_, kernel):
+            found = found_link(kernel, name)
+            if found is None or found.alias != ALIAS or found.carrier:
+                return False
+            with kernel_does(f"link {name}: deleting it"):
+                (answer,) = kernel.exchange(links.deleted(found.index))
+                if answer.error and answer.error.errno != errno.ENODEV:
+                    raise answer.error
+        return True
+
+    @contextmanager
+    def _opened(self, what: str) -> Iterator[tuple[Netns, Connection]]:
+        """The namespace and a connection to its kernel. What cannot be read there is unknown, not free: Unavailable."""
+        try:
+            with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel:
+                yield switch, kernel
+        except StepFailed as error:
+            raise Unavailable(error.message, error.details) from error
