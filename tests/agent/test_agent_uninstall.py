@@ -59,12 +59,62 @@ def test_the_seccomp_profile_goes(node: Node) -> None:
     assert profiles(node).parent.is_dir()
 
 
+def test_a_profile_that_was_put_elsewhere(node: Node, tmp_path: Path) -> None:
+    """`--seccomp-dir` means what it does at `install`; a directory in which none of ours is, is named, also the second time."""
+    ours = install_profile(str(tmp_path / "one")).parent
+    (tmp_path / "two").mkdir()
+    for _ in range(2):
+        code, told, notes = uninstall(node, f"--seccomp-dir={tmp_path}/one/", f"--seccomp-dir={tmp_path}/two")
+        assert (code, told, ours.exists()) == (0, "", False)
+        assert f"no seccomp profile of ours is in {tmp_path}/two" in notes
+    assert f"no seccomp profile of ours is in {tmp_path}/one" in notes
+    assert (tmp_path / "one").is_dir()
+
+
+def test_a_directory_that_is_not_there(node: Node, tmp_path: Path) -> None:
+    """One that was named is refused before anything, for it is not the one that was meant; so is a name of none, and a file."""
+    install_profile(str(profiles(node).parent))
+    before = left(node)
+    assert before != []
+    (tmp_path / "file").touch()
+    loop(tmp_path / "loop")
+    problems = {"nowhere": "No such file", "file": "Not a directory", "file/below": "Not a directory", "loop": "Too many levels"}
+    for option in ("--bin-dir", "--seccomp-dir"):
+        for name, problem in problems.items():
+            code, told, notes = uninstall(node, f"{option}={tmp_path}/{name}")
+            assert (code, told, left(node)) == (2, "", before)
+            assert f"{option} {tmp_path}/{name}: {problem}" in notes
+        assert uninstall(node, f"{option}=")[0] == 2
+    assert left(node) == before
+    (profiles(node) / "dpdk.json").unlink()
+    profiles(node).rmdir()
+    profiles(node).parent.rmdir()
+    usual = ("--bin-dir=/var/snap/microk8s/current/opt/cni/bin", f"--seccomp-dir={profiles(node).parent}")
+    assert uninstall(node, *usual)[:2] == (0, "")
+    assert left(node) == []
+
+
+def test_a_directory_without_a_plugin(node: Node, tmp_path: Path) -> None:
+    """It is told, also when the plugin was taken away before; one with another program's file is told of as that."""
+    (tmp_path / "empty").mkdir()
+    code, _, notes = uninstall(node, f"--bin-dir={tmp_path}/empty")
+    where = Path(node.plugin).parent
+    assert (code, f"no plugin of ours is in {tmp_path}/empty" in notes, f"in {where}" in notes) == (0, True, False)
+    code, _, notes = uninstall(node)
+    assert (code, f"no plugin of ours is in {where}" in notes) == (0, True)
+    Path(node.plugin).write_text("#!/bin/sh\n")
+    code, _, notes = uninstall(node)
+    assert (code, "no plugin of ours" in notes, f"left alone: {node.plugin}: it is not ours" in notes) == (0, False, True)
+
+
 def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
     """While the agent serves, and then while a pod is attached, nothing is removed; after its DEL nothing is left."""
     with running(node) as agent:
         attached(node, sandbox)
         code, _, told = uninstall(node)
-        assert (code, "an agent serves this node" in told, str(agent.pid) in told) == (3, True, True)
+        [holder] = (node.state / "agent.lock").read_text().splitlines()
+        assert f"process {agent.pid}, " in holder
+        assert (code, told) == (3, f"Error: an agent serves this node ({holder}): stop it first\n")
     code, told, _ = uninstall(node)
     assert (code, "net1: attached to net" in told) == (1, True)
     assert Path(node.plugin).exists()

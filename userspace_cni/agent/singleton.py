@@ -19,6 +19,14 @@ _NAME: Final = "agent.lock"
 _HOLDER_MAX: Final = 512
 
 
+class AnotherAgent(Unavailable):
+    """Another process works on the records; `holder` says which: its number and `run_dir`, or that it does not say more."""
+
+    def __init__(self, message: str, details: str, holder: str) -> None:
+        super().__init__(message, details)
+        self.holder = holder
+
+
 class Singleton:
     """The lock of the one agent, from `claim` to `release` or the end of the process.
 
@@ -31,7 +39,7 @@ class Singleton:
     def claim(self, state_dir: str, run_dir: str) -> None:
         """Become the agent of these records; a second call does nothing. `run_dir`: where its locks are, for messages.
 
-        Raises Unavailable while there is another agent. Does nothing where the file cannot be made.
+        Raises AnotherAgent while there is one. Does nothing where the file cannot be made.
         """
         if self._fd >= 0:
             return
@@ -45,9 +53,10 @@ class Singleton:
         except BlockingIOError:
             holder = os.pread(self._fd, _HOLDER_MAX, 0).decode(errors="replace").strip() or "which does not say more"
             self.release()
-            raise Unavailable(
+            raise AnotherAgent(
                 f"starting the agent: another one works on the records in {state_dir} ({holder})",
                 f"stop it first, or give this one, whose run_dir is {run_dir}, another state_dir",
+                holder,
             ) from None
         except OSError:  # the file system has no locks, or none left: the agent starts without one
             self.release()

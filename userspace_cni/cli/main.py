@@ -26,6 +26,7 @@ from userspace_cni.cli.node.attachments import list_command, show_command
 from userspace_cni.cli.node.check import check_command
 from userspace_cni.cli.node.gc import gc_command
 from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.installed import DirectoryName
 from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
 from userspace_cni.cli.node.seccomp import install_profile
 from userspace_cni.cli.node.status import status_command
@@ -51,13 +52,13 @@ def userspace_cni() -> None:
     "--bin-dir",
     required=True,
     metavar="DIR",
-    type=click.Path(file_okay=False),
+    type=DirectoryName(file_okay=False),
     help="The runtime's directory of CNI plugins, as /opt/cni/bin; made when missing.",
 )
 @click.option(
     "--seccomp-dir",
     metavar="DIR",
-    type=click.Path(file_okay=False),
+    type=DirectoryName(file_okay=False),
     help="The kubelet's directory of seccomp profiles, as /var/lib/kubelet/seccomp: put the profile for DPDK there, too.",
 )
 def install(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: str | None) -> None:
@@ -74,26 +75,31 @@ def install(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: str | No
     files are not replaced.
 
     With --seccomp-dir a pod may name the profile: localhostProfile: userspace-cni/dpdk.json. With it DPDK runs under the Pod
-    Security level restricted.
+    Security level restricted. Where it cannot be written, the plugin is installed all the same, and the exit code is 1.
 
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
         with progress("installing the plugin, and trying it"):
-            if seccomp_dir:
-                click.echo(f"installed {install_profile(seccomp_dir)}: pods name it as localhostProfile {PROFILE_NAME}")
             names = NAMES if mirrors else (NAME,)
             path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
-    if settings is None:
-        click.echo(f"installed {path}: it carries no settings, each call reads its environment and the settings file")
+    carried = "it carries no settings, each call reads its environment and the settings file"
+    if settings is not None:
+        carried = (
+            f"the agent's socket is {settings.agent_socket}, "
+            f"its records are in {settings.state_dir}, DELs while it is away go to {settings.state_dir}/spool, "
+            f"at most {settings.spool_max}"
+        )
+    click.echo(f"installed {path}: {carried}")
+    if seccomp_dir is None:
         return
-    click.echo(
-        f"installed {path}: the agent's socket is {settings.agent_socket}, "
-        f"its records are in {settings.state_dir}, DELs while it is away go to {settings.state_dir}/spool, "
-        f"at most {settings.spool_max}"
-    )
+    try:  # after the plugin, which the node needs without the profile, too
+        profile = install_profile(seccomp_dir)
+    except InstallError as error:
+        raise click.ClickException(f"the plugin is installed, the seccomp profile is not: {error}") from error
+    click.echo(f"installed {profile}: pods name it as localhostProfile {PROFILE_NAME}")
 
 
 for command in (

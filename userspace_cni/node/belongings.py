@@ -55,8 +55,10 @@ _DEVICES: Final = "device-plugins"
 _DEVICE_SOCKET: Final = re.compile(r"userspace-cni-.*\.sock")
 """In that directory of the kubelet's: an agent that was killed leaves them."""
 _OF_FORMER: Final = re.compile(r"local-.*\.json")
+_PROFILES: Final = "userspace-cni"
+"""In a directory of seccomp profiles: ours."""
 _OF_SECCOMP: Final = re.compile(r"dpdk\.json|\.dpdk\.json\.[0-9]+")
-"""In the kubelet's seccomp/userspace-cni: `install` puts the profile for DPDK there; a killed one leaves the other name."""
+"""In that directory: `install` puts the profile for DPDK there; a killed one leaves the other name."""
 
 
 def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
@@ -88,8 +90,10 @@ def unread_records(settings: Settings, root: HostRoot) -> list[str]:
     return found
 
 
-def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
+def remove(settings: Settings, root: HostRoot, seccomp_dirs: Iterable[str]) -> tuple[list[str], list[str]]:
     """Remove them. May be repeated after it was cut short. Mounts directly below `short_dir` are taken off.
+
+    `seccomp_dirs`: the host's directories of seccomp profiles in which ours may be.
 
     Returns what could not be removed, and what is not ours to remove, one sentence each.
     """
@@ -107,7 +111,7 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     for path in files:
         failed += _delete_file(path)
     ours = {f"{above}/{name}": names for above, each in ((run, _OF_RUN), (state, _OF_STATE)) for name, names in each.items()}
-    ours[f"{root.path(settings.kubelet_dir)}/seccomp/userspace-cni"] = _OF_SECCOMP
+    ours |= {f"{root.path(directory)}/{_PROFILES}": _OF_SECCOMP for directory in seccomp_dirs}
     for directory, names in ours.items():
         failed += _clear(directory, names, root)
     others = _remove_empty((*ours, short, run))
@@ -117,6 +121,11 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     settings_of_the_node = (root.path(os.path.dirname(CONFIG_FILE)),) if root.elsewhere else ()
     others += _remove_empty((state, *settings_of_the_node))
     return failed, list(dict.fromkeys(others))
+
+
+def has_profile(seccomp_dir: str, root: HostRoot) -> bool:
+    """Whether our seccomp profile, or what a killed `install` left of it, is in the host's directory. Raises OSError."""
+    return bool(names_in(f"{root.path(seccomp_dir)}/{_PROFILES}", _OF_SECCOMP))
 
 
 def names_in(directory: str, form: re.Pattern[str]) -> list[str]:

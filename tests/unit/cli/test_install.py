@@ -240,6 +240,34 @@ def test_the_seccomp_profile(bin_dir: Path, tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["dpdk.json"]
 
 
+def test_a_profile_that_cannot_be_written(bin_dir: Path, tmp_path: Path) -> None:
+    """The plugin is installed all the same, and the error says what is not; exit code 1."""
+    (tmp_path / "f").touch()
+    done = install("--bin-dir", str(bin_dir), "--seccomp-dir", str(tmp_path / "f" / "seccomp"))
+    assert done.exit_code == 1
+    said = f"Error: the plugin is installed, the seccomp profile is not: writing {tmp_path}/f/seccomp/userspace-cni/dpdk.json"
+    assert [line.partition(": ")[0] for line in done.output.splitlines()] == [f"installed {bin_dir}/userspace", "Error"]
+    assert said in done.output
+    assert (bin_dir / "userspace").exists()
+
+
+def test_a_plugin_that_cannot_be_written(tmp_path: Path) -> None:
+    """No profile is put beside it: a second try does both."""
+    (tmp_path / "f").touch()
+    assert install("--bin-dir", str(tmp_path / "f" / "bin"), "--seccomp-dir", str(tmp_path / "seccomp")).exit_code == 1
+    assert not (tmp_path / "seccomp").exists()
+
+
+@pytest.mark.parametrize("option", ["--bin-dir", "--seccomp-dir"])
+def test_an_empty_name_of_a_directory(option: str, bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would mean the directory that the command runs in: refused, and nothing is written there or elsewhere."""
+    bin_dir.parent.mkdir()
+    monkeypatch.chdir(bin_dir.parent)
+    done = install("--bin-dir", str(bin_dir), option, "")
+    assert (done.exit_code, "it names no directory" in done.output) == (2, True)
+    assert list(bin_dir.parent.iterdir()) == []
+
+
 def test_what_the_profile_allows() -> None:
     """What it does not name is refused; it names what DPDK and ordinary programs ask for, and nothing that rules a node."""
     profile = json.loads(PROFILE.read_text())

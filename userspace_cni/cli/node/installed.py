@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import click
+
 from userspace_cni import shim
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli.node.install import NAME, NAMES, is_plugin
@@ -25,6 +27,18 @@ USUAL: Final = (
 """Where known runtimes look for plugins by default."""
 _LARGEST: Final = 8 << 20
 """Bytes that are read at most; the binary has some ten thousand."""
+
+
+class DirectoryName(click.Path):
+    """An option that names a directory: never "", which would mean the directory that the command runs in."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name as it was given."""
+        if not value:
+            self.fail("it names no directory", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from userspace_cni.attachment.steps import HostEnd
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent, SlowAgent
-from userspace_cni.cli.node.installed import directories, plugins
+from userspace_cni.cli.node.installed import DirectoryName, directories, plugins
 from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.fastpath.memory import hugepages
@@ -41,7 +41,7 @@ class Line:
     "bin_dirs",
     multiple=True,
     metavar="DIR",
-    type=click.Path(file_okay=False),
+    type=DirectoryName(file_okay=False),
     help="The runtime's directory of CNI plugins; repeatable. Default: those of CNI_PATH, else the usual ones, as /opt/cni/bin.",
 )
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")

@@ -6,28 +6,31 @@ would belong to nothing. It may be run again after a kill: it looks at what is t
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
 
-from userspace_cni.agent.singleton import Singleton
+from userspace_cni.agent.singleton import AnotherAgent, Singleton
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.steps import PortRef
 from userspace_cni.attachment.wishes import key_of, undo
-from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cli import view
 from userspace_cni.cli.node.gc import collect, look
 from userspace_cni.cli.node.install import NAMES
-from userspace_cni.cli.node.installed import USUAL, plugins
-from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.node.installed import USUAL, DirectoryName, plugins
+from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
 from userspace_cni.node import belongings
 from userspace_cni.routes.inspection import Inspector
 
@@ -42,27 +45,42 @@ _PAUSE_S: Final = 0.2
     "bin_dirs",
     multiple=True,
     metavar="DIR",
+    type=DirectoryName(),
     help="The runtime's directory of CNI plugins, as the host calls it; may be repeated. Else the usual ones.",
+)
+@click.option(
+    "--seccomp-dir",
+    "seccomp_dirs",
+    multiple=True,
+    metavar="DIR",
+    type=DirectoryName(),
+    help="The kubelet's directory of seccomp profiles, as the host calls it; may be repeated. Else seccomp in kubelet_dir.",
 )
 @click.option(
     "--wait", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="For a running agent to end; else not at all."
 )
 @click.option("--force", is_flag=True, help="Detach what is attached, also living pods.")
 @click.pass_context
-def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float, force: bool) -> None:
+def uninstall_command(
+    ctx: click.Context, bin_dirs: tuple[str, ...], seccomp_dirs: tuple[str, ...], wait: float, force: bool
+) -> None:
     """Take the plugin, its records, sockets and mounts away from this node, and what dead calls left of ports and addresses.
 
     Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed, nor
     while the switch cannot be asked for ports of ours, or something could not be undone. With --force they are detached, and live
     on without their interfaces; without the plugin the runtime cannot delete them. The rest goes then, whatever was not undone.
     What the node itself has, as uplinks, is undone then: moved addresses go back to their NICs first. Routes of ours in pods go.
-    Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr.
+    Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr. So is a DIR in which
+    nothing of ours was; one that is not there is refused, unless it is a usual one.
 
-    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 3 while an agent runs or the
-    switch cannot be asked.
+    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 2 when a DIR is not there, 3
+    while an agent runs or the switch cannot be asked.
     """
     site = open_site(ctx)
     site.require_root("taking the plugin away from this node")
+    usual_profiles = f"{site.settings.kubelet_dir}/seccomp"
+    bin_dirs = _directories("--bin-dir", bin_dirs, USUAL, site)
+    seccomp_dirs = _directories("--seccomp-dir", seccomp_dirs, (usual_profiles,), site)
     agent = Singleton()
     with view.progress("waiting for the agent to end"):
         _claim(agent, site, time.monotonic() + wait)
@@ -87,12 +105,13 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
             _show(failed)
             view.note("this could not be undone, and nothing of the installation is removed: run it again, or give --force")
             ctx.exit(FOUND)
-        unseen, others = _remove_plugins(site, bin_dirs)
-        left, foreign = belongings.remove(site.settings, _root(site))
+        absent = _absent(site, bin_dirs, seccomp_dirs)
+        unseen, others = _remove_plugins(site, bin_dirs or USUAL)
+        left, foreign = belongings.remove(site.settings, _root(site), seccomp_dirs or (usual_profiles,))
     finally:
         agent.release()
-    for sentence in [*others, *foreign]:
-        view.note(f"left alone: {sentence}")
+    for sentence in [*absent, *(f"left alone: {each}" for each in [*others, *foreign])]:
+        view.note(sentence)
     left = [*failed, *unseen, *left]
     _show(left)
     but = ", as far as it could be asked" if away else ""
@@ -110,12 +129,42 @@ def _claim(agent: Singleton, site: Site, until: float) -> None:
     while True:
         try:
             agent.claim(state, run)
-        except Unavailable as error:
+        except AnotherAgent as error:
             if time.monotonic() >= until:
-                raise Refused(f"an agent serves this node: {error}; stop it first", UNREACHABLE) from error
+                raise Refused(f"an agent serves this node ({error.holder}): stop it first", UNREACHABLE) from error
             time.sleep(_PAUSE_S)
         else:
             return
+
+
+def _directories(option: str, given: Iterable[str], usual: Iterable[str], site: Site) -> tuple[str, ...]:
+    """Those given, absolute. Raises Refused for one that is not there, for then it is not the one that was meant.
+
+    The usual ones need not be there: a node that never had the plugin may lack them.
+    """
+    found = tuple(str(Path(each).absolute()) for each in given)
+    for directory in found:
+        try:
+            is_one = stat.S_ISDIR(Path(site.seen(directory)).stat().st_mode)
+            problem = "" if is_one else os.strerror(errno.ENOTDIR)
+        except (OSError, UserspaceError) as error:
+            problem = str(error.strerror if isinstance(error, OSError) else error)
+            if isinstance(error, FileNotFoundError) and directory in usual:
+                continue
+        if problem:
+            raise Refused(f"looking into {option} {directory}: {problem}; nothing was changed", USAGE)
+    return found
+
+
+def _absent(site: Site, bin_dirs: tuple[str, ...], seccomp_dirs: tuple[str, ...]) -> list[str]:
+    """Where nothing of ours is, one sentence each: directories that were named, and the usual ones of plugins together."""
+    where: list[tuple[str, ...]] = [(directory,) for directory in bin_dirs] or [USUAL]
+    found = [f"no plugin of ours is in {', '.join(each)}" for each in where if not plugins(site, each)]
+    for directory in seccomp_dirs:
+        with suppress(OSError):  # `belongings.remove` tells of it
+            if not belongings.has_profile(directory, _root(site)):
+                found.append(f"no seccomp profile of ours is in {directory}")
+    return found
 
 
 def _collect(site: Site, show: Callable[[str], None]) -> None:
@@ -192,13 +241,12 @@ def _remove_mirrors(site: Site) -> list[str]:
     return []
 
 
-def _remove_plugins(site: Site, bin_dirs: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def _remove_plugins(site: Site, where: Iterable[str]) -> tuple[list[str], list[str]]:
     """Remove the plugin, and what a killed `install` left beside it.
 
     Returns what may be ours and cannot be looked at, and what is not ours, one sentence each. Raises Refused.
     """
     unseen, others = [], []
-    where = bin_dirs or USUAL
     for plugin in plugins(site, where):
         if plugin.kind == "other" and plugin.problem:
             unseen.append(f"{plugin.path}: {plugin.problem}")
