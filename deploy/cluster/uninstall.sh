@@ -1,11 +1,12 @@
 #!/bin/bash
 # Takes the agents away from the cluster that kubectl reaches, and from its nodes everything of them: binary, records, sockets, mounts.
+# They are those of the DaemonSet userspace-cni in the namespace userspace-cni; while other pods have their label, nothing is changed.
 #
 #   bash deploy/cluster/uninstall.sh [--force] [--timeout SECONDS]
 #
 # While a pod is attached nothing is changed: its pods are listed, to be deleted first. With --force they lose their interfaces, and a
 # runtime cannot delete them any more (docs/operations.md). It may be run again, also after it was cut short, and waits at most
-# --timeout (300) for the nodes. What nodes have in /etc/userspace-cni stays.
+# --timeout (300) for the nodes; SECONDS are whole ones. What nodes have in /etc/userspace-cni stays.
 #
 # A question that kubectl cannot ask ends it: no answer is never "it is not there". So each answer is assigned by a command of its own,
 # which ends the script when it fails; in a condition, a loop's list or an argument it would not.
@@ -15,7 +16,12 @@ force=() seconds=300
 while (($#)); do
     case $1 in
         --force) force=(--force) ;;
-        --timeout) seconds=${2:?--timeout needs SECONDS}; shift ;;
+        --timeout)
+            seconds=${2-}
+            # 0 is no end to kubectl, and what it does not take it would refuse once the agents have ended
+            [[ $seconds =~ ^[1-9][0-9]{0,8}$ ]] ||
+                { echo "uninstall: --timeout needs whole seconds, as 300; it got \"$seconds\"; nothing was changed" >&2; exit 2; }
+            shift ;;
         *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
     shift
@@ -54,31 +60,59 @@ trap ended EXIT
 end() { said=1; say "$*"; exit 1; }
 
 daemonsets=$(ours get daemonsets --output name)
+# the agents' pods, of every namespace and DaemonSet; a line of each: NAMESPACE/NAME,NODE,KIND/NAME of its owner
+fields='{range .items[*]}{.metadata.namespace}/{.metadata.name},{.spec.nodeName},'
+fields+='{.metadata.ownerReferences[*].kind}/{.metadata.ownerReferences[*].name}{"\n"}{end}'
+pods=$(kubectl get pods --all-namespaces --selector app.kubernetes.io/name=userspace-cni \
+    --field-selector status.phase!=Failed,status.phase!=Succeeded --output "jsonpath=$fields")
 kinds=$(kubectl api-resources --output name)
+agents=() foreign=()
+while IFS=, read -r pod node owner; do
+    if [[ $pod == "$namespace"/* && $owner == DaemonSet/userspace-cni ]] && { there userspace-cni || there userspace-cni-uninstall; }; then
+        agents+=("pod/${pod#*/},$node")
+    elif [[ -n $pod ]]; then
+        [[ $owner != / ]] || owner="no owner"
+        foreign+=("$pod, node ${node:-not known yet}, of $owner")
+    fi
+done <<<"$pods"
+if ((${#foreign[@]} > 0)); then
+    say "these pods have the label of agents, and are not of a DaemonSet userspace-cni that is in the namespace $namespace:"
+    for pod in "${foreign[@]}"; do say "$pod"; done
+    end "nothing was changed: deploy the DaemonSet again where it has gone, or delete the pods with what makes them"
+fi
 if there userspace-cni; then
     image=$(template 'containers[0].image')
     bin=$(template 'volumes[?(@.name=="bin")].hostPath.path')
     settings=$(template 'volumes[?(@.name=="settings")].configMap.name')
+    # agents of an earlier version have none, and put no profile on their nodes
+    profiles=$(ours get daemonset userspace-cni --output 'jsonpath={.spec.template.spec.volumes[?(@.name=="seccomp")].hostPath.path}')
+    seccomp=/seccomp/d
+    [[ -z $profiles ]] || seccomp="s|PROFILES|$profiles|"
     if ((${#force[@]} == 0)); then
         nodes=$(ours get daemonset userspace-cni --output 'jsonpath={.status.desiredNumberScheduled}')
-        agents=$(ours get pods --selector app.kubernetes.io/name=userspace-cni \
-            --field-selector status.phase!=Failed,status.phase!=Succeeded --output name)
-        asked=0 attached=0
-        for pod in $agents; do
-            asked=$((asked + 1))
+        # an agent that is meant for no node has asked none of those that are there, where one may have been before
+        [[ $nodes != 0 ]] || there_are=$(kubectl get nodes --selector kubernetes.io/os=linux --output name)
+        [[ -z ${there_are-} ]] || end "nothing was changed: the DaemonSet userspace-cni is meant for none of the cluster's nodes, so \
+that none can be asked: see its nodeSelector and affinity, or give --force"
+        asked=$'\n' answers=0 attached=0
+        for agent in ${agents[@]+"${agents[@]}"}; do
+            pod=${agent%,*} node=${agent##*,}
+            # a node with two counts once
+            listed "$node" "$asked" || { asked+=$node$'\n'; answers=$((answers + 1)); }
             nothing_on "$pod" && continue
             attached=1
             say "on the node of $pod:"
             in_agent "$pod" list || say "its agent cannot be asked: bring its node back, or delete the Node object of one that stays away"
         done
         ((attached == 0)) || end "nothing was changed: these pods have to go first; --force takes the network from running ones"
-        [[ $nodes =~ ^[0-9]+$ ]] && ((asked >= nodes)) ||
-            end "nothing was changed: agents that could be asked: $asked, nodes: ${nodes:-unknown}; wait for the others, or give --force"
+        [[ $nodes =~ ^[0-9]+$ ]] && ((answers >= nodes)) ||
+            end "nothing was changed: nodes whose agents could be asked: $answers, nodes: ${nodes:-unknown}; wait for the others, or give --force"
     fi
     # before the agents go: until they have, each node waits. So a second run finds the image in one place or the other
     say "sending uninstall to every node"
     changed="the nodes may have been sent uninstall"
     sed -e "s|IMAGE|$image|" -e "s|BIN|$bin|" -e "s|SETTINGS|$settings|" -e "s|, \"FORCE\"|${force:+, --force}|" \
+        -e "$seccomp" \
         "$here/uninstall.yaml" | kubectl apply --filename -
     say "ending the agents"
     ours delete daemonset userspace-cni

@@ -108,17 +108,21 @@ def test_the_registration_is_the_generators() -> None:
 
 
 def test_uninstall_runs_as_the_agent_did(daemonset: dict[str, Any]) -> None:
-    """It sees what the agent saw: the same root, settings and node; the texts of the script are there; fields are known."""
+    """It sees what the agent and `install` saw: the same root, settings, node, plugins and profiles; the texts of the script are
+    there; fields are known."""
     text = (CLUSTER / "uninstall.yaml").read_text()
     script = (CLUSTER / "uninstall.sh").read_text()
-    assert [name for name in ("IMAGE", "BIN", "SETTINGS", ', \\"FORCE\\"') if f"s|{name}|" not in script] == []
+    assert [name for name in ("IMAGE", "BIN", "PROFILES", "SETTINGS", ', \\"FORCE\\"') if f"s|{name}|" not in script] == []
     found = yaml.safe_load(text)
     client = ApiClient()
     read = client.deserialize(json.dumps(found), "V1DaemonSet", "application/json")
     assert client.sanitize_for_serialization(read) == found  # type: ignore[no-untyped-call]
     here, there = found["spec"]["template"]["spec"], daemonset["spec"]["template"]["spec"]
-    [uninstall], [agent] = here["initContainers"], there["containers"]
-    for key in ("env", "securityContext", "volumeMounts"):
+    [uninstall], [agent], [install] = here["initContainers"], there["containers"], there["initContainers"]
+    mounts = [[f"{mount}" for mount in each["volumeMounts"]] for each in (uninstall, agent, install)]
+    assert set(mounts[0]) == {*mounts[1], *mounts[2]}
+    assert [volume["name"] for volume in here["volumes"]] == [volume["name"] for volume in there["volumes"]]
+    for key in ("env", "securityContext"):
         assert uninstall[key] == agent[key]
     for key in ("hostNetwork", "hostPID", "nodeSelector", "serviceAccountName", "tolerations"):
         assert here[key] == there[key]
@@ -131,7 +135,7 @@ def test_uninstall_runs_as_the_agent_did(daemonset: dict[str, Any]) -> None:
 AWAY = r"""#!/bin/bash
 case "$*" in
     *"get daemonset"*) echo daemonset.apps/userspace-cni ;;
-    *"get pods"*) printf 'pod/away\npod/here\n' ;;
+    *"get pods"*) printf 'userspace-cni/%s,DaemonSet/userspace-cni\n' away,one here,two ;;
     *"exec pod/away"*) echo "Error from server: error dialing backend" >&2; exit 1 ;;
     *"exec pod/here"*list*) echo "blue/app net1" ;;
 esac

@@ -6,15 +6,18 @@ the same command runs in tests/cluster.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 UNINSTALL = ROOT / "deploy" / "cluster" / "uninstall.sh"
+BIN, PROFILES = "/opt/cni/bin", "/data/kubelet/seccomp"
 IMAGE = "registry.example/userspace-cni:0.1.0"
 AGENT, DONE = "userspace-cni", "userspace-cni-uninstall"
 CHANGES = ("apply", "delete")
@@ -29,13 +32,18 @@ mapfile -t calls <calls
 refuse() { echo "$1" >&2; exit 1; }
 ((${#calls[@]} != FAILING)) || { [[ $1 != api-resources ]] || echo namespaces; refuse "The server refused"; }
 names() { for each in "$1"/*; do [[ ! -e $each ]] || echo "$2/${each##*/}"; done; }
+# an agent NAME runs on the node NAME, unless a file says which, and is of the DaemonSet userspace-cni
+pods() { for each in $(names agents userspace-cni); do echo "$each,$(on "${each#*/}"),DaemonSet/userspace-cni"; done; }
+on() { if [[ -e nodes/$1 ]]; then cat "nodes/$1"; else echo "$1"; fi; }
 case $* in
     "get daemonsets --output name") names daemonsets daemonset.apps ;;
     "get daemonset "*image*) printf %s "$(<fields/image)" ;;
+    "get daemonset "*seccomp*) printf %s "$(<fields/seccomp)" ;;
     "get daemonset "*hostPath*) printf %s "$(<fields/hostPath)" ;;
     "get daemonset "*configMap*) printf %s "$(<fields/configMap)" ;;
     "get daemonset "*desiredNumberScheduled*) printf %s "$(<fields/nodes)" ;;
-    "get pods "*name=userspace-cni\\ *) names agents pod ;;
+    "get pods --all-namespaces "*name=userspace-cni\\ *) pods; cat others ;;
+    "get nodes "*) cat cluster-nodes ;;
     "get pods "*) ;;
     exec*" gc") [[ $(<"agents/${2#pod/}") != *left* ]] || echo "[]" >"agents/${2#pod/}" ;;
     exec*) cat "agents/${2#pod/}" ;;
@@ -43,7 +51,7 @@ case $* in
     "delete daemonset "*) rm "daemonsets/$3" ;;
     delete*) echo "$2" >>deleted ;;
     api-resources*) printf "%s\\n" namespaces clusterroles.rbac.authorization.k8s.io ;;
-    "rollout status "*) ;;
+    "rollout status "*) rm -f agents/* ;;
     *) refuse "the kubectl of the tests does not know: $*" ;;
 esac
 """
@@ -54,13 +62,21 @@ class FakeCluster:
 
     def __init__(self, directory: Path, daemonsets: Iterable[str], **agents: str) -> None:
         self.directory = directory
-        for name in ("daemonsets", "agents", "fields"):
+        for name in ("daemonsets", "agents", "fields", "nodes"):
             (directory / name).mkdir(parents=True)
         for name in daemonsets:
             (directory / "daemonsets" / name).touch()
         for name, attached in agents.items():
             (directory / "agents" / name).write_text(attached)
-        fields = {"image": IMAGE, "hostPath": "/opt/cni/bin", "configMap": "userspace-cni-settings", "nodes": str(len(agents))}
+        for name in ("others", "cluster-nodes"):
+            (directory / name).touch()
+        fields = {
+            "image": IMAGE,
+            "hostPath": BIN,
+            "seccomp": PROFILES,
+            "configMap": "userspace-cni-settings",
+            "nodes": str(len(agents)),
+        }
         for name, value in fields.items():
             (directory / "fields" / name).write_text(value)
         kubectl = directory / "kubectl"
@@ -89,12 +105,14 @@ class FakeCluster:
         return set((self.directory / "deleted").read_text().splitlines())
 
 
-SITUATIONS = {
-    "agents": ([AGENT], ()),
-    "forced": ([AGENT], ("--force",)),
-    "cut short once the nodes were asked": ([AGENT, DONE], ()),
-    "cut short once the agents had ended": ([DONE], ()),
-    "without agents": ([], ()),
+AGENTS = {"one": NONE, "two": LEFT}
+SITUATIONS: dict[str, tuple[list[str], tuple[str, ...], dict[str, str]]] = {
+    "agents": ([AGENT], (), AGENTS),
+    "forced": ([AGENT], ("--force",), AGENTS),
+    "cut short once the nodes were asked": ([AGENT, DONE], (), AGENTS),
+    "cut short once the agents had ended": ([DONE], (), AGENTS),
+    "a cluster without nodes": ([AGENT], (), {}),
+    "without agents": ([], (), {}),
 }
 
 
@@ -102,13 +120,13 @@ SITUATIONS = {
 def test_each_question_without_an_answer_once(situation: str, tmp_path: Path) -> None:
     """For each call of kubectl in turn: it fails, nothing is changed after it, and the command says so and fails; a second run,
     whose kubectl answers, ends as one that never failed."""
-    daemonsets, options = SITUATIONS[situation]
-    whole = FakeCluster(tmp_path / "whole", daemonsets, one=NONE, two=LEFT)
+    daemonsets, options, agents = SITUATIONS[situation]
+    whole = FakeCluster(tmp_path / "whole", daemonsets, **agents)
     done = whole.uninstall(*options)
     assert done.returncode == 0, done.stderr
     assert {"clusterroles.rbac.authorization.k8s.io", "customresourcedefinitions", "namespace"} == whole.deleted
     for number in range(1, len(whole.calls) + 1):
-        cluster = FakeCluster(tmp_path / str(number), daemonsets, one=NONE, two=LEFT)
+        cluster = FakeCluster(tmp_path / str(number), daemonsets, **agents)
         failed = cluster.uninstall(*options, failing=number)
         after = [call for call in cluster.calls[number:] if call.startswith(CHANGES)]
         told = failed.stderr.splitlines()[-1]
@@ -130,9 +148,23 @@ def test_what_the_nodes_are_sent(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "uninstall: done: nothing of userspace-cni is left")
     applied = (cluster.directory / "applied").read_text()
     assert f'"{IMAGE}"' in applied
-    assert '--bin-dir, "/opt/cni/bin", --wait, "120"]' in applied
+    [container] = yaml.safe_load(applied)["spec"]["template"]["spec"]["initContainers"]
+    assert container["args"] == ["uninstall", "--bin-dir", BIN, "--seccomp-dir", PROFILES, "--wait", "120"]
+    assert f"hostPath: {{path: {json.dumps(BIN)}, " in applied
+    assert f"hostPath: {{path: {json.dumps(PROFILES)}, " in applied
     assert '{name: "userspace-cni-settings"}' in applied
-    assert (cluster.directory / "agents" / "two").read_text().strip() == NONE
+    assert "exec pod/two --container agent -- userspace-cni gc" in cluster.calls
+
+
+def test_agents_that_put_no_profile_on_their_nodes(tmp_path: Path) -> None:
+    """Those of an earlier version, whose `uninstall` has no option for it: nothing of seccomp is sent."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE)
+    (cluster.directory / "fields" / "seccomp").write_text("")
+    assert cluster.uninstall("--force").returncode == 0
+    applied = (cluster.directory / "applied").read_text()
+    [container] = yaml.safe_load(applied)["spec"]["template"]["spec"]["initContainers"]
+    assert container["args"] == ["uninstall", "--bin-dir", BIN, "--wait", "120", "--force"]
+    assert PROFILES not in applied
 
 
 @pytest.mark.parametrize("field", ["image", "hostPath", "configMap"])
@@ -154,6 +186,62 @@ def test_a_node_whose_agent_is_not_there(nodes: str, tmp_path: Path) -> None:
     done = cluster.uninstall()
     assert (done.returncode, "nothing was changed" in done.stderr) == (1, True)
     assert cluster.changes == []
+
+
+def test_two_agents_of_one_node(tmp_path: Path) -> None:
+    """They are one node's answer: that of the second node is lacking, and nothing is changed."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE, two=NONE)
+    (cluster.directory / "nodes" / "two").write_text("one")
+    done = cluster.uninstall()
+    assert (done.returncode, "could be asked: 1, nodes: 2" in done.stderr) == (1, True)
+    assert cluster.changes == []
+    (cluster.directory / "nodes" / "two").unlink()
+    assert cluster.uninstall().returncode == 0
+
+
+def test_agents_for_none_of_the_nodes(tmp_path: Path) -> None:
+    """A DaemonSet that is meant for no node, as by a selector, has asked none of those that are there."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT])
+    (cluster.directory / "cluster-nodes").write_text("node/one\n")
+    done = cluster.uninstall()
+    assert (done.returncode, "nothing was changed" in done.stderr, "nodeSelector" in done.stderr) == (1, True, True)
+    assert cluster.changes == []
+    (cluster.directory / "cluster-nodes").write_text("")
+    assert cluster.uninstall().returncode == 0
+
+
+OTHERS = {
+    "of a DaemonSet of another name": ([], "userspace-cni/my-agent-x,three,DaemonSet/my-userspace-cni"),
+    "of another namespace": ([AGENT], "kube-system/userspace-cni-x,three,DaemonSet/userspace-cni"),
+    "whose DaemonSet has gone": ([], "userspace-cni/userspace-cni-x,three,DaemonSet/userspace-cni"),
+    "that were orphaned": ([AGENT], "userspace-cni/userspace-cni-x,three,/"),
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)])
+@pytest.mark.parametrize("case", OTHERS)
+def test_agents_without_a_daemonset_of_ours(case: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """Their nodes would be neither asked nor cleaned: they are named with the node, and nothing is changed."""
+    daemonsets, line = OTHERS[case]
+    cluster = FakeCluster(tmp_path / "cluster", daemonsets, **({"one": NONE} if daemonsets else {}))
+    (cluster.directory / "others").write_text(f"{line}\n")
+    done = cluster.uninstall(*options)
+    assert (done.returncode, "nothing was changed" in done.stderr) == (1, True)
+    assert f"{line.partition(',')[0]}, node three" in done.stderr
+    assert cluster.changes == []
+    (cluster.directory / "others").write_text("")
+    assert cluster.uninstall(*options).returncode == 0
+
+
+@pytest.mark.parametrize("seconds", ["5m", "abc", "0", "-1", "1.5", "", "5s", "99999999999999999999"])
+def test_a_time_that_kubectl_would_not_take(seconds: str, tmp_path: Path) -> None:
+    """It is refused before kubectl is called at all, with the form that is meant."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE)
+    done = cluster.uninstall("--timeout", seconds)
+    assert (done.returncode, "whole seconds" in done.stderr, f'"{seconds}"' in done.stderr) == (2, True, True)
+    assert not (cluster.directory / "calls").exists()
+    assert cluster.uninstall("--timeout", "5").returncode == 0
+    assert [call for call in cluster.calls if call.startswith("rollout status ") and call.endswith(" --timeout 5s")] != []
 
 
 def test_attached_pods(tmp_path: Path) -> None:
