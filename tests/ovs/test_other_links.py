@@ -15,6 +15,7 @@ from tests.lab.frames.taps import SECONDS, TapProcess
 from tests.lab.network.gateways import GATEWAY, Site, kept
 from tests.lab.node.links import inside
 from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Call
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach, kernel_port, soon
@@ -120,7 +121,7 @@ def test_an_administrators_bridge_in_use(node: Node, sandbox: str, pod: Pod) -> 
     succeeded(node.run("ADD", pod.network(node), sandbox))
     assert shown(BRIDGE, switch.netns) == before
     succeeded(node.run("DEL", pod.network(node), sandbox))
-    switch.vsctl("clear", "Interface", BRIDGE, "mtu_request", "--", "add-port", BRIDGE, "adm0", *INTERNAL)
+    switch.vsctl("clear", "Interface", BRIDGE, "mtu_request")
     inside(switch.netns, "ip", "link", "set", BRIDGE, "down")
     wait_until(lambda: switch.interface(BRIDGE)["admin_state"] == "down", what="OVS to say that it is down")
     succeeded(node.run("ADD", pod.network(node), sandbox))
@@ -171,24 +172,49 @@ def test_a_bridge_of_an_earlier_release(switch: Switch, connect: Callable[..., P
 
 
 def require_refused(node: Node, sandbox: str, kind: str, link: str) -> None:
-    """What asks for the link's MAC, or for its address 10.56.0.1, is refused and leaves nothing; in another VLAN it is not."""
-    pod, mac, ports = Pod(kind), shown(link, switch_of(node).netns)[1], switch_of(node).ports(BRIDGE)
-    wait_until(lambda: switch_of(node).interface(link)["admin_state"] == "up", what="OVS to say that it is up")
-    refused(node.run("ADD", pod.network(node, mac=mac.upper()), sandbox), 7, mac, link)
+    """What carries a VLAN of the link and asks for its MAC, or for its address 10.56.0.1, is refused and leaves nothing.
+
+    While the link is down, too. In another VLAN than that of a link with a tag it is not.
+    """
+    switch, pod = switch_of(node), Pod(kind)
+    mac, ports = shown(link, switch.netns)[1], switch.ports(BRIDGE)
     only = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.1", "rangeEnd": "10.56.0.1", "gateway": "10.56.0.2"}
-    taken = {**pod.network(node), "cniVersion": "1.0.0", "ipam": {**node.host_local(), "ranges": [[only]]}}
-    refused(node.run("ADD", taken, sandbox), 7, "10.56.0.1", link)
+    leased = {"cniVersion": "1.0.0", "ipam": {**node.host_local(), "ranges": [[only]]}}
+    for vlan in CARRIES_7:
+        where = {"bridgeName": BRIDGE, **vlan}
+        refused(node.run("ADD", pod.network(node, mac=mac.upper(), bridge=where), sandbox), 7, mac, link)
+        refused(node.run("ADD", {**pod.network(node, bridge=where), **leased}, sandbox), 7, "10.56.0.1", link)
+    inside(switch.netns, "ip", "link", "set", link, "down")
+    wait_until(lambda: switch.interface(link)["admin_state"] == "down", what="OVS to say that it is down")
+    tagged = {"bridgeName": BRIDGE, "vlanId": 7}
+    refused(node.run("ADD", pod.network(node, mac=mac, bridge=tagged), sandbox), 7, mac, link)
+    refused(node.run("ADD", {**pod.network(node, bridge=tagged), **leased}, sandbox), 7, "10.56.0.1", link)
     assert node.leftovers().keys().isdisjoint({"records", "leases", "shared"})
-    assert switch_of(node).ports(BRIDGE) == ports
-    elsewhere = pod.network(node, mac=mac, bridge={"bridgeName": BRIDGE, "vlanId": 7})
-    succeeded(node.run("ADD", elsewhere, sandbox))
-    succeeded(node.run("DEL", elsewhere, sandbox))
+    assert switch.ports(BRIDGE) == ports
+    for vlan in ({"vlanId": 8}, {"trunks": [0, 8]}, {"vlanId": 8, "vlanMode": "dot1q-tunnel"}):
+        elsewhere = pod.network(node, mac=mac, bridge={"bridgeName": BRIDGE, **vlan})
+        if switch.rows("Port", f"name={link}")[0]["tag"] == 7:
+            succeeded(node.run("ADD", elsewhere, sandbox))
+            succeeded(node.run("DEL", elsewhere, sandbox))
+        else:
+            refused(node.run("ADD", elsewhere, sandbox), 7, mac, link)
 
 
+CARRIES_7: list[dict[str, Any]] = [
+    {},
+    {"vlanId": 7},
+    {"trunks": ["5-9"]},
+    {"vlanId": 5, "trunks": [7], "vlanMode": "native-untagged"},
+    {"vlanId": 7, "trunks": [5], "vlanMode": "native-tagged"},
+    {"vlanId": 7, "vlanMode": "dot1q-tunnel"},
+]
+
+
+@pytest.mark.parametrize("vlan", [None, 7])
 @pytest.mark.parametrize("kind", ["client", "system"])
-def test_what_a_gateway_has_is_refused(node: Node, site: Site, sandbox: str, kind: str) -> None:
-    """A pod does not get what a gateway of the bridge has."""
-    assert site.keep(USUAL) == {USUAL.port: ""}
+def test_what_a_gateway_has_is_refused(node: Node, site: Site, sandbox: str, kind: str, vlan: int | None) -> None:
+    """A pod does not get what a gateway of the bridge has, in its VLAN or, without one, in all."""
+    assert site.keep(replace(USUAL, vlan=vlan)) == {USUAL.port: ""}
     require_refused(node, sandbox, kind, USUAL.port)
 
 
@@ -197,7 +223,61 @@ def test_what_an_administrators_link_has_is_refused(node: Node, sandbox: str) ->
     """Nor what an administrator's internal port has, with an agent and without."""
     switch = switch_of(node)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
-    switch.vsctl("add-port", BRIDGE, "adm0", *INTERNAL)
+    switch.vsctl("add-port", BRIDGE, "adm0", "tag=7", *INTERNAL)
     inside(switch.netns, "ip", "address", "add", "10.56.0.1/24", "dev", "adm0")
     inside(switch.netns, "ip", "link", "set", "adm0", "up")
     require_refused(node, sandbox, "client", "adm0")
+
+
+@pytest.mark.parametrize("node", ["", "agent"], indirect=True)
+def test_an_administrators_link_that_is_down(node: Node, sandbox: str) -> None:
+    """It would come up with the pod's MTU: refused as while it is up; one that was moved to another namespace is out of reach."""
+    switch, pod = switch_of(node), Pod("client", 1400)
+    switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
+    switch.vsctl("add-port", BRIDGE, "adm0", *INTERNAL)
+    wait_until(lambda: switch.interface("adm0")["admin_state"] == "down", what="OVS to say that it is down")
+    refused(node.run("ADD", pod.network(node), sandbox), 7, "adm0", "mtu_request=1500")
+    inside(switch.netns, "ip", "link", "set", "adm0", "netns", sandbox)
+    succeeded(node.run("ADD", pod.network(node), sandbox))
+    assert shown("adm0", sandbox)[0] == 1500
+    succeeded(node.run("DEL", pod.network(node), sandbox))
+
+
+@pytest.mark.parametrize("node", ["", "agent"], indirect=True)
+@pytest.mark.parametrize("kind", ["client", "system"])
+def test_what_a_pod_of_another_namespace_has_is_refused(node: Node, sandbox: str, kind: str) -> None:
+    """A MAC that such a pod has in a VLAN that the port carries; in the same namespace, or without one, it is left alone."""
+    pod, other = Pod(kind), "f" * 64
+
+    def of(namespace: str) -> dict[str, str]:
+        return {"CNI_ARGS": f"K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=pod"} if namespace else {}
+
+    def add(namespace: str, **bridge: Any) -> Call:
+        network = pod.network(node, mac=MAC.upper(), bridge={"bridgeName": BRIDGE, **bridge})
+        return node.run("ADD", network, sandbox, other, "net2", **of(namespace))
+
+    def require_free(namespace: str, **bridge: Any) -> None:
+        succeeded(add(namespace, **bridge))
+        succeeded(node.run("DEL", pod.network(node), sandbox, other, "net2"))
+
+    theirs = pod.network(node, mac=MAC, bridge={"bridgeName": BRIDGE, "vlanId": 7})
+    succeeded(node.run("ADD", theirs, sandbox, **of("one")))
+    ports = switch_of(node).ports(BRIDGE)
+    for vlan in CARRIES_7:
+        error = refused(add("another", **vlan), 7, f"MAC {MAC} is that of a pod of another namespace on bridge {BRIDGE}")
+        assert " one" not in error["msg"], "whose it is, is none of the asker's business"
+    assert switch_of(node).ports(BRIDGE) == ports
+    found = switch_of(node).vsctl("--columns=name", "find", "Interface", f'external_ids:attached-mac="{MAC}"')
+    assert ports[0] in found, "what the message says to look at shows it"
+    for namespace in ("one", ""):
+        require_free(namespace, vlanId=7)
+    require_free("another", vlanId=8)
+    require_free("another", bridgeName="br-else")
+    succeeded(node.run("DEL", theirs, sandbox))
+    require_free("another", vlanId=7)
+    succeeded(node.run("ADD", theirs, sandbox))
+    require_free("another", vlanId=7)
+    succeeded(node.run("DEL", theirs, sandbox))
+
+
+MAC = "02:bb:00:00:00:01"

@@ -80,19 +80,27 @@ class Allocation:
 
 @dataclass(frozen=True)
 class NodePort:
-    """A link of the node itself on the pod's bridge, which is up: a gateway's, the bridge's own, an administrator's.
+    """A link of the node itself on the pod's bridge, up or down: a gateway's, the bridge's own, an administrator's.
 
-    `vlan`: of its untagged frames, 0 for none. `addresses` are without prefix length. `mtu`: the one that it has, if Open vSwitch
-    derives it from those of the other ports; 0 where it asks for one. `least`: the smallest MTU of the ports that are neither
-    pods' nor the node's own, 0 for none.
+    `addresses` are without prefix length. `mtu`: the one that it has, if Open vSwitch derives it from those of the other ports; 0
+    where it asks for one, and for the bridge's own link while that is down. `least`: the smallest MTU of the ports that are
+    neither pods' nor the node's own, 0 for none.
     """
 
     name: str
     mac: str
-    vlan: int = 0
+    vlan: Vlan = field(default_factory=Vlan)
     addresses: tuple[str, ...] = ()
     mtu: int = 0
     least: int = 0
+
+
+@dataclass(frozen=True)
+class PodPort:
+    """A pod's port on the bridge, with the MAC that this pod is to have. `namespace`: that pod's, "" where none was told."""
+
+    namespace: str
+    vlan: Vlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +115,8 @@ class Facts:
     """Whether the bridge exists and an administrator made it."""
     node_ports: tuple[NodePort, ...] = ()
     """The links of the node itself on the bridge."""
+    same_mac: tuple[PodPort, ...] = ()
+    """Ports of pods on the bridge that have the MAC already; not looked for where this pod's namespace is not known."""
     vlan: Vlan = field(default_factory=Vlan)
     """The port's VLAN: the network's, or what the pod chose within it."""
     mac: str = ""

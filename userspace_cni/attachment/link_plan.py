@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import LinkFacts
-from userspace_cni.attachment.planned import Attachment, divided, marks_of, require_text
+from userspace_cni.attachment.planned import Attachment, divided, mac_of, marks_of, require_text
 from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
@@ -54,7 +54,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         why = "the kernel makes no link named 'all' or 'default', and completes a name with '%' by a number of its own"
         raise BadEnvironment(f"CNI_IFNAME {environment.ifname!r} cannot be the name of a kernel link", why)
     host = host_end(environment.container_id, environment.ifname)
-    mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
+    mac = mac_of(request, options, consumer, facts)
     cidrs = tuple(ip["address"] for ip in addresses.ips)
     at_pod: dict[str, Any] = {"name": environment.ifname, "netns": environment.netns, "netns_inode": facts.netns_inode}
     datapath = asked.datapath

@@ -20,12 +20,12 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, for addresses and routes that cannot be
-    given, for what would take the place of a link of the node or change it, and for a device plugin's allocation that contradicts
-    the configuration; UnsupportedField for what the kind of interface cannot do.
+    given, for what would take the place of a link of the node or of another namespace's pod, or change a link, and for a device
+    plugin's allocation that contradicts the configuration; UnsupportedField for what the kind of interface cannot do.
     """
     attachment = _plan(request, options, consumer, facts, addresses)
     if port := first_of(attachment.steps, OvsPort):
-        require_apart(port, addresses, facts.node_ports)
+        require_apart(port, addresses, facts)
     return attachment
 
 

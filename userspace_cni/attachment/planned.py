@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Facts
 from userspace_cni.attachment.steps import HostEnd, PortInterface, Step, owner_marks
 from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Rate
-from userspace_cni.cni.options import Role
+from userspace_cni.cni.options import Options, Role
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import Interface
 
@@ -28,6 +29,11 @@ class Attachment:
     steps: tuple[Step, ...]
     interfaces: tuple[Interface, ...]
     ovs_role: Role | None = None
+
+
+def mac_of(request: Request, options: Options, consumer: Consumer, facts: Facts) -> str:
+    """The MAC of the pod's interface: the annotations', what is asked for, else a derived one."""
+    return facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
 
 
 def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[str, str]:

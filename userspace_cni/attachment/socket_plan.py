@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Allocation, Place, SocketFacts
-from userspace_cni.attachment.planned import Attachment, marks_of, require_text
+from userspace_cni.attachment.planned import Attachment, mac_of, marks_of, require_text
 from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
@@ -58,7 +58,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
     host_path = f"{mount or place.path}/{socket_file}"
     if role == "client":
         _fits(host_path, "the path that OVS is given")
-    mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
+    mac = mac_of(request, options, consumer, facts)
     interface = Interface(
         name=request.environment.ifname,
         sandbox=request.environment.netns,

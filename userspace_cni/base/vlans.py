@@ -57,3 +57,9 @@ def carried(vlan: Vlan) -> frozenset[int] | None:
     if not vlan.trunks:
         return None
     return frozenset(vlan.trunks) | (own if vlan.mode.startswith("native-") else frozenset())
+
+
+def share_one(one: Vlan, another: Vlan) -> bool:
+    """Whether two ports carry a VLAN that is the same."""
+    of_one, of_another = carried(one), carried(another)
+    return of_one is None or of_another is None or not of_one.isdisjoint(of_another)

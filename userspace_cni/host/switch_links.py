@@ -94,7 +94,7 @@ class SwitchLinks:
 def addresses_of(names: Iterable[str], switch_netns: str, root: HostRoot) -> dict[str, tuple[str, ...]]:
     """The addresses of these links where ovs-vswitchd opens its ports, without prefix length and those of a link alone.
 
-    A link that is not there has none. Raises Unavailable.
+    A link that is not there is left out. Raises Unavailable.
     """
     from userspace_cni.host.links import connected, found_link, kernel_does
     from userspace_cni.host.netlink import addresses
@@ -102,10 +102,9 @@ def addresses_of(names: Iterable[str], switch_netns: str, root: HostRoot) -> dic
 
     what = "reading the addresses of the node's own links"
     with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel, kernel_does(what):
-        indexes = {link.index: link.name for name in names if (link := found_link(kernel, name))}
         held: dict[str, tuple[str, ...]] = {}
-        for _, payload in kernel.ask(addresses.listed(0)):
-            index, found = addresses.read(payload)
-            if index in indexes and not found.is_link_local:
-                held[indexes[index]] = (*held.get(indexes[index], ()), str(found.ip))
+        for link in (link for name in names if (link := found_link(kernel, name))):
+            # asked link by link: the node's other links can have thousands, as that of kube-proxy's virtual servers
+            found = (addresses.read(payload)[1] for _, payload in kernel.ask(addresses.listed(link.index)))
+            held[link.name] = tuple(str(each.ip) for each in found if not each.is_link_local)
     return held

@@ -6,9 +6,10 @@ It changes nothing on the node: what it raises leaves nothing to be undone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.planned import mac_of
 from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
@@ -38,6 +39,9 @@ _HUGEPAGES: Final = (
     "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
     "shared memory an application cannot connect; ask for hugepages-2Mi in resources.limits"
 )
+
+
+FactsOf = TypeVar("FactsOf", bound=Facts)
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,19 @@ class Gathering:
         }
         if link:
             seen = self._link(link)
-            return LinkFacts(**common, **seen, **self._noted(pod, seen["opened_as"], seen["mtu"]))
+            return self._beside_others(LinkFacts(**common, **seen, **self._noted(pod, seen["opened_as"], seen["mtu"])))
         common |= self._noted(pod, "vhostuser", self.options.mtu)
-        return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
+        more = {**more, **self._socket(pod, allocation, known=known is not None)}
+        return self._beside_others(SocketFacts(**common, **more, kubeconfig=kubeconfig))
+
+    def _beside_others(self, facts: FactsOf) -> FactsOf:
+        """The facts, with the ports of pods that have the interface's MAC already."""
+        from userspace_cni.dataplane.node_ports import ports_with_mac
+
+        if not facts.pod.namespace:
+            return facts
+        mac = mac_of(self.request, self.options, self.consumer, facts)
+        return replace(facts, same_mac=ports_with_mac(self.node.ports.client, self.options.bridge, mac, self.deadline))
 
     def _reach_allowed(self) -> bool:
         """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.
@@ -113,16 +127,21 @@ class Gathering:
         return maker in ("node", "another")
 
     def _node_ports(self) -> tuple[NodePort, ...]:
-        """The links of the node itself on the bridge; with their addresses, where the pod gets some."""
+        """The links of the node itself on the bridge; with their addresses, where the pod gets some.
+
+        Open vSwitch changes no link that was moved to another network namespace, and still shows the state that it had.
+        """
         from userspace_cni.dataplane.node_ports import node_ports
 
         found = node_ports(self.node.ports.client, self.options.bridge, self.deadline)
-        if not found or not (self.request.network.ipam or self.options.addresses_noted):
+        gets_addresses = bool(self.request.network.ipam or self.options.addresses_noted)
+        asked = [each.name for each in found if gets_addresses or each.mtu]
+        if not asked:
             return found
         from userspace_cni.host.switch_links import addresses_of
 
-        held = addresses_of((each.name for each in found), self.node.settings.switch_netns, self.node.root)
-        return tuple(replace(each, addresses=held.get(each.name, ())) for each in found)
+        held = addresses_of(asked, self.node.settings.switch_netns, self.node.root)
+        return tuple(replace(each, addresses=held.get(each.name, ()), mtu=each.mtu if each.name in held else 0) for each in found)
 
     # -- what the pod's annotations say -----------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from ovsdbapp.backend.ovs_idl import connection
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.dataplane.json_parser import Parser
 from userspace_cni.dataplane.ovsdb.changes import UNTOLD, Listeners, changes
+from userspace_cni.dataplane.ovsdb.rows.marks import ATTACHED_MAC
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
 
 T = TypeVar("T")
@@ -195,7 +196,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then `listeners` are
     told.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
-    `internal`: the names of the interfaces that are links of the node itself.
+    `internal`: the names of the interfaces that are links of the node itself; `with_mac`: of those that were given a MAC.
     `shown`: caches the KnownPort by name, until a row of that name changes. `listed`: caches the list of all, until any row
     changes.
     """
@@ -216,6 +217,8 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self.bridge_marks: dict[str, Mapping[str, str]] = {}
         self.marks: dict[str, Mapping[str, str]] = {}
         self.internal: set[str] = set()
+        self._macs: dict[str, str] = {}
+        self._of_mac: dict[str, set[str]] = {}
         self.shown: dict[str, KnownPort] = {}
         self.listed: list[KnownPort] | None = None
         self.watches: dict[str, list[Watch[Any]]] = {}
@@ -303,9 +306,23 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             self.internal.add(name)
         else:
             self.internal.discard(name)
+        self._index_mac(name, "" if row is None else value_of(row, "external_ids").get(ATTACHED_MAC, ""))
         if self.everything:
             self._check_peer(name, row)
         self._look_again(name)
+
+    def _index_mac(self, name: str, mac: str) -> None:
+        before = self._macs.pop(name, "")
+        if mac != before:
+            others = self._of_mac.get(before, set()) - {name}
+            _set_or_drop(self._of_mac, before, others or None)
+        if mac:
+            self._macs[name] = mac
+            self._of_mac.setdefault(mac, set()).add(name)
+
+    def with_mac(self, mac: str) -> tuple[str, ...]:
+        """The names of the interfaces that were given this MAC (external_ids:attached-mac)."""
+        return tuple(self._of_mac.get(mac, ()))
 
     def _look_again(self, name: str) -> None:
         for watch in tuple(self.watches.get(name, ())):

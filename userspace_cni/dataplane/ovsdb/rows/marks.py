@@ -17,6 +17,9 @@ that is there."""
 IFINDEX = "ifindex"
 """The mark of a kernel port: the index of the link that ovs-vswitchd has opened, which a link made anew has not."""
 
+ATTACHED_MAC = "attached-mac"
+"""The key of Interface.external_ids with the MAC of what is behind the port (ovs-vswitchd.conf.db(5)); no owner mark."""
+
 _OF_POD = ("pod-namespace", "pod-name", "pod-uid", "vm-name")
 MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_POD, IFINDEX)
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""

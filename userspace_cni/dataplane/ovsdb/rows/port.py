@@ -11,11 +11,9 @@ from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
 from userspace_cni.dataplane.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_among
+from userspace_cni.dataplane.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
 from userspace_cni.dataplane.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, wished_names, wishes
 from userspace_cni.dataplane.ovsdb.rows.qos import QosRow, described, policing_columns, qos_row
-
-ATTACHED_MAC = "attached-mac"
 
 
 @dataclass(frozen=True)
