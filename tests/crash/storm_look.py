@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.cni.spec import switch_of
 from tests.crash.storm_pods import ADMINS_BRIDGE, Pods
-from tests.lab.node.links import left_of_ours
+from tests.lab.node.links import left_of_ours, links
 from tests.lab.node.node import mounts_below
 from tests.lab.node.stored import live, stored
 
@@ -74,6 +74,10 @@ def _beside_ports(pods: Pods) -> Iterator[str]:
         for row in switch.rows(table):
             marks = row["external_ids"]
             yield f"{table} row of {marks.get('container-id')}@{marks.get('ifname')}"
+    interfaces = {row["name"] for row in switch.rows("Interface")}
+    for name, each in links(switch.netns).items():
+        if each.get("linkinfo", {}).get("info_kind") == "tun" and name not in interfaces:
+            yield f"link {name}, which no row has"
     left = left_of_ours(switch.netns)
     for name in left["host ends"]:
         yield f"host end {name}"

@@ -222,6 +222,7 @@ def test_a_link_that_the_switch_does_not_open(switch: Switch, driver: PortDriver
     for step in (gateway(), port()):
         driver.undo(step, soon())
     assert switch.bridges() == []
+    wait_until(lambda: not tap(switch.netns, BRIDGE) and not tap(switch.netns, "gw0"), what="their links have gone")
 
 
 def test_a_namespace_that_is_not_the_switchs(

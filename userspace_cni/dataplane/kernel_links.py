@@ -65,12 +65,13 @@ class KernelLinks(Protocol):
         all, none is."""
         ...
 
-    def let_go(self, name: str) -> bool:
-        """Delete such a tap, unless a process has it open; whether it was deleted."""
+    def let_go(self, name: str, opened: int = 0) -> bool:
+        """Delete such a tap, unless a process has it open; whether it was deleted. So with the tap of the index `opened`, which
+        ovs-vswitchd had opened for a row of ours."""
         ...
 
-    def mark(self, name: str) -> None:
-        """Mark the tap that a process has open as ours: ovs-vswitchd has made it for a row of ours."""
+    def mark(self, name: str, opened: int) -> None:
+        """Mark the tap of this index as ours: ovs-vswitchd has opened it for a row of ours."""
         ...
 
     def set_up(self, name: str) -> None:
@@ -117,11 +118,11 @@ class NoLinks:
         """None is made."""
         return True
 
-    def let_go(self, name: str) -> bool:  # noqa: ARG002 - the interface
+    def let_go(self, name: str, opened: int = 0) -> bool:  # noqa: ARG002 - the interface
         """There is none."""
         return False
 
-    def mark(self, name: str) -> None:
+    def mark(self, name: str, opened: int) -> None:
         """There is none."""
 
     def set_up(self, name: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
@@ -98,12 +99,14 @@ class LinkNames:
 
         It may not be allowed to open what another process made, or open its ports in another namespace.
         """
+        from userspace_cni.dataplane.ovsdb.reads import link_index
+
         unopened = sorted(name for name in self.taps if self.links.let_go(name))
         if unopened:
             self._reopen(unopened, session, deadline)
         for name in self.taps:
-            if not self._lacks(name, session):
-                self.links.mark(name)  # the one that ovs-vswitchd made, where it deleted ours with a former bridge of the name
+            if index := session.look(partial(link_index, name=name)):
+                self.links.mark(name, index)  # ovs-vswitchd made it, where it deleted ours with a former bridge of the name
         return bool(unopened)
 
     def _reopen(self, unopened: Iterable[str], session: Session, deadline: Deadline) -> None:

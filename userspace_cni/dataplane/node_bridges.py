@@ -83,7 +83,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
                 "it is deleted when they are gone: ovs-vsctl list-ports, userspace-cni list",
             )
         elif done.gone:
-            self._links.let_go(step.name)  # an ovs-vswitchd that lives has it open, and deletes it itself
+            self._links.let_go(step.name, done.link)  # an ovs-vswitchd that has it open deletes it itself
         else:
             raise Unavailable(f"bridge {step.name} stays: a port was added to it at this moment", "try again")
 

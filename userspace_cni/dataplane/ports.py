@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from userspace_cni.attachment.drift import Dead, Drift
 from userspace_cni.attachment.steps import Driver, HostEnd, Internal, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.retries import Retries
 from userspace_cni.dataplane.flow_renewal import FlowRenewal
@@ -160,24 +160,31 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         """Delete port, interface and QoS row, and the bridge if we made it and this was its last port.
 
         A row that is not ours is left alone, with a line on stderr, and counts as absent. Returns when the database says so,
-        whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here, and so
-        is a link that was made for it.
+        whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here. It
+        deletes the links that it has open; those that it has not are deleted here.
         """
-        from userspace_cni.dataplane.ovsdb.commands import DeletePort
+        from userspace_cni.dataplane.ovsdb.commands import DeletePort, lacking
 
-        def delete(session: Session) -> DeletePort:
+        def delete(session: Session) -> tuple[DeletePort, frozenset[str]]:
             command = DeletePort(session, step.ref)
             session.transact([command], deadline)
-            return command
+            return command, lacking(session, command.links)
 
-        done = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
+        done, gone = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
         if done.left_alone:
             say("warning", f"port {step.name} is left alone: {done.left_alone}")
-        elif done.absent or self.daemon.peek().state == "dead":  # else ovs-vswitchd has the links open, and deletes them itself
-            internal = isinstance(step, OvsPort) and isinstance(step.interface, Internal)
-            self.let_go([name for name in (step.bridge, step.name if internal else "") if name], deadline)
+        else:
+            self._delete_links({name: done.links[name] for name in sorted(gone)})
         if step.switch_makes_socket:
             self._free_name(step.name, deadline)
+
+    def _delete_links(self, opened: Mapping[str, int]) -> None:
+        """Delete those of our links with these names that ovs-vswitchd does not have open. `opened`: the index of each."""
+        for name, index in opened.items():
+            try:
+                self._links.let_go(name, index)
+            except Unavailable as error:  # the rows are gone; a link that stays is marked, and serves the next bridge of its name
+                say("warning", f"{error.message}: it may be left", hint=error.details)
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""

@@ -47,17 +47,20 @@ class SwitchLinks:
 
         return SwitchTaps(self.switch_netns, self.root).take(name)
 
-    def let_go(self, name: str) -> bool:
-        """Delete such a tap, unless a process has it open; whether it was deleted. Raises Unavailable."""
+    def let_go(self, name: str, opened: int = 0) -> bool:
+        """Delete such a tap, or that of the index `opened`, unless a process has it open; whether it was deleted.
+
+        Raises Unavailable.
+        """
         from userspace_cni.host.switch_taps import SwitchTaps
 
-        return SwitchTaps(self.switch_netns, self.root).let_go(name)
+        return SwitchTaps(self.switch_netns, self.root).let_go(name, opened)
 
-    def mark(self, name: str) -> None:
-        """Mark the tap that ovs-vswitchd has made for a row of ours. Raises Unavailable."""
+    def mark(self, name: str, opened: int) -> None:
+        """Mark the tap of this index, which ovs-vswitchd has opened for a row of ours. Raises Unavailable."""
         from userspace_cni.host.switch_taps import SwitchTaps
 
-        SwitchTaps(self.switch_netns, self.root).mark(name)
+        SwitchTaps(self.switch_netns, self.root).mark(name, opened)
 
     def set_up(self, name: str) -> None:
         """Set the link up if it is there and down. Raises StepFailed and Unavailable."""

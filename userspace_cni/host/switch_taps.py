@@ -71,18 +71,23 @@ class SwitchTaps:
                 raise Unavailable(f"{what}: {error.what}", error.look_at) from error
         return True
 
-    def mark(self, name: str) -> None:
-        """Give the tap its alias, if it has none and a process has it open: ovs-vswitchd, for a row of ours."""
+    def mark(self, name: str, opened: int) -> None:
+        """Give the tap its alias, if it has none and this index: ovs-vswitchd has opened it for a row of ours."""
         with self._opened(f"link {name}: marking it") as (_, kernel):
             found = found_link(kernel, name)
-            if found and found.kind == "tun" and not found.alias and found.carrier:
+            if found and found.kind == "tun" and not found.alias and found.index == opened:
                 kernel.exchange(links.marked(found.name, ALIAS))  # gone by now is fine
 
-    def let_go(self, name: str) -> bool:
-        """Delete the tap of this name if it was made here and no process has it open; whether it was deleted."""
+    def let_go(self, name: str, opened: int = 0) -> bool:
+        """Delete the tap of this name unless a process has it open; whether it was deleted.
+
+        It has to be one that was made here, or have the index `opened`: ovs-vswitchd had opened it for a row of ours.
+        """
         with self._opened(f"link {name}: deleting it") as (_, kernel):
             found = found_link(kernel, name)
-            if found is None or found.alias != ALIAS or found.carrier:
+            if found is None or found.kind != "tun" or found.carrier:
+                return False
+            if found.alias != ALIAS and (found.alias or found.index != opened):
                 return False
             with kernel_does(f"link {name}: deleting it"):
                 (answer,) = kernel.exchange(links.deleted(found.index))

@@ -103,11 +103,11 @@ class Veths:
         """Whether no link has the name; none is made."""
         return name not in self()
 
-    def let_go(self, name: str) -> bool:
+    def let_go(self, name: str, opened: int = 0) -> bool:
         """There is none to delete."""
-        return not name
+        return not (name or opened)
 
-    def mark(self, name: str) -> None:
+    def mark(self, name: str, opened: int) -> None:
         """None is marked."""
 
     def set_up(self, name: str) -> None:

@@ -15,7 +15,7 @@ from userspace_cni.attachment.steps import OWNER, HostEnd, Internal, OvsPort, Po
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
-from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open, local_port_without_mtu
+from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open, link_index, local_port_without_mtu
 from userspace_cni.dataplane.ovsdb.replica import SWITCH, count, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import (
     DATAPATH_TYPE,
@@ -313,7 +313,8 @@ class AnotherRound(Command):
 class DeletePort(Command):
     """Deletes port, interface, limits, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
 
-    `left_alone`: why the port was not deleted, "" if it was. `absent`: there was none.
+    `left_alone`: why the port was not deleted, "" if it was. `links`: the names of ours of which ovs-vswitchd may have had a
+    link, with its index, 0 for unknown.
     """
 
     def __init__(self, session: Session, step: PortRef) -> None:
@@ -322,7 +323,7 @@ class DeletePort(Command):
         self._step = step
         self._shared_qos = False
         self.left_alone = ""
-        self.absent = False
+        self.links: dict[str, int] = {}
 
     def needs(self) -> frozenset[Clause]:
         """The rows with the port's name, and the local port of the bridge that it is on, whichever it is."""
@@ -335,8 +336,8 @@ class DeletePort(Command):
         name = self._step.name
         port = self.api.row("Port", name)
         bridge = self._bridge_of(port)
-        self.absent = port is None or bridge is None
-        if self.absent:
+        if port is None or bridge is None:
+            self.links = dict.fromkeys(filter(None, (self._step.bridge, name)), 0)  # a call that died may have taken them
             txn.expect("Port", [["name", "==", name]], [])
             bridge = self.api.row("Bridge", self._step.bridge) if self._step.bridge else None
             self._leave_mirrors(txn, bridge)
@@ -351,8 +352,11 @@ class DeletePort(Command):
         self._leave_mirrors(txn, bridge)
         if not self._shared_qos:
             limits.drop(txn, self._step, port)
-        ours = is_ours(value_of(bridge, "external_ids"))
-        txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
+        ours, on = is_ours(value_of(bridge, "external_ids")), value_of(bridge, "name")
+        row = self.api.row("Interface", name)
+        internal = row is not None and value_of(row, "type") == "internal"
+        self.links = {each: link_index(self.api, each) for each in (*([on] if ours else []), *([name] if internal else []))}
+        txn.bridge(on, bridge).remove(port, ours=ours)
 
     def should_retry(self, refused: Refused) -> bool:
         """Whether another port uses the QoS row too: then the row stays."""

@@ -9,6 +9,7 @@ from userspace_cni.attachment.steps import NODE_OWNER, NodeBridge
 from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.dataplane.ovsdb.commands import DUPLICATES, is_duplicate
 from userspace_cni.dataplane.ovsdb.groups import Draft
+from userspace_cni.dataplane.ovsdb.reads import link_index
 from userspace_cni.dataplane.ovsdb.replica import SWITCH, count, every_port, references, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import (
     datapath_of,
@@ -100,6 +101,7 @@ class DeleteNodeBridge(Command):
     """Deletes the bridge if it is ours, unless others have ports on it.
 
     `left_alone`: whose it is if it is not ours. `users`: the ports of others, for which it stays. `gone`: it is not there now.
+    `link`: the index of its link, 0 for unknown.
     """
 
     def __init__(self, session: Session, step: NodeBridge) -> None:
@@ -109,6 +111,7 @@ class DeleteNodeBridge(Command):
         self.left_alone = ""
         self.users: tuple[str, ...] = ()
         self.gone = False
+        self.link = 0
 
     def needs(self) -> frozenset[Clause]:
         """All ports: any of them may be on it."""
@@ -128,6 +131,7 @@ class DeleteNodeBridge(Command):
         if not same_attachment(step, marks) or other_store(step, marks):
             self.left_alone = whose(marks)
             return
+        self.link = link_index(self.api, step.name)
         self.users = tuple(sorted(filter(None, map(self._user, references(bridge, "ports")))))
         if not self.users:
             txn.bridge(step.name, bridge).give_up()

@@ -191,6 +191,16 @@ def is_open(interface: Any) -> bool:
     return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
 
 
+def link_index(session: Session, name: str) -> int:
+    """The index of the link that ovs-vswitchd has opened for the interface of that name; 0 if there is none, or it is unknown.
+
+    ovs-vswitchd says it, and it stays in the row when ovs-vswitchd dies.
+    """
+    row = session.row("Interface", name)
+    found = [] if row is None else value_of(row, "ifindex")
+    return int(found[0]) if found else 0
+
+
 def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
     """All replicated ports that have these marks, as `find_port` returns them."""
     replica, wanted = session.replica, marks.items()

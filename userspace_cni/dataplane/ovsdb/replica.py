@@ -98,6 +98,7 @@ _TABLES: dict[str, dict[str, object]] = {
         "mac_in_use": _STRING_OR_NONE,
         "admin_state": _STRING_OR_NONE,
         "ofport": _INTEGER_OR_NONE,
+        "ifindex": _INTEGER_OR_NONE,
         "error": _STRING_OR_NONE,
     },
     "QoS": {
