@@ -317,7 +317,7 @@ def test_remedies_of_a_port() -> None:
         "ovs-vsctl set Interface x 'external_ids:attached-mac=\"02:00:00:00:00:01\"'"
     )
     assert remedy("external_ids:attached-mac") == "ovs-vsctl remove Interface x external_ids attached-mac"
-    again = "which cuts the VM off, and userspace-cni gc, which makes it again on br0"
+    again = "and run userspace-cni gc, which makes it again on br0; the VM is cut off until then"
     assert remedy("bridge") == f"ovs-vsctl del-port x, {again}"
 
 

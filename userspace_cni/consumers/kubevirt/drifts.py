@@ -75,7 +75,10 @@ def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -
             "port-changed",
             "error",
             sentence(columns["bridge"]),
-            f"ovs-vsctl del-port {step.name}, which cuts the VM off, and userspace-cni gc, which makes it again on {step.bridge}",
+            (
+                f"ovs-vsctl del-port {step.name}, and run userspace-cni gc, which makes it again on {step.bridge}; "
+                "the VM is cut off until then"
+            ),
         )
         return
     if "mtu_request" in columns:
