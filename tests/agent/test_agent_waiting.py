@@ -19,6 +19,7 @@ from tests.lab.node.links import addresses
 from tests.lab.runtimes.runtime import Call
 from tests.lab.switch.switch import wait_until
 from userspace_cni.cni import protocol
+from userspace_cni.kube.watch import KEPT_LIMIT
 
 MOST = 3
 WAITED_S = 60
@@ -74,10 +75,18 @@ class Adding:
         """What the controller gives it."""
         return f"10.16.0.{self._number}/16"
 
-    def annotate(self) -> None:
-        """What kube-ovn's controller writes."""
-        name = SHARED_NETWORK.format(self.pod.namespace, "ip_address")
-        self._api.change(self.pod.namespace, self.pod.name, {"metadata": {"annotations": {name: self.address}}})
+    def annotate(self, **values: str) -> None:
+        """What kube-ovn's controller writes: the address, or these values."""
+        values = values or {"ip_address": self.address}
+        written = {SHARED_NETWORK.format(self.pod.namespace, key): value for key, value in values.items()}
+        self._api.change(self.pod.namespace, self.pod.name, {"metadata": {"annotations": written}})
+
+    def call(self, netns: str) -> socket.socket:
+        """ADD of a caller that can hang up."""
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(self._live.socket)
+        client.sendall(self.request(netns))
+        return client
 
 
 def waits(live: LiveNode, number: int) -> None:
@@ -138,12 +147,7 @@ def test_a_caller_that_hangs_up(live: LiveNode, sandbox: str, api: ApiServer) ->
     """A call whose caller has gone takes no place of its namespace any more, and attaches nothing."""
     pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
     live.start()
-    clients = []
-    for pod in pods:
-        client = socket.socket(socket.AF_UNIX)
-        client.connect(live.socket)
-        client.sendall(pod.request(sandbox))
-        clients.append(client)
+    clients = [pod.call(sandbox) for pod in pods]
     waits(live, MOST)
     for client in clients:
         client.close()
@@ -212,6 +216,74 @@ def test_a_pod_that_the_watch_does_not_know(live: LiveNode, sandbox: str, api: A
     refused(adding[1].result(WAITED_S), 107)
     waits(live, 0)
     succeeded_del(pods[0].run("DEL", sandbox))
+    live.require_clean()
+
+
+def test_what_the_watch_keeps_nothing_of(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """ADDs of such pods have a thread each, within the places of their namespace; a DEL, and a caller that goes, frees both."""
+    pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
+    more = Adding(live, api, 11)
+    for pod in (*pods, more):
+        pod.annotate(routes="y" * KEPT_LIMIT)
+    live.start()
+    for turn in range(3):
+        adding = [threads.submit(pod.run, "ADD", sandbox) for pod in pods]
+        waits(live, MOST)
+        await_followed(api, (2 * turn + 1) * MOST)
+        refused(more.run("ADD", sandbox), 11)
+        for pod in pods:
+            succeeded_del(pod.run("DEL", sandbox))
+        for future in adding:
+            assert "a DEL of it came" in refused(future.result(WAITED_S), 11)["msg"]
+        clients = [pod.call(sandbox) for pod in pods]  # at once
+        waits(live, MOST)
+        await_followed(api, (2 * turn + 2) * MOST)
+        for client in clients:
+            client.close()
+        waits(live, 0)
+    adding = [threads.submit(pod.run, "ADD", sandbox) for pod in pods]
+    waits(live, MOST)
+    for pod in pods:
+        pod.annotate(ip_address=pod.address, routes="")
+    for pod, future in zip(pods, adding, strict=True):
+        assert succeeded(future.result(WAITED_S))["ips"][0]["address"] == pod.address
+        succeeded_del(pod.run("DEL", sandbox))
+    live.require_clean()
+
+
+def await_followed(api: ApiServer, times: int) -> None:
+    """Until single pods were watched so many times."""
+
+    def followed() -> int:
+        return sum(request.verb == "WATCH" and "metadata.name" in request.path for request in list(api.requests))
+
+    wait_until(lambda: followed() == times, what=f"pods to be followed {times} times")
+
+
+def test_a_pod_that_grows(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """An ADD waits on when the watch keeps nothing of its pod any more."""
+    pod = Adding(live, api, 1)
+    live.start()
+    adding = threads.submit(pod.run, "ADD", sandbox)
+    waits(live, 1)
+    pod.annotate(routes="y" * KEPT_LIMIT)
+    await_followed(api, 1)
+    waits(live, 1)
+    pod.annotate(ip_address=pod.address, routes="")
+    assert succeeded(adding.result(WAITED_S))["ips"][0]["address"] == pod.address
+    succeeded_del(pod.run("DEL", sandbox))
+    live.require_clean()
+
+
+def test_what_the_watch_does_not_tell(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """An address that the server has is not refused as missing, though the watch has not told of it."""
+    live.settings["USERSPACE_CNI_DEADLINE_S"] = "4"
+    pod = Adding(live, api, 1)
+    live.start()
+    api.silent = True
+    pod.annotate()
+    assert succeeded(pod.run("ADD", sandbox))["ips"][0]["address"] == pod.address
+    succeeded_del(pod.run("DEL", sandbox))
     live.require_clean()
 
 

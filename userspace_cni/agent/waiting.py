@@ -1,8 +1,9 @@
-"""The calls that wait for what a tenant's controller does, or never does: none has a thread, and so many are of one namespace.
+"""The calls that wait for what a tenant's controller does, or never does: none has a worker, and so many are of one namespace.
 
 A call that waits is one connection, and what it goes on with: it has changed nothing yet and holds no lock. One thread looks at
 those whose pods have changed, whose callers have hung up and whose time is over, and has them go on. A DEL of the interface and
-the agent's end turn them away.
+the agent's end turn them away. What follows a pod for one of them in the background is told to end with it, and has its place
+until it has ended: so threads are within what a namespace may have, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.base.errors import Unavailable, UserspaceError
@@ -17,7 +19,9 @@ from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.cni.call import Awaited, Postponed
 
-_RETRY: str = "try again when it runs"
+_ENDING_S: Final = 1.0
+"""How long a call waits for the thread of one that has gone on, to have its place: it ends at once, but in a request."""
+_RETRY: Final = "try again when it runs"
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,18 @@ class WaitingCalls(Loop):
         """Have the call wait. Raises Unavailable when too many of its namespace do, or the agent is stopping."""
         namespace, _ = call.awaited.pod
         with self._wake:
+            if self._waiting_of(namespace) < self._most:
+                self._wake.wait_for(lambda: self._stopping or self._held_by(namespace) < self._most, _ENDING_S)
             if self._stopping:
                 raise Unavailable("ADD: the agent is stopping", _RETRY)
-            self._left = [awaited for awaited in self._left if awaited.runs]
-            there = [*self._left, *(each.awaited for each in self._waiting.values())]
-            if sum(awaited.pod[0] == namespace for awaited in there) >= self._most:
+            if self._held_by(namespace) >= self._most:
                 raise Unavailable(
                     f"key 'addresses' is 'annotations': {self._most} ADDs of namespace {namespace} wait for their pods already",
                     f"{call.awaited.text}; the node's setting waiting_per_namespace says how many may wait",
                 )
             self._waiting[call.exchange] = call
         try:
-            call.awaited.begin(lambda: self.look_at(call.exchange))
+            call.awaited.begin(lambda: self._on_end(call.exchange))
         except UserspaceError:
             self._take(call)
             raise
@@ -114,7 +118,21 @@ class WaitingCalls(Loop):
         with self._wake:
             return [call.postponed.attachment[0] for call in self._waiting.values() if now - call.since > limit_s]
 
+    def _on_end(self, exchange: Exchange) -> None:
+        """Note that what looked in the background for this call has ended, whether the call waits or has gone on."""
+        with self._wake:
+            self._note_changed([exchange])
+            self._left = [awaited for awaited in self._left if awaited.runs]
+            self._wake.notify_all()
+
     # -- under the lock ---------------------------------------------------------------------------------------------------
+
+    def _waiting_of(self, namespace: str) -> int:
+        return sum(call.awaited.pod[0] == namespace for call in self._waiting.values())
+
+    def _held_by(self, namespace: str) -> int:
+        """The namespace's places: what waits, and the threads of what has gone on, which are told to end."""
+        return self._waiting_of(namespace) + sum(awaited.pod[0] == namespace and awaited.runs for awaited in self._left)
 
     def _note_changed(self, exchanges: Iterable[Exchange]) -> None:
         found = self._waiting.keys() & set(exchanges)
@@ -147,6 +165,7 @@ class WaitingCalls(Loop):
         with self._wake:
             if self._waiting.pop(call.exchange, None) is None:
                 return False
+            call.awaited.end()
             if call.awaited.runs:
                 self._left.append(call.awaited)
             return True

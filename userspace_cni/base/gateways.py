@@ -15,6 +15,7 @@ from ipaddress import ip_network as parsed_network
 from itertools import combinations
 from typing import Any, Final
 
+from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.limits import UNLIMITED, Limits, read_rates
 from userspace_cni.base.vlans import VLAN_MAX
@@ -191,14 +192,7 @@ def interface(value: object, where: str) -> str:
         found = ip_interface(value)
     except ValueError:
         raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an address with prefix length, as 10.0.0.1/24") from None
-    why = _unusable(found.ip)
-    short = found.network.prefixlen < found.max_prefixlen - 1
-    if not why and short and found.ip == found.network.network_address:
-        why = "it is the address of the network itself"
-    if not why and short and found.version == 4 and found.ip == found.network.broadcast_address:
-        why = "it is the broadcast address"
-    if not why and not found.network.prefixlen:
-        why = "its subnet is everything"
+    why = _unusable(found.ip) or why_not_in_subnet(found)
     if why:
         raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine of the subnet")
     return str(found)
@@ -221,15 +215,12 @@ def network(value: object, where: str) -> str:
 
 def _unusable(found: Address, *, of_network: bool = False) -> str:
     """Why it is no address of a machine that others reach; "" if it is."""
-    kinds = {
-        "a multicast address": found.is_multicast,
-        "a loopback address": found.is_loopback,
-        "a link-local address": found.is_link_local,
-        "the unspecified address": found.is_unspecified and not of_network,
-        "an address of IPv4 in IPv6": isinstance(found, IPv6Address) and found.ipv4_mapped is not None,
-        "reserved": isinstance(found, IPv4Address) and (found in IPv4Network("240.0.0.0/4") or found in IPv4Network("0.0.0.0/8")),
-    }
-    return next((f"it is {name}" for name, is_so in kinds.items() if is_so), "")
+    if why := "" if of_network and found.is_unspecified else why_no_machines(found):
+        return why
+    if found.is_link_local:
+        return "it is a link-local address"
+    is_reserved = isinstance(found, IPv4Address) and (found in IPv4Network("240.0.0.0/4") or found in IPv4Network("0.0.0.0/8"))
+    return "it is reserved" if is_reserved else ""
 
 
 def _read_one(table: Mapping[str, Any], where: str) -> Gateway:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Any, Final, Literal
 
+from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX
@@ -122,8 +123,11 @@ def read_subnet(name: str, spec: Mapping[str, Any]) -> Subnet:
         )
     gateways = tuple(_address(each, f"{where}: 'gateway'") for each in _listed(spec, "gateway", where))
     for gateway in gateways:
-        if not any(gateway in cidr for cidr in cidrs):
+        within = next((cidr for cidr in cidrs if gateway in cidr), None)
+        if within is None:
             raise InvalidConfig(f"{where}: 'gateway' is {gateway}", f"it must be in {', '.join(map(str, cidrs))}")
+        if why := why_not_in_subnet(ip_interface((gateway, within.prefixlen))):
+            raise InvalidConfig(f"{where}: 'gateway' is {gateway}: {why}", f"it must be the address of one machine in {within}")
     gateway_type = _text(spec, "gatewayType", where)
     if gateway_type not in ("", "distributed", "centralized"):
         raise InvalidConfig(f"{where}: 'gatewayType' is {gateway_type!r}", "it can be 'distributed' or 'centralized'")
@@ -275,6 +279,8 @@ def _cidr(text: str, where: str) -> Cidr:
         raise InvalidConfig(f"{where} holds {text!r}", "it must be a network as 10.56.0.0/16, without bits of a host") from None
     if cidr.max_prefixlen - cidr.prefixlen < _SPARE_BITS:
         raise InvalidConfig(f"{where} holds {text!r}", "it has no addresses for interfaces")
+    if why := why_no_machines(cidr.network_address):
+        raise InvalidConfig(f"{where} holds {text!r}: {cidr.network_address}: {why}", "it must be a network of machines")
     return cidr
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Any, Final
 
+from userspace_cni.base.addresses import why_not_in_subnet
 from userspace_cni.base.errors import DelegateBroken, InvalidConfig
 from userspace_cni.base.vlans import VLAN_MAX, Vlan
 from userspace_cni.cni.annotations import OVN, PodInterface, refusal
@@ -33,20 +34,29 @@ class Noted:
     internal: bool = False
 
 
+@dataclass(frozen=True)
+class _Written:
+    """An address as it is written: with a prefix length of its own, or one of a single address."""
+
+    address: IPv4Interface | IPv6Interface
+    has_length: bool
+
+
 def missing(annotations: Mapping[str, str], interface: PodInterface) -> str:
     """The annotations that the interface needs to have an address, as far as they are missing; "" when there is all.
 
-    Raises InvalidConfig for an `ovn` that is no JSON.
+    Raises InvalidConfig for what is there and cannot be meant, whatever else comes.
     """
     if interface.ovn(annotations).get("ip_address"):
         return ""
     name, text = interface.kubeovn(annotations, "ip_address")
+    cidr_name, cidr = interface.kubeovn(annotations, "cidr")
+    networks = _networks(cidr, f"annotation '{cidr_name}'")
     if not text:
         tools = f", or {OVN} with 'ip_address'" if interface.is_default else ""
         return f"{name} (with {name.removesuffix('ip_address')}cidr){tools}"
-    _, networks = interface.kubeovn(annotations, "cidr")
-    bare = any("/" not in each for each in text.split(","))
-    return "" if networks or not bare else f"{name.removesuffix('ip_address')}cidr"
+    addresses = _split(text, f"annotation '{name}'")
+    return "" if networks or all(address.has_length for address in addresses) else f"{name.removesuffix('ip_address')}cidr"
 
 
 def read_addresses_noted(annotations: Mapping[str, str], interface: PodInterface) -> Addresses:
@@ -102,39 +112,58 @@ def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> Address
     )
     if not text:
         return EMPTY
-    found = _interfaces(
-        text, f"annotation '{name}'", cidr.split(",", _ADDRESSES_MAX) if cidr else [], f"annotation '{cidr_name}'"
-    )
+    networks_at = f"annotation '{cidr_name}'"
+    found = _interfaces(text, f"annotation '{name}'", _networks(cidr, networks_at), networks_at)
     ips = _with_gateways(found, gateway, f"annotation '{gateway_name}'")
     routes = _default_routes(ips) if interface.is_default or default == "true" else ()
     return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes"))))
 
 
-def _interfaces(text: str, where: str, networks: list[str], networks_at: str) -> list[IPv4Interface | IPv6Interface]:
-    """The addresses with their prefix lengths: their own, or those of the networks in which they must lie."""
-    cidrs = []
-    for each in networks:
-        try:
-            cidrs.append(ip_network(each.strip(), strict=False))
-        except ValueError:
-            raise refusal(f"{networks_at} is {','.join(networks)!r}", "it must be networks as 192.0.2.0/24") from None
-    found: list[IPv4Interface | IPv6Interface] = []
+def _networks(text: str, where: str) -> list[IPv4Network | IPv6Network]:
+    try:
+        return [ip_network(each.strip(), strict=False) for each in text.split(",", _ADDRESSES_MAX)] if text else []
+    except ValueError:
+        raise refusal(f"{where} is {text!r}", "it must be networks as 192.0.2.0/24") from None
+
+
+def _split(text: str, where: str) -> list[_Written]:
+    """The addresses, as far as each can be judged alone."""
+    found = []
     for each in map(str.strip, text.split(",", _ADDRESSES_MAX - 1)):
         try:
-            address = ip_interface(each)
-            if "%" in each or address.is_unspecified or address.is_multicast or address.is_loopback:
+            if "%" in each:
                 raise ValueError
+            written = _Written(ip_interface(each), has_length="/" in each)
         except ValueError:
             raise refusal(f"{where} is {text!r}", f"it must be addresses as 192.0.2.7, {_ADDRESSES_MAX} at most") from None
+        _require_machines(written.address, f"{where} is {text!r}")
+        found.append(written)
+    return found
+
+
+def _interfaces(
+    text: str, where: str, cidrs: list[IPv4Network | IPv6Network], cidrs_at: str
+) -> list[IPv4Interface | IPv6Interface]:
+    """The addresses with their prefix lengths: their own, or those of the networks in which they must lie."""
+    found: list[IPv4Interface | IPv6Interface] = []
+    for written in _split(text, where):
+        address = written.address
         if cidrs:
             within = next((cidr for cidr in cidrs if address.ip in cidr), None)
             if within is None:
-                raise refusal(f"{where} is {text!r}: {address.ip} is not in {', '.join(map(str, cidrs))}", f"see {networks_at}")
-            address = address if "/" in each else ip_interface(f"{address.ip}/{within.prefixlen}")
-        elif "/" not in each:
-            raise refusal(f"{where} is {text!r}: {each} has no prefix length", "write it as 192.0.2.7/24, or give the cidr")
+                raise refusal(f"{where} is {text!r}: {address.ip} is not in {', '.join(map(str, cidrs))}", f"see {cidrs_at}")
+            address = address if written.has_length else ip_interface(f"{address.ip}/{within.prefixlen}")
+            _require_machines(address, f"{where} is {text!r}")
+        elif not written.has_length:
+            raise refusal(f"{where} is {text!r}: {address.ip} has no prefix length", "write it as 192.0.2.7/24, or give the cidr")
         found.append(address)
     return found
+
+
+def _require_machines(address: IPv4Interface | IPv6Interface, what: str) -> None:
+    """Raise for an address that no machine can have; one without a prefix length is judged as the whole of its subnet."""
+    if why := why_not_in_subnet(address):
+        raise refusal(f"{what}: {address}: {why}", "it must be the address of one machine of its subnet")
 
 
 def _with_gateways(addresses: list[IPv4Interface | IPv6Interface], text: str, where: str) -> tuple[Mapping[str, Any], ...]:
@@ -145,9 +174,11 @@ def _with_gateways(addresses: list[IPv4Interface | IPv6Interface], text: str, wh
             gateway = ip_address(each)
         except ValueError:
             raise refusal(f"{where} is {text!r}", "it must be an address as 192.0.2.1, one of each family") from None
-        if not any(gateway in address.network for address in addresses):
+        within = next((address.network for address in addresses if gateway in address.network), None)
+        if within is None:
             networks = ", ".join(str(address.network) for address in addresses)
             raise refusal(f"{where} is {text!r}: {gateway} is not in {networks}", "a gateway is in the network of an address")
+        _require_machines(ip_interface(f"{gateway}/{within.prefixlen}"), f"{where} is {text!r}")
         gateways[gateway.version] = str(gateway)
     return tuple(
         {"address": str(each), **({"gateway": gateways[each.version]} if each.version in gateways else {})} for each in addresses

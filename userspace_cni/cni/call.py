@@ -51,6 +51,10 @@ class Awaited(Protocol):
         """Whether there is nothing more to wait for, as far as is known without asking."""
         ...
 
+    def end(self) -> None:
+        """Have what `begin` began end, soon: the call has gone on. Never waits."""
+        ...
+
     @property
     def runs(self) -> bool:
         """Whether what `begin` began still has a thread of its own, though the call may have gone on."""

@@ -46,6 +46,7 @@ _MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
 _NOTED: Final = "annotations"
 _LEASED_MAX: Final = {"routes": ROUTES_MAX, "addresses": ADDRESSES_MAX, "ranges": ADDRESSES_MAX}
 """Lists of `ipam` that come back in the plugin's answer: those of static and host-local."""
+_ADDRESS_FORM: Final = "it must be addresses of one machine, as 192.0.2.7/24 or 2001:db8::7/64"
 _QUEUES_MAX = 128
 _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
 
@@ -394,8 +395,9 @@ def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tupl
     ips = typed(runtime, "ips", list, [], path="runtimeConfig.")
     _require_few(ips, ADDRESSES_MAX, "runtimeConfig.ips")
     for ip in ips:
-        if not isinstance(ip, str) or not _is_address(ip):
-            raise InvalidConfig(f"key 'runtimeConfig.ips' holds {ip!r}", "it must be addresses as 192.0.2.7/24 or 2001:db8::7/64")
+        why = _why_no_address(ip)
+        if why is None or why:
+            raise InvalidConfig(f"key 'runtimeConfig.ips' holds {ip!r}{f': {why}' if why else ''}", _ADDRESS_FORM)
     if ips and not request.network.ipam:
         raise InvalidConfig(
             f"key 'runtimeConfig.ips' asks for {', '.join(ips)}", "the network has no 'ipam' that could assign it"
@@ -407,11 +409,16 @@ def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tupl
 
 
 def _require_leasable(request: Request) -> None:
-    """Refuse what the IPAM plugin could only answer with more than an interface has, before it is run."""
+    """Refuse what the IPAM plugin could only answer with more than an interface has, or with what none has, before it is run."""
     ipam = typed(request.network.raw, "ipam", dict, {})
     for key, most in _LEASED_MAX.items():
         if isinstance(held := ipam.get(key), list):
             _require_few(held, most, f"ipam.{key}")
+    addresses = ipam.get("addresses")
+    for each in addresses if isinstance(addresses, list) else ():
+        address = each.get("address") if isinstance(each, dict) else None
+        if why := _why_no_address(address):  # what is no address at all may be a word of the plugin's
+            raise InvalidConfig(f"key 'ipam.addresses' holds {address!r}: {why}", _ADDRESS_FORM)
 
 
 def _require_few(items: list[Any], most: int, where: str) -> None:
@@ -419,14 +426,18 @@ def _require_few(items: list[Any], most: int, where: str) -> None:
         raise InvalidConfig(f"key '{where}' has {len(items)} items", f"an interface can have {most} at most")
 
 
-def _is_address(text: str) -> bool:
+def _why_no_address(text: object) -> str | None:
+    """Why an interface cannot have the address, with or without a prefix length; "" if it can, None for what is none."""
     from ipaddress import ip_interface
 
+    from userspace_cni.base.addresses import why_not_in_subnet
+
     try:
-        ip_interface(text)
+        if not isinstance(text, str) or "%" in text:
+            return None
+        return why_not_in_subnet(ip_interface(text))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _args_cni(request: Request) -> Mapping[str, Any]:

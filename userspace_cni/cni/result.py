@@ -77,6 +77,7 @@ def read_addresses(answer: object, config_version: str) -> Addresses:
         result = _read(answer, config_version, with_interfaces=False)
         if not result["ips"]:
             raise _Malformed("ips", "no address in it")
+        _require_usable(result["ips"])
     except _Malformed as error:
         raise DelegateBroken(f"reading the answer of the IPAM plugin: {error}", "expected a CNI result") from None
     ips = tuple({key: value for key, value in ip.items() if key != "interface"} for ip in result["ips"])
@@ -267,6 +268,15 @@ def _cidr(entry: Mapping[str, Any], key: str, place: str) -> str:
     except ValueError:
         raise _Malformed(f"{place}.{key}", f"{value!r} is not an address with a prefix length") from None
     return str(value)
+
+
+def _require_usable(ips: Sequence[Mapping[str, Any]]) -> None:
+    """Raise for an address that no machine can have: the kernel takes some of them."""
+    from userspace_cni.base.addresses import why_not_in_subnet
+
+    for index, ip in enumerate(ips):
+        if why := why_not_in_subnet(_parse(ip["address"])):
+            raise _Malformed(f"ips[{index}].address", f"{ip['address']!r}: {why}")
 
 
 def _plain_address(entry: Mapping[str, Any], key: str, place: str) -> str:

@@ -6,6 +6,7 @@ It changes nothing on the node: what it raises leaves nothing to be undone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Place, Pod, SocketFacts
@@ -21,10 +22,12 @@ from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_
 from userspace_cni.cni.links import opened_as, require_openable
 from userspace_cni.cni.mirrors import mirrors_of
 from userspace_cni.cni.result import EMPTY
-from userspace_cni.node.noted import awaited_addresses, interface_of, noted_of, require_addresses
+from userspace_cni.node.noted import awaited_addresses, has_enough, interface_of, noted_of, require_addresses
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.records import Record
     from userspace_cni.base.deadline import Deadline
@@ -72,9 +75,12 @@ class Gathering:
         allocation, more = (None, {}) if link else self._allocation()
         foreign_bridge = self._reach_allowed()
         kubeconfig = self._kubeconfig()
-        known = self._ask_for_pod(kubeconfig)
         if self.options.addresses_noted:
-            require_addresses(known, interface_of(self.request, node.settings))
+            interface = interface_of(self.request, node.settings)
+            known = self._ask_for_pod(kubeconfig, partial(has_enough, interface=interface))
+            require_addresses(known, interface)
+        else:
+            known = self._ask_for_pod(kubeconfig)
         uid = environment.pod_uid or (known.uid if known else "")
         # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
@@ -266,13 +272,14 @@ class Gathering:
         own = bool(node.settings.kubeconfig) or (node.resident and node.has_account())
         return "" if use == "never" or (use == "fallback" and own) else self.options.kubeconfig
 
-    def _ask_for_pod(self, kubeconfig: str) -> Pod | None:
+    def _ask_for_pod(self, kubeconfig: str, suffices: Callable[[Pod], bool] = lambda _: True) -> Pod | None:
+        """The pod; the API server is asked for one that the watch does not know, or only so that it does not suffice."""
         environment, node = self.request.environment, self.node
         if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or node.has_account()):
             return None
         if node.watch and not kubeconfig:
             known = node.watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
-            if known:
+            if known and suffices(known):
                 return known
         try:
             view = node.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, self.deadline)

@@ -7,6 +7,7 @@ nothing else to do, an agent has other pods to serve.
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
@@ -65,13 +66,26 @@ def awaited_addresses(
             f"{_ASKED}: this node reads no addresses there", "set kubeovn_annotations to true, or give the network an 'ipam'"
         )
     known = _require_pod(pod)
-    if known.deleting or not missing(known.annotations, interface):
+    if known.deleting or not _lacking(known, interface):
         return None
     left = deadline.remaining()
     limit = deadline.within(max(left - _SPARE_S, left / 2))
-    if node.watch and not kubeconfig and node.watch.view(known.namespace, known.name, known.uid):
-        return _Watched(known, interface, limit, node.watch)
-    return _Followed(known, interface, limit, node.clients.of(kubeconfig))
+    watch = node.watch if not kubeconfig else None
+    return _Lacking(known, interface, limit, (watch, node.clients.of(kubeconfig)))
+
+
+def has_enough(pod: Pod, interface: PodInterface) -> bool:
+    """Whether there is nothing to wait for in the pod's annotations; what cannot be meant is for the ADD to refuse."""
+    try:
+        return pod.deleting or not _lacking(pod, interface)
+    except InvalidConfig:
+        return True
+
+
+def _lacking(pod: Pod, interface: PodInterface) -> str:
+    """As `missing`, after all else that is read of the interface with its addresses. Raises InvalidConfig."""
+    read_noted(pod.annotations, interface)
+    return missing(pod.annotations, interface)
 
 
 def require_addresses(pod: Pod | None, interface: PodInterface) -> None:
@@ -86,7 +100,7 @@ def require_addresses(pod: Pod | None, interface: PodInterface) -> None:
     if lacking:
         raise Unavailable(
             f"{_ASKED}: pod {known.namespace}/{known.name} has no annotation {lacking} yet",
-            f"{interface.ifname} waited for it until most of deadline_s had passed: does the controller run that writes it?",
+            f"an ADD waits for it for most of deadline_s: does the controller run that writes it, for {interface.ifname}?",
         )
 
 
@@ -100,70 +114,49 @@ def _require_pod(pod: Pod | None) -> Pod:
 
 
 class _Lacking:
-    """The annotations that a pod lacks: an `Awaited`."""
+    """The annotations that a pod lacks: an `Awaited`.
 
-    def __init__(self, pod: Pod, interface: PodInterface, until: Deadline) -> None:
+    `sources`: the watch of the node's pods, None where it is not for this pod, and the account by which the pod is followed
+    where the watch keeps nothing of it: here, or in the background by a thread of its own.
+    """
+
+    def __init__(self, pod: Pod, interface: PodInterface, until: Deadline, sources: tuple[PodWatch | None, KubeClient]) -> None:
+        from userspace_cni.kube.following import Following
+
         self.pod = pod.namespace, pod.name
         self.until = until
         self.text = f"pod {pod.namespace}/{pod.name} lacks {missing(pod.annotations, interface)}"
-        self._known = pod
-        self._interface = interface
-
-    def _ready(self, pod: Pod) -> bool:
-        """Whether the pod has what it lacked; what cannot be meant is for the ADD to refuse."""
-        try:
-            return pod.deleting or not missing(pod.annotations, self._interface)
-        except InvalidConfig:
-            return True
-
-
-class _Watched(_Lacking):
-    """Of a pod that the watch of the node's pods knows, which tells of its changes."""
-
-    runs = False
-
-    def __init__(self, pod: Pod, interface: PodInterface, until: Deadline, watch: PodWatch) -> None:
-        super().__init__(pod, interface, until)
-        self._watch = watch
-
-    def begin(self, changed: Callable[[], None]) -> None:
-        """Nothing has to be begun: the watch runs."""
-
-    def over(self) -> bool:
-        """Whether the pod has what it lacked, or is not known any more."""
-        view = self._watch.view(*self.pod, self._known.uid)
-        return view is None or self._ready(view)
-
-    def settle(self) -> None:
-        """Do nothing: what is known of the pod is known to who asks for it."""
-
-
-class _Followed(_Lacking):
-    """Of a pod that is followed with credentials of its own: here, or in the background by a thread of its own."""
-
-    def __init__(self, pod: Pod, interface: PodInterface, until: Deadline, client: KubeClient) -> None:
-        super().__init__(pod, interface, until)
-        self._client = client
+        self._uid = pod.uid
+        self._ready = partial(has_enough, interface=interface)
+        self._watch, client = sources
+        self._following = Following(client, pod, self._ready, until)
+        self._changed: Callable[[], None] | None = None
         self._thread: Thread | None = None
         self._ended = False
         self._error: UserspaceError | None = None
 
     def begin(self, changed: Callable[[], None]) -> None:
-        """Follow the pod in the background."""
-
-        def run() -> None:
-            try:
-                self._follow()
-            finally:
-                self._ended = True
-                changed()
-
-        self._thread = Thread(target=run, name="following-pod", daemon=True)
-        start(self._thread, "following the pod")
+        """Follow the pod in the background, unless the watch tells of it."""
+        self._changed = changed
+        if not self._view():
+            self._follow_behind(changed)
 
     def over(self) -> bool:
-        """Whether following has ended."""
+        """Whether the pod has what it lacked, or cannot be followed any more. From then on it is followed if it must be."""
+        view = None if self._ended or self._thread else self._view()
+        if view:
+            return self._ready(view)
+        if not (self._ended or self._thread or self._changed is None):
+            try:
+                self._follow_behind(self._changed)
+            except UserspaceError as error:
+                self._error = error
+                self._ended = True
         return self._ended
+
+    def end(self) -> None:
+        """Have the thread end."""
+        self._following.end()
 
     @property
     def runs(self) -> bool:
@@ -172,15 +165,29 @@ class _Followed(_Lacking):
 
     def settle(self) -> None:
         """Follow the pod here, or tell why it could not be followed."""
-        if self._thread is None:
+        if self._changed is None:
             self._follow()
         if self._error:
             raise self._error
 
-    def _follow(self) -> None:
-        from userspace_cni.kube.following import follow
+    def _view(self) -> Pod | None:
+        """The pod as the watch keeps it; it keeps nothing of one that has too much under our keys."""
+        return self._watch.view(*self.pod, self._uid) if self._watch else None
 
+    def _follow_behind(self, changed: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                self._follow()
+            finally:
+                self._ended = True
+                changed()
+
+        thread = Thread(target=run, name="following-pod", daemon=True)
+        start(thread, "following the pod")
+        self._thread = thread
+
+    def _follow(self) -> None:
         try:
-            follow(self._client, self._known, self._ready, self.until)
+            self._following.run()
         except UserspaceError as error:
             self._error = error

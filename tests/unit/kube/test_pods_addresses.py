@@ -18,9 +18,9 @@ from userspace_cni.base.errors import ContainerGone, InvalidConfig, NoteRefused,
 from userspace_cni.base.notices import ANNOTATION_IGNORED, collected
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.annotations import PodInterface
-from userspace_cni.kube.watch import PodWatch
+from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.node.local import LocalNode
-from userspace_cni.node.noted import awaited_addresses, noted_of, require_addresses
+from userspace_cni.node.noted import awaited_addresses, has_enough, noted_of, require_addresses
 
 ETH0 = PodInterface("podnet", "default", "eth0", kubeovn_read=True)
 ADDRESS, CIDR = "ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/cidr"
@@ -77,7 +77,8 @@ def addressed(node: LocalNode, pod: Pod | None, interface: PodInterface, deadlin
     if awaited:
         awaited.settle()
     known = node.watch.view("default", "p", pod.uid) if node.watch and pod else None
-    known = known or node.clients.of("").get_pod("default", "p", Deadline.after(5))
+    if not (known and has_enough(known, interface)):  # the watch may tell later than the server answers
+        known = node.clients.of("").get_pod("default", "p", Deadline.after(5))
     if known is None or (pod and known.uid != pod.uid):
         raise ContainerGone("pod default/p was deleted", "")
     require_addresses(known, interface)
@@ -145,6 +146,48 @@ def test_a_watch_that_ends(asked: Asked, api: ApiServer) -> None:
     api.close_watches()
     annotate(api, ip_address="10.16.0.7/16")
     assert future.result(WAIT_S).annotations[ADDRESS] == "10.16.0.7/16"
+
+
+def test_what_can_never_be_meant(asked: Asked, api: ApiServer) -> None:
+    """Nothing is waited for where what is there is refused whatever else comes."""
+    annotate(api, vlan_id="x")
+    with pytest.raises(InvalidConfig, match="vlan_id' is 'x'"):
+        asked().result(WAIT_S)
+
+
+def test_a_pod_that_grows_meanwhile(asked: Asked, api: ApiServer, node: LocalNode) -> None:
+    """A pod of which the watch keeps nothing any more is not gone: it is followed, and waits on."""
+    future = asked()
+    annotate(api, routes="y" * KEPT_LIMIT)
+    wait_until(lambda: following() or not node.resident)
+    annotate(api, routes="", ip_address="10.16.0.7/16")
+    assert future.result(WAIT_S).annotations[ADDRESS] == "10.16.0.7/16"
+    wait_until(lambda: not following())
+
+
+def test_a_wait_that_is_given_up(api: ApiServer, node: LocalNode) -> None:
+    """What follows a pod ends when the call has gone on, long before its time is over."""
+    annotate(api, routes="y" * KEPT_LIMIT)
+    pod = node.clients.of("").get_pod("default", "p", Deadline.after(5))
+    awaited = awaited_addresses(node, pod, ETH0, "", Deadline.after(300))
+    assert awaited
+    before = api.watches
+    if node.watch:
+        wait_until(lambda: node.watch.view("default", "p", pod.uid) is None)  # type: ignore[union-attr]
+    over = threading.Event()
+    awaited.begin(over.set)
+    wait_until(lambda: api.watches == before + 1)
+    assert (awaited.runs, awaited.over()) == (True, False)
+    awaited.end()
+    assert over.wait(WAIT_S)
+    assert (awaited.runs, awaited.over()) == (False, True)
+    wait_until(lambda: not following())
+    awaited.settle()
+
+
+def following() -> list[str]:
+    """The threads that follow a pod."""
+    return [thread.name for thread in threading.enumerate() if thread.name == "following-pod"]
 
 
 def test_what_can_never_come(node: LocalNode) -> None:
