@@ -81,6 +81,7 @@ from userspace_cni.routes.rules import Rulebook
 TIMES: Final = 8
 RATIO_MAX: Final = 20
 TRIES: Final = 5
+LOOKS: Final = 3
 Read = Callable[[], object]
 READERS: Final[dict[str, tuple[Callable[[int], Read], int]]] = {}
 """By name: what makes the reader of an input of size n, and n."""
@@ -98,6 +99,7 @@ def reader(size: int) -> Callable[[Callable[[int], Read]], Callable[[int], Read]
 
 def seconds(read: Read) -> float:
     """The processor time of reading once, also where the input is refused."""
+    gc.collect()
     gc.collect()
     began = time.thread_time()
     with suppress(UserspaceError, KubevirtError, ValueError):
@@ -828,8 +830,14 @@ def uncollected() -> Iterator[None]:
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", READERS)
 def test_reading_takes_linear_time(name: str) -> None:
-    """Eight times the input takes less than twenty times the processor time."""
+    """Eight times the input takes less than twenty times the processor time, each the best of five, in one of three looks.
+
+    On a busy machine a look may be wrong, for the smaller input takes a fraction of a millisecond; a quadratic reader fails all.
+    """
     make, size = READERS[name]
-    small = min(seconds(make(size)) for _ in range(TRIES))
-    large = min(seconds(make(TIMES * size)) for _ in range(TRIES))
-    assert large < RATIO_MAX * small
+    ratios: list[float] = []
+    while len(ratios) < LOOKS and (not ratios or ratios[-1] >= RATIO_MAX):
+        small = min(seconds(make(size)) for _ in range(TRIES))
+        large = min(seconds(make(TIMES * size)) for _ in range(TRIES))
+        ratios.append(large / small)
+    assert ratios[-1] < RATIO_MAX, ratios
