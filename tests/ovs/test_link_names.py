@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.links import inside
+from tests.lab.node.links import links as lab_links
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.taps import add_tap, delete_link, tap
@@ -26,6 +28,9 @@ from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
 from userspace_cni.dataplane.ovsdb.session import Session
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.dataplane.read_back import ReadBack
+from userspace_cni.host.netlink import links as links_of_the_kernel
+from userspace_cni.host.netlink.codec import Message
+from userspace_cni.host.netlink.links import marked
 from userspace_cni.host.switch_links import SwitchLinks
 from userspace_cni.host.switch_taps import ALIAS
 
@@ -290,3 +295,30 @@ def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
     attach(driver, port(), soon())
     driver.undo(port(), soon())
     assert (switch.bridges(), tap(switch.netns, BRIDGE)["alias"]) == ([BRIDGE], "")
+
+
+def test_a_caller_that_is_stopped_while_it_takes_the_name(
+    switch: Switch, driver: PortDriver, port: Callable[..., OvsPort], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long another caller is stopped between making a link and marking it, the name is not taken for a foreign one."""
+    stopped, go_on, known = threading.Event(), threading.Event(), SwitchLinks(switch.netns)
+
+    def mark(name: str, alias: str) -> Message:
+        stopped.set()
+        assert go_on.wait(20)
+        return marked(name, alias)
+
+    driver.able(soon())
+    with ThreadPoolExecutor(1) as thread:
+        with monkeypatch.context() as patch:
+            patch.setattr(links_of_the_kernel, "marked", mark)
+            other = thread.submit(known.take, BRIDGE)
+            assert stopped.wait(20)
+        try:
+            attach(driver, port(), soon())
+        finally:
+            go_on.set()
+        assert other.result() is False
+    assert (tap(switch.netns, BRIDGE)["alias"], switch.interface(BRIDGE)["ofport"]) == (ALIAS, 65534)
+    driver.undo(port(), soon())
+    wait_until(lambda: lab_links(switch.netns) == {}, what="no link is left")

@@ -41,7 +41,7 @@ _RESERVED_STARTS: Final = (
 
 
 MARKING_S: Final = 0.5
-"""How long another caller may need from making a tap to marking it as ours."""
+"""How long another caller may need to mark the link that ovs-vswitchd has made for its rows."""
 _AGAIN_S: Final = 0.01
 
 

@@ -52,10 +52,6 @@ class NoTapDevice(TapRefused):
     """This process cannot open the device of taps."""
 
 
-class TapExists(TapRefused):
-    """A link has the name, or has it as an alternative one."""
-
-
 class Tap:
     """A tap in the network namespace of the calling thread, down and without carrier; `close` removes it.
 
@@ -72,8 +68,7 @@ class Tap:
             answer = fcntl.ioctl(self._fd, _TUNSETIFF, _IFREQ.pack(os.fsencode(name), flags))
         except OSError as error:
             os.close(self._fd)
-            refused = TapExists if error.errno == errno.EBUSY else TapRefused
-            raise refused(step, *_reason(error, name)) from error
+            raise TapRefused(step, *_reason(error, name)) from error
         self.name = os.fsdecode(answer[:16].rstrip(b"\0"))
         self.set_carrier(present=False)
 

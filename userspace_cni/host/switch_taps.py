@@ -1,8 +1,9 @@
 """Links of bridges and internal ports, made before the switch opens them.
 
 For each bridge with datapath_type netdev, and each internal port on one, OVS has a tap of its name. A tap of that name that it
-finds, it takes for its own: it gives it another MAC, and deletes it together with the row. So the name is taken here first, in
-one system call that fails where any link has it; OVS then opens the tap that was made, and no other program can come in between.
+finds, it takes for its own: it gives it another MAC, and deletes it together with the row. So the name is taken here first, by
+one message to the kernel, which fails where any link has it; OVS then opens the tap that was made, and no other program can
+come in between.
 
 An alias tells which taps were made here. A link without it is never changed or deleted, nor is a tap that a process has open.
 """
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 ALIAS: Final = "userspace-cni: link of Open vSwitch"
 
 
+_UNNAMED: Final = "uctap%d"
+"""The name of a tap that is not marked yet; the kernel chooses the number."""
+
+
 @dataclass(frozen=True)
 class NamedLink:
     """A link that has a name. `ours`: it was made here. `in_use`: it is no tap, or a process has it open."""
@@ -51,20 +56,21 @@ class SwitchTaps:
         return NamedLink(found.index, found.alias == ALIAS, found.carrier) if found else None
 
     def take(self, name: str) -> bool:
-        """Make a tap of this name, which stays; False where a link has the name. Where taps cannot be made at all, none is."""
-        from userspace_cni.fastpath.tap import NoTapDevice, Tap, TapExists, TapRefused
+        """Make a tap of this name, which stays; False where a link has the name. Where taps cannot be made at all, none is.
+
+        It gets the name when it is marked: a tap without the alias that is seen under the name is not one of ours.
+        """
+        from userspace_cni.fastpath.tap import NoTapDevice, Tap, TapRefused
 
         what = f"link {name}: making it for ovs-vswitchd"
         with self._opened(what) as (switch, kernel):
             try:
                 with kernel_does(what):
-                    tap = switch.do(lambda: Tap(name))
+                    tap = switch.do(lambda: Tap(_UNNAMED))
                 with tap:
-                    with kernel_does(f"link {name}: marking it"):
-                        kernel.send(links.marked(name, ALIAS))
+                    if not _named(kernel, tap.name, name):
+                        return False
                     tap.keep()  # from here on it is found by its alias, whatever becomes of this process
-            except TapExists:
-                return False
             except NoTapDevice:
                 return True  # nor has another program a tap that ovs-vswitchd could open
             except TapRefused as error:
@@ -103,3 +109,19 @@ class SwitchTaps:
                 yield switch, kernel
         except StepFailed as error:
             raise Unavailable(error.message, error.details) from error
+
+
+def _named(kernel: Connection, former: str, name: str) -> bool:
+    """Mark the tap `former` as ours, and give it the name; False where a link has that."""
+    with kernel_does(f"link {name}: marking it"):
+        kernel.send(links.marked(former, ALIAS))
+    made = found_link(kernel, former)
+    if made is None:
+        raise Unavailable(f"link {name}: its tap {former} has gone", "another program deletes or renames links: ip monitor link")
+    with kernel_does(f"link {name}: giving it the name"):
+        (answer,) = kernel.exchange(links.renamed(made.index, name))
+        if answer.error and answer.error.errno == errno.EEXIST:
+            return False
+        if answer.error:
+            raise answer.error
+    return True

@@ -89,6 +89,11 @@ def marked(name: str, alias: str) -> Message:
     return Message(_SETLINK, 0, _header() + text(_IFNAME, name) + attribute(_IFALIAS, alias.encode("utf-8", "surrogateescape")))
 
 
+def renamed(index: int, name: str) -> Message:
+    """Give the link of that index another name; it must not be up. EEXIST: a link has the name, also as another one."""
+    return Message(_SETLINK, 0, _header(index) + text(_IFNAME, name))
+
+
 def settings(*, mac: str = "", mtu: int = 0, queue: int = 0) -> bytes:
     """Settings of a link as attributes; what is empty is left as it is."""
     given = attribute(_ADDRESS, bytes.fromhex(mac.replace(":", ""))) if mac else b""
