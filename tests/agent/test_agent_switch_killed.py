@@ -85,6 +85,28 @@ def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> Non
     live.require_clean()
 
 
+def test_an_agent_that_starts_before_the_next_daemon(live: LiveNode, sandbox: str) -> None:
+    """Two deaths of ovs-vswitchd without an agent: one that is started before the third daemon keeps it from dead sockets."""
+    switch, names = switch_of(live), [container(number) for number in range(3)]
+    live.start()
+    for name in names:
+        succeeded(live.run("ADD", serving(live), sandbox, name))
+    ports = open_ports(switch)
+    live.kill()
+    switch.kill_vswitchd()
+    switch.restart_vswitchd()
+    wait_until(lambda: all(source(live, name).is_socket() for name in names), RESTART_S, "sockets that are not placed")
+    switch.kill_vswitchd()
+    live.start()
+    wait_until(lambda: not any(source(live, name).exists() for name in names), RESTART_S, "the end of the dead sockets")
+    switch.restart_vswitchd()
+    wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
+    assert open_ports(switch) == ports
+    for name in names:
+        succeeded(live.run("DEL", serving(live), sandbox, name))
+    live.require_clean()
+
+
 def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:
     """A dead socket at the very name of a port, from a daemon that was killed amid its ADD, does not refuse every later ADD."""
     live.start()
