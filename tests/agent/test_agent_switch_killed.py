@@ -167,7 +167,7 @@ def test_a_port_that_could_not_be_opened(live: LiveNode, sandbox: str) -> None:
     with paused(live):
         switch.vsctl("--no-wait", "set", "Interface", port_of(), *FAILED)
         assert live.run_standalone("CHECK", {**network, "prevResult": result}, sandbox).status == 1
-    wait_until(lambda: open_ports(switch) == [port_of()], what="the port open again")
+    wait_until(lambda: open_ports(switch) == [port_of()] and not switch.interface(port_of())["error"], what="the port open again")
     after = switch.interface(port_of())
     assert (after["_uuid"], after["error"], after["ofport"]) == (before["_uuid"], [], before["ofport"])
     live.await_done("again-port", 1)
