@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,10 @@ from tests.agent.test_agent_crash_table import RESTART_S, connects, open_ports
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.cni.test_cli_node import decoded
 from tests.lab.node.node import CONTAINER
+from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import Switch, wait_until
+
+DROP_IN = ROOT / "deploy" / "ovs-vswitchd.service.d" / "userspace-cni.conf"
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +110,41 @@ def test_an_agent_that_starts_before_the_next_daemon(live: LiveNode, sandbox: st
     for name in names:
         succeeded(live.run("DEL", serving(live), sandbox, name))
     live.require_clean()
+
+
+def test_without_an_agent_systemd_removes_dead_sockets(live: LiveNode, sandbox: str) -> None:
+    """Two deaths of ovs-vswitchd while the agent is stopped: with the drop-in for its unit the third daemon binds every socket.
+
+    Sockets of a living process elsewhere in that directory, and what is no socket, stay.
+    """
+    switch, names = switch_of(live), [container(number) for number in range(3)]
+    live.start()
+    for name in names:
+        succeeded(live.run("ADD", serving(live), sandbox, name))
+    ports = open_ports(switch)
+    kept = Path(switch.rundir, "kept")
+    kept.touch()
+    with paused(live):
+        for _ in range(2):
+            switch.kill_vswitchd()
+            before_vswitchd_starts(switch)
+            assert not any(source(live, name).exists() for name in names)
+            assert (kept.exists(), Path(switch.rundir, "db.sock").is_socket()) == (True, True)
+            switch.restart_vswitchd()
+            wait_until(lambda: all(connects(source(live, name)) for name in names), RESTART_S, "sockets that are not placed")
+    wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
+    assert open_ports(switch) == ports
+    kept.unlink()
+    for name in names:
+        succeeded(live.run("DEL", serving(live), sandbox, name))
+    live.require_clean()
+
+
+def before_vswitchd_starts(switch: Switch) -> None:
+    """Run what the drop-in has systemd run before ovs-vswitchd, as systemd reads the line."""
+    _, _, line = DROP_IN.read_text().replace("\\\n", " ").partition("\nExecStartPre=-")
+    words = [word.replace("$$", "$") for word in shlex.split(line)]
+    subprocess.run(words, env=os.environ | {"OVS_RUNDIR": switch.rundir}, check=True, timeout=30)
 
 
 def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:
