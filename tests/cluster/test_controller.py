@@ -39,7 +39,9 @@ def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: lis
         return status
 
     deployed.wait(lambda: found("provider-network", "net1").get("readyNodes") == ["elsewhere"], "the sum of a provider network")
-    assert found("vlan", "v100") == {"subnets": ["pods"], "conflict": False}
+    vlan = found("vlan", "v100")
+    assert (vlan["subnets"], vlan["conflict"]) == (["pods"], False)
+    assert [(each["type"], each["status"]) for each in vlan["conditions"]] == [("Ready", "True")]
     assert [each["node"] for each in found("subnet", "pods")["nodeRanges"]] == ["elsewhere"]
     deployed.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/userspace-cni-controller", "--timeout=120s")
     leader = holder(deployed)
