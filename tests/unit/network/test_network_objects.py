@@ -301,7 +301,7 @@ def test_subnets_that_cannot_be(change: dict[str, Any], words: str) -> None:
         ([{"node": NODE, "range": "10.99.0.0/24"}], "not in its 'cidrBlock'"),
         ([RANGES[1], {"node": "x", "range": "10.56.4.0/24", "address": "127.0.0.1"}], "loopback"),
         ([RANGES[1], {"node": "x", "range": "10.56.4.0/24", "address": "; reboot"}], "the address of node x"),
-        ([RANGES[1], {"node": "x", "range": "0.0.0.0/0", "address": "192.0.2.13"}], "not in its 'cidrBlock'"),
+        ([RANGES[1], {"node": "x", "range": "0.0.0.0/0", "address": "192.0.2.13"}], "must be a network of machines"),
         ([RANGES[1], {"node": "x", "range": "10.56.1.128/25", "address": "192.0.2.13"}], "overlaps"),
         (7, "no range"),
     ],
