@@ -234,7 +234,7 @@ def test_addresses_that_come(live: LiveNode, sandbox: str, api: ApiServer, byte_
     network = live.network(host=host, addresses="annotations")
     live.start()
     process = start(live, live.variables("ADD", sandbox, ifname="eth0", CNI_ARGS=POD.args), json.dumps(network).encode())
-    wait_until(lambda: live.metric("workers_busy") == 1, what="ADD to wait")
+    wait_until(lambda: live.metric("adds_waiting") == 1, what="ADD to wait")
     wanted = {"ip_address": "192.0.2.7", "cidr": "192.0.2.0/24", "gateway": "192.0.2.1", "mac_address": "02:00:00:00:53:07"}
     said = {f"ovn.kubernetes.io/{key}": value for key, value in wanted.items()}
     api.change(POD.namespace, POD.name, {"metadata": {"annotations": said}})
