@@ -11,7 +11,7 @@ FOREVER = ("/bin/sleep", "1000")
 MACHINE = ("--volume=/usr:/usr:ro", "--volume=/usr/lib:/lib:ro", "--volume=/usr/lib64:/lib64:ro")
 HARDENED = ("--user=1000:1000", "--cap-drop=all", "--security-opt=no-new-privileges")
 CALLS = """\
-import ctypes, errno, json, mmap, os, platform, threading
+import ctypes, errno, json, mmap, os, platform, sys, threading
 numbers = {"x86_64": (237, 238, 239, 272), "aarch64": (235, 237, 236, 97)}[platform.machine()]
 mbind, set_mempolicy, get_mempolicy, unshare = numbers
 page = mmap.mmap(-1, 4096)
@@ -23,12 +23,13 @@ calls = {
     "unshare": (unshare, 0x10000000),
 }
 call = ctypes.CDLL(None, use_errno=True).syscall
-thread = threading.Thread(target=print)
-thread.start()
-thread.join()  # the kernel gives a process with threads no user namespace
+if not os.fork():  # a process of its own: the kernel gives one with threads no user namespace
+    threading.Thread(target=print).start()
+    sys.exit()
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 print(json.dumps({name: errno.errorcode[ctypes.get_errno()] if call(*each) else "" for name, each in calls.items()}))
 """
-"""Each call's error, "" for none; before that a thread of its own prints an empty line."""
+"""Each call's error, "" for none; before that a thread of another process prints an empty line."""
 
 
 def answers(podman: Podman, profile: str) -> dict[str, str]:
