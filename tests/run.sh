@@ -58,6 +58,7 @@ stage "lint-imports"
     exit 1
 }
 rm -f "/tmp/userspace-cni-imports.$$"
+.venv/bin/python -m tests.lab.house
 stage_over
 
 # What the image, the virtual machines and the cluster need is made while other tests run. Those of the machines come last and alone, for

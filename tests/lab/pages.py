@@ -13,13 +13,20 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 COMMANDS: Final = "bash"
 _FENCE: Final = re.compile(r"```(\w*)")
 _MARK: Final = re.compile(r"<!-- not run: (.*) -->")
 _HEADING: Final = re.compile(r"#+ (.+)")
 _SPAN: Final = re.compile(r"`([^`]+)`")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def pages_of(root: Path) -> tuple[Path, ...]:
+    """The pages of a project: its README first."""
+    return root / "README.md", *sorted((root / "docs").glob("*.md"))
+
+
+PAGES: Final = pages_of(ROOT)
 
 
 @dataclass(frozen=True)
@@ -105,12 +112,12 @@ def headings(page: Path) -> dict[str, str]:
     """Its headings by their anchors, as the forges make them: lower case, without punctuation, hyphens for spaces."""
     found = [match[1] for line in prose(page).splitlines() if (match := _HEADING.fullmatch(line))]
     anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
-    assert len(set(anchors)) == len(anchors), f"{named(page)} has a heading twice"
+    assert len(set(anchors)) == len(anchors), f"{page.name} has a heading twice"
     return dict(zip(anchors, found, strict=True))
 
 
 def section(page: Path, heading: str) -> str:
     """The prose below `## heading`, up to the next heading of that rank."""
     _, found, rest = f"\n{prose(page)}".partition(f"\n## {heading}\n")
-    assert found, f"{named(page)} has no section '{heading}'"
+    assert found, f"{page.name} has no section '{heading}'"
     return rest.partition("\n## ")[0]

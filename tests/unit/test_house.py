@@ -1,180 +1,292 @@
-"""The house rules that no tool checks: what the source and the tests must and must not contain."""
+"""The house rules find what breaks them, in a project made for it, and leave alone what keeps them."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve()
-ROOT = HERE.parents[2]
-PACKAGES = ("userspace_cni", "localdb", "kubevirt")
-TESTS = ROOT / "tests"
-LINES_MAX = 500
-SLEEPERS = frozenset({"wait_until", "eventually", "test_an_idle_polling_thread_sleeps"})
-"""Functions that may sleep: they wait for a condition with a limit, or measure what happens in that time."""
-CLOCKS = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time"})
-CPU_CLOCKS = frozenset({"thread_time", "thread_time_ns", "process_time", "process_time_ns"})
-TIMED = ("tests/unit/test_linear_time.py",)
-"""The one file that asserts on time: on the processor time of a thread, by which a quadratic reader is told from a linear one."""
+from tests.lab.house import (
+    __main__ as house,
+)
+from tests.lab.house import (
+    rules_of_c as c,
+)
+from tests.lab.house import (
+    rules_of_commands as commands,
+)
+from tests.lab.house import (
+    rules_of_pages as pages,
+)
+from tests.lab.house import (
+    rules_of_python as python,
+)
+from tests.lab.house import (
+    rules_of_tests as of_tests,
+)
+from tests.lab.house.tree import LINES_MAX, Rule, Tree
+from tests.lab.pages import ROOT
+
+MODULE = "userspace_cni/module.py"
+A_TEST = "tests/unit/test_some.py"
+C = "userspace_cni/some.c"
+C_TEST = "tests/native/some.c"
+PAGE = "docs/page.md"
+
+HEADERS = """
+/**
+ * told() - Do it
+ * @one:	How often
+ * @two, @three: Where
+ *
+ * Return: 0
+ */
+static inline int told(int one, const char *two,
+		struct thing *const three[2])
+{
+	return 0;
+}
+
+/** silent() - Do nothing */
+static void silent(void)
+{
+}
+
+/**
+ * called() - Call
+ * @function:	What to call
+ */
+__attribute__((noinline)) void called(void (*function)(int, int)) {
+	if (function)
+		function(1, 2);
+}
+"""
+"""Definitions over several lines, of pointers to functions, and with an attribute."""
+
+KEEP: list[tuple[Rule, str, str]] = [
+    (python.size_of_a_module, MODULE, "x = 1\n" * LINES_MAX),
+    (python.size_of_a_module, A_TEST, "x = 1\n" * (LINES_MAX + 1)),
+    (python.plain_words, MODULE, "# it cannot be; the user nobody; root-of-nobody; NOBODY = 65534\n"),
+    (python.executed_commands_check_for_errors, MODULE, "x.execute(check_error=True)\n"),
+    (
+        of_tests.every_test_says_what_it_shows,
+        A_TEST,
+        'def test_x():\n    """It works.\n\n    See there\n    """\n\ndef other(): ...\n',
+    ),
+    (of_tests.no_test_sleeps, A_TEST, "def wait_until():\n    while True:\n        time.sleep(1)\n"),
+    (of_tests.no_test_is_in_a_hurry, A_TEST, "assert time.monotonic() - a > 3\nwhile x:\n    assert time.monotonic() < ends\n"),
+    (of_tests.one_file_asserts_on_time, of_tests.TIMED, "x = time.thread_time()\n"),
+    (of_tests.file_names_are_unique, "tests/host/test_other.py", ""),
+    (of_tests.test_names_are_unique_in_a_file, A_TEST, "def test_x(): ...\n\nclass A:\n    def test_x(self): ...\n"),
+    (c.size_of_a_file, C, "\n" * LINES_MAX),
+    (c.size_of_a_file, "userspace_cni/shim/shim.c", "\n" * (LINES_MAX + 1)),
+    (c.every_function_is_found, C, HEADERS),
+    (c.every_function_has_a_header, C, HEADERS),
+    (c.every_function_of_a_test_has_a_comment, C_TEST, HEADERS),
+    (
+        c.contents_of_the_long_file,
+        "userspace_cni/shim/shim.c",
+        "/*\n * CONTENTS\n *   one     what\n *   two   what\n */\n/* -- one --- */\n/* -- two --- */\n",
+    ),
+    (pages.pages_can_be_read, PAGE, "# A\n```bash\nls\n```\n# B\n"),
+    (pages.blocks_of_code, PAGE, "<!-- not run: it waits -->\n```bash\nls\n```\n"),
+    (pages.blocks_that_are_no_commands, PAGE, "```toml\na = 1\n```\n\n```yaml\nspec: {config: '{}'}\n```\n"),
+    (pages.blocks_that_are_no_commands, PAGE, "```python\nfrom os.path import join\n```\n"),
+    (pages.links_lead_somewhere, PAGE, "# Some heading\n[x](#some-heading) [y](page.md) [z](https://example.com/) `[a](b)`\n"),
+    (pages.every_page_is_in_the_index, "docs/README.md", "[readme](../README.md)\n[page](page.md)\n"),
+    (commands.commands_and_options_exist, PAGE, "`userspace-cni status --json`, `--dir`, `userspace-cni NAME`\n"),
+]
+BREAK: list[tuple[Rule, str, str, int, str]] = [
+    (python.size_of_a_module, MODULE, "x = 1\n" * (LINES_MAX + 1), 501, "501 lines"),
+    (python.plain_words, MODULE, "\n# it can| not be\n", 2, "'can| not'"),
+    (python.plain_words, A_TEST, "# Some|body else's\n", 1, "'Some|body'"),
+    (python.plain_words, C, "/* told no|body */\n", 1, "'no|body'"),
+    (python.plain_words, PAGE, "for who|ever asks\n", 1, "'who|ever'"),
+    (python.plain_words, "HISTORY.md", "for every|body\n", 1, "'every|body'"),
+    (python.executed_commands_check_for_errors, MODULE, "\n\nx.execute()\n", 3, "check_error"),
+    (python.executed_commands_check_for_errors, A_TEST, "x.execute(check_error=False)\n", 1, "check_error"),
+    (of_tests.every_test_says_what_it_shows, A_TEST, "\ndef test_x(): ...\n", 2, "test_x"),
+    (of_tests.every_test_says_what_it_shows, A_TEST, 'def test_x():\n    """It works"""\n', 1, "test_x"),
+    (of_tests.no_test_sleeps, A_TEST, "def wait():\n    time.sleep(1)\n", 2, "sleeps"),
+    (of_tests.no_test_sleeps, "tests/lab/some.py", "sleep(1)\n", 1, "sleeps"),
+    (of_tests.no_test_is_in_a_hurry, A_TEST, "\nassert 1 < time.monotonic() - a < 3\n", 2, "upper bound"),
+    (of_tests.no_test_is_in_a_hurry, A_TEST, "assert 3 >= perf_counter()\n", 1, "upper bound"),
+    (of_tests.one_file_asserts_on_time, A_TEST, "\ntime.process_time()\n", 2, of_tests.TIMED),
+    (of_tests.one_file_asserts_on_time, of_tests.TIMED, "", 1, "no clock"),
+    (of_tests.file_names_are_unique, "tests/unit/zone/test_some.py", "", 1, A_TEST),
+    (of_tests.test_names_are_unique_in_a_file, A_TEST, "def test_x(): ...\n\ndef test_x(): ...\n", 1, "in line 3"),
+    (c.size_of_a_file, C, "\n" * (LINES_MAX + 1), 501, "501 lines"),
+    (c.size_of_a_file, C_TEST, "\n" * (LINES_MAX + 1), 501, "501 lines"),
+    (c.every_function_is_found, C, "/* a head that is not read */\nint told(int = 3)\n{\n}\n", 1, "0 functions"),
+    (c.every_function_has_a_header, C, HEADERS.replace("/** silent() - Do nothing */\n", ""), 15, "'silent() - '"),
+    (c.every_function_has_a_header, C, HEADERS.replace("silent() - D", "other() - D"), 16, "'silent() - '"),
+    (c.every_function_has_a_header, C, HEADERS.replace("nothing */\n", "nothing */\n\n"), 17, "'silent() - '"),
+    (c.every_function_has_a_header, C, HEADERS.replace("/** silent() - ", "/* "), 16, "'silent() - '"),
+    (c.every_function_has_a_header, C, HEADERS.replace("@one:", "@once:"), 9, "'@one'"),
+    (c.every_function_has_a_header, C, HEADERS.replace("@two, @three:", "@two:"), 9, "'@three'"),
+    (c.every_function_has_a_header, C, HEADERS.replace("Return: 0", "It returns 0"), 9, "'Return:'"),
+    (c.every_function_has_a_header, C, HEADERS.replace("@function:", "function:"), 24, "'@function'"),
+    (c.every_function_of_a_test_has_a_comment, C_TEST, HEADERS.replace("/** silent() - Do nothing */\n", ""), 15, "silent"),
+    (
+        c.contents_of_the_long_file,
+        "userspace_cni/shim/shim.c",
+        "/*\n * CONTENTS\n *   two     what\n *   one   what\n */\n/* -- one --- */\n/* -- two --- */\n",
+        2,
+        "['two', 'one']",
+    ),
+    (pages.pages_can_be_read, PAGE, "```bash\nls\n", 1, "no end"),
+    (pages.pages_can_be_read, PAGE, "# A\n# A\n", 1, "heading twice"),
+    (pages.blocks_of_code, PAGE, "```perl\nx\n```\n", 2, "perl"),
+    (pages.blocks_of_code, PAGE, "<!-- not run: it waits -->\n```yaml\na: 1\n```\n", 3, "only a block of bash"),
+    (pages.blocks_of_code, PAGE, "<!-- not run: it waits -->\n\n```bash\nls\n```\n", 1, "right above"),
+    (pages.blocks_of_code, PAGE, "<!-- not run: -->\n```bash\nls\n```\n", 1, "no reason"),
+    (pages.blocks_of_code, PAGE, "- a\n  ```bash\n", 2, "indented"),
+    (pages.blocks_that_are_no_commands, PAGE, "```toml\na = \n```\n", 2, "toml"),
+    (pages.blocks_that_are_no_commands, PAGE, "```yaml\na: [\n```\n", 2, "yaml"),
+    (pages.blocks_that_are_no_commands, PAGE, "```yaml\na: 1\n---\n```\n", 2, "empty"),
+    (pages.blocks_that_are_no_commands, PAGE, "```yaml\nspec: {config: '{'}\n```\n", 2, "yaml"),
+    (pages.blocks_that_are_no_commands, PAGE, "```python\nx =\n```\n", 2, "python"),
+    (pages.blocks_that_are_no_commands, PAGE, "```python\nfrom os.path import nothing\n```\n", 2, "os.path has no nothing"),
+    (
+        pages.blocks_that_are_no_commands,
+        PAGE,
+        "```python\nfrom userspace_cni.nothing import x\n```\n",
+        2,
+        "userspace_cni.nothing",
+    ),
+    (pages.links_lead_somewhere, PAGE, "\n[x](nothing.md)\n", 2, "nothing.md"),
+    (pages.links_lead_somewhere, PAGE, "# A\n[x](#b)\n", 2, "#b"),
+    (pages.every_page_is_in_the_index, "docs/other.md", "", 1, "does not list"),
+    (pages.every_page_is_in_the_index, "README.md", "", 1, "no link"),
+    (commands.commands_and_options_exist, PAGE, "\n`userspace-cni nothing`\n", 2, "nothing"),
+    (commands.commands_and_options_exist, PAGE, "```bash\nuserspace-cni status --nothing | cat -n\n```\n", 2, "--nothing"),
+    (commands.commands_and_options_exist, PAGE, "\n`--nothing-of-ours`\n", 2, "--nothing-of-ours"),
+]
 
 
-def name_of(path: Path) -> str:
-    """The path as messages and test IDs show it."""
-    return str(path.relative_to(ROOT))
-
-
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not path.stem.endswith("_pb2"))
-TEST_SOURCES = sorted(TESTS.rglob("*.py"))
-C_SOURCES = sorted(path for room in (ROOT / "userspace_cni", TESTS) for path in room.rglob("*.[ch]"))
-PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *C_SOURCES])
-VAGUE = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
-TEST_FILES = [path for path in TEST_SOURCES if path.name.startswith("test_")]
-
-
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(path.read_text(), str(path))
-
-
-def called(call: ast.Call) -> str:
-    """The last part of the called name: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function, wherever it is defined."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def test_the_house_is_found() -> None:
-    """The rules below look at something."""
-    assert len(SOURCES) > 30
-    assert len(TEST_FILES) > 10
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_size_of_a_module(path: Path) -> None:
-    """A module has 500 lines at most: a longer one has two subjects."""
-    assert len(path.read_text().splitlines()) <= LINES_MAX
-
-
-@pytest.mark.parametrize("path", [each for each in (*SOURCES, *TEST_SOURCES, *PROSE) if each != HERE], ids=name_of)
-def test_plain_words(path: Path) -> None:
-    """ "cannot" is one word, and a sentence names who acts."""
-    lines = enumerate(path.read_text().splitlines(), 1)
-    assert [f"{number}: {line.strip()}" for number, line in lines if VAGUE.search(line)] == []
-
-
-def test_vague_words_are_found() -> None:
-    """The pattern finds what it is for, and leaves the Unix user alone."""
-    assert all(VAGUE.search(line) for line in ("it can not be", "Somebody else's", "told nobody", "for whoever asks"))
-    assert not any(VAGUE.search(line) for line in ("it cannot be", "the user nobody", "root-of-nobody", "NOBODY = 65534"))
-
-
-@pytest.mark.parametrize("path", [*SOURCES, *TEST_SOURCES], ids=name_of)
-def test_executed_commands_check_for_errors(path: Path) -> None:
-    """ovsdbapp's `execute` without check_error=True hides that nothing was done."""
-    unchecked = [
-        node.lineno
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call)
-        and called(node) == "execute"
-        and not any(
-            keyword.arg == "check_error" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-            for keyword in node.keywords
-        )
-    ]
-    assert unchecked == []
-
-
-@pytest.mark.parametrize("path", TEST_FILES, ids=name_of)
-def test_every_test_says_what_it_shows(path: Path) -> None:
-    """A test function has a docstring that begins with one sentence, which names the behaviour."""
-    silent = [
-        function.name
-        for function in functions(parsed(path))
-        if function.name.startswith("test_") and not (ast.get_docstring(function) or "").partition("\n\n")[0].endswith(".")
-    ]
-    assert silent == []
-
-
-@pytest.mark.parametrize("path", TEST_SOURCES, ids=name_of)
-def test_no_test_sleeps(path: Path) -> None:
-    """Tests wait for a condition with a bound, in a helper made for it, and never for time to pass."""
-    tree = parsed(path)
-    allowed = {id(node) for function in functions(tree) if function.name in SLEEPERS for node in ast.walk(function)}
-    asleep = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and called(node) == "sleep" and id(node) not in allowed
-    ]
-    assert asleep == []
-
-
-def is_clock(node: ast.AST) -> bool:
-    """Whether a clock is read in it."""
-    return any(isinstance(each, ast.Call) and called(each) in CLOCKS | CPU_CLOCKS for each in ast.walk(node))
-
-
-def upper_bounds(test: ast.expr) -> Iterator[ast.expr]:
-    """What is asserted to be less than something, sides of all comparisons in the expression."""
-    for compare in (node for node in ast.walk(test) if isinstance(node, ast.Compare)):
-        sides = [compare.left, *compare.comparators]
-        for left, comparison, right in zip(sides, compare.ops, sides[1:], strict=False):
-            if isinstance(comparison, ast.Lt | ast.LtE):
-                yield left
-            elif isinstance(comparison, ast.Gt | ast.GtE):
-                yield right
-
-
-@pytest.mark.parametrize("path", TEST_FILES, ids=name_of)
-def test_no_test_is_in_a_hurry(path: Path) -> None:
-    """No assertion says how soon something is over: a busy machine makes it untrue. What hangs outlasts a test.
-
-    In a loop it is the bound of a wait.
-    """
-    tree = parsed(path)
-    waits = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
-    hurried = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assert) and id(node) not in waits and any(map(is_clock, upper_bounds(node.test)))
-    ]
-    assert hurried == []
-
-
-def test_one_file_asserts_on_time() -> None:
-    """No other test looks at the time that the processor has worked."""
-    looking = {
-        name_of(path)
-        for path in TEST_FILES
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and called(node) in CPU_CLOCKS
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project that keeps every rule but those for the tables of commands, keys and codes, whose pages it does not have."""
+    files = {
+        MODULE: '"""A module."""\n',
+        A_TEST: 'def test_it() -> None:\n    """It works."""\n',
+        C: HEADERS,
+        C_TEST: HEADERS,
+        PAGE: "# Page\n",
+        "README.md": "[docs](docs/README.md)\n",
+        "docs/README.md": "[readme](../README.md), [page](page.md)\n",
     }
-    assert looking == set(TIMED)
+    for path, text in files.items():
+        write(tmp_path / path, text)
+    return tmp_path
 
 
-def test_file_names_are_unique() -> None:
-    """No two test files have one name: a failure's name says where to look."""
-    assert [name for name, times in Counter(path.name for path in TEST_FILES).items() if times > 1] == []
+def write(path: Path, text: str) -> None:
+    """Write a file, in a directory that may not exist yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
-def test_test_names_are_unique_in_a_file() -> None:
-    """No test is hidden by a later one of the same name."""
-    hidden = {
-        name_of(path): twice
-        for path in TEST_FILES
-        if (
-            twice := [
-                name
-                for name, times in Counter(node.name for node in parsed(path).body if isinstance(node, ast.FunctionDef)).items()
-                if times > 1
-            ]
-        )
-    }
-    assert hidden == {}
+def name_of(rule: object) -> str:
+    """A rule's name, in the ID of a test."""
+    return getattr(rule, "__name__", "")
+
+
+def test_a_project_that_keeps_the_rules(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is said of it, and the exit code is 0."""
+    monkeypatch.setattr(house, "ROOT", project)
+    assert house.main() == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), KEEP, ids=name_of)
+def test_what_keeps_a_rule_is_left_alone(project: Path, rule: Rule, path: str, text: str) -> None:
+    """The rule says nothing of a file that keeps it."""
+    write(project / path, text)
+    assert list(rule(Tree(project))) == []
+
+
+@pytest.mark.parametrize(("rule", "path", "text", "line", "said"), BREAK, ids=name_of)
+def test_what_breaks_a_rule_is_found(project: Path, rule: Rule, path: str, text: str, line: int, said: str) -> None:
+    """The rule names file and line of what breaks it; a bar in a case parts a word that this file must not have itself."""
+    write(project / path, text.replace("|", "") if rule is python.plain_words else text)
+    (found,) = rule(Tree(project))
+    assert (found.path, found.line) == (path, line)
+    assert (said.replace("|", "") if rule is python.plain_words else said) in found.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [
+        (commands.every_option_is_in_the_reference, commands.REFERENCE),
+        (commands.every_key_of_a_network_is_documented, commands.NETWORK),
+        (commands.every_code_is_documented, commands.OPERATIONS),
+    ],
+    ids=name_of,
+)
+def test_tables_that_tell_what_the_program_has(project: Path, rule: Rule, path: str) -> None:
+    """The rule says nothing of the project's own page, which has all."""
+    write(project / path, (ROOT / path).read_text())
+    assert list(rule(Tree(project))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "said"),
+    [
+        (commands.every_option_is_in_the_reference, commands.REFERENCE, "no section 'status'"),
+        (commands.every_key_of_a_network_is_documented, commands.NETWORK, "lacks the key engine"),
+        (commands.every_code_is_documented, commands.OPERATIONS, "code 888: no error has it"),
+        (commands.every_code_is_documented, commands.OPERATIONS, "code 7: the table lacks it"),
+    ],
+    ids=name_of,
+)
+def test_tables_that_tell_something_else(project: Path, rule: Rule, path: str, said: str) -> None:
+    """What a table lacks is found, and what it tells of that the program does not have."""
+    write(project / path, "# Page\n\n## Keys\n\n| `host` |\n\n## How a call fails\n\n| 888 |\n")
+    assert any(said in finding.text for finding in rule(Tree(project)))
+
+
+def test_tables_of_options_have_all_options_and_no_other(project: Path) -> None:
+    """An option that the reference lacks, and one that the command does not know, are found in that command's section."""
+    text = (ROOT / commands.REFERENCE).read_text()
+    before, heading, after = text.partition("\n## status\n")
+    write(project / commands.REFERENCE, before + heading + after.replace("| `--json`", "| `--jsonl`", 1))
+    found = list(commands.every_option_is_in_the_reference(Tree(project)))
+    assert [finding.line for finding in found] == [before.count("\n") + 2] * 2
+    assert [text.partition(":")[0] for text in sorted(finding.text for finding in found)] == [
+        "the table lacks --json of userspace-cni status",
+        "userspace-cni status has no --jsonl",
+    ]
+
+
+def test_every_rule_has_its_cases() -> None:
+    """No rule is left out of the command, and none of the cases above."""
+    assert {rule for rule, *_ in BREAK} | {*commands.RULES} == set(house.RULES)
+    assert {rule for rule, *_ in KEEP} | {*commands.RULES} == set(house.RULES)
+
+
+def test_findings_are_printed(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each finding is a line with its place, in order; the exit code is 1."""
+    write(project / A_TEST, "def test_it() -> None:\n    sleep(1)\n")
+    write(project / PAGE, "[x](nothing.md)\n")
+    monkeypatch.setattr(house, "ROOT", project)
+    assert house.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == [f"{PAGE}:1:", f"{A_TEST}:1:", f"{A_TEST}:2:", "house:"]
+
+
+def test_a_file_that_is_no_python(project: Path) -> None:
+    """It is named with its line, and that no rule could be checked."""
+    write(project / A_TEST, "\ndef test_it(\n")
+    (found,) = house.findings(project)
+    assert (found.path, found.line) == (A_TEST, 2)
+    assert "no rule can be checked" in found.text
+
+
+def test_a_place_without_a_project(project: Path) -> None:
+    """Where there is nothing to look at, that is a finding: no rule is kept by a project that was not found."""
+    (project / A_TEST).unlink()
+    (found,) = house.findings(project)
+    assert "no tests below" in found.text

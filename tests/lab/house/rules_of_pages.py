@@ -1,0 +1,125 @@
+"""The house rules for README and docs: blocks of code can be read, those that are not run say why, links have targets."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Final
+
+import yaml
+
+from tests.lab.house.tree import File, Finding, Rule, Tree
+from tests.lab.pages import COMMANDS, Block, blocks, headings, links, marks, prose
+
+LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", ""}
+"""What a block of code can be; without a name it is a picture, a message or a form."""
+
+
+def readable(tree: Tree) -> list[File]:
+    """The pages whose blocks end and whose headings differ: what the other rules for pages look at."""
+    return [page for page in tree.pages if not _unreadable(page)]
+
+
+def _unreadable(page: File) -> str:
+    try:
+        headings(page.path)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def pages_can_be_read(tree: Tree) -> Iterator[Finding]:
+    """Each block of code has an end, and no page has a heading twice."""
+    for page in tree.pages:
+        if wrong := _unreadable(page):
+            yield page.wrong(1, f"{wrong}: mend it, or no other rule for pages can be checked")
+
+
+def blocks_of_code(tree: Tree) -> Iterator[Finding]:
+    """Every block is of a known kind; only blocks of commands are marked as not run, directly above and with a reason."""
+    for page in readable(tree):
+        for block in blocks(page.path):
+            if block.language not in LANGUAGES:
+                yield page.wrong(
+                    block.line, f"a block of '{block.language}': make it one of {', '.join(sorted(LANGUAGES - {''}))}"
+                )
+            if block.reason and block.language != COMMANDS:
+                yield page.wrong(block.line, f"only a block of {COMMANDS} is marked as not run: remove the mark")
+        if sum(bool(block.reason) for block in blocks(page.path)) != marks(page.path):
+            line = page.line_of("<!-- not run")
+            yield page.wrong(
+                line, "a mark 'not run: REASON' gives no reason, or is not the line right above a block: mend the mark"
+            )
+        for number, line_of_prose in enumerate(prose(page.path).splitlines(), 1):
+            if re.match(r"\s+```", line_of_prose):
+                yield page.wrong(number, "an indented block is read by no rule: begin it at the line's beginning")
+
+
+def blocks_that_are_no_commands(tree: Tree) -> Iterator[Finding]:
+    """YAML and TOML can be read, and so can the JSON within a network; Python compiles, and what it imports is there."""
+    for page in readable(tree):
+        for block in blocks(page.path):
+            try:
+                wrong = _wrong_in(block)
+            except (SyntaxError, ValueError, yaml.YAMLError, ImportError) as error:
+                wrong = str(error).replace("\n", " ")
+            if wrong:
+                yield page.wrong(block.line, f"the block of {block.language} cannot be used: {wrong}")
+
+
+def _wrong_in(block: Block) -> str:
+    """What is wrong with a block that can be read."""
+    if block.language == "toml":
+        return "" if tomllib.loads(block.text) else "it is empty"
+    if block.language == "python":
+        imports = [node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.ImportFrom)]
+        names = [(node.module or "", alias.name) for node in imports for alias in node.names]
+        return ", ".join(f"{module} has no {name}" for module, name in names if not hasattr(import_module(module), name))
+    if block.language == "yaml":
+        for document in yaml.safe_load_all(block.text):
+            if not document:
+                return "a document of it is empty"
+            config = document.get("spec", {}).get("config")
+            if config is not None:
+                json.loads(config)
+    return ""
+
+
+def links_lead_somewhere(tree: Tree) -> Iterator[Finding]:
+    """A link within the project names an existing file, and its anchor, if any, a heading of that page."""
+    for page in readable(tree):
+        for link in links(page.path):
+            if "://" in link:
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.path.parent / path).resolve() if path else page.path
+            if not target.exists():
+                yield page.wrong(page.line_of(f"]({link})"), f"the link leads to {path}, which does not exist: mend it")
+            elif anchor and anchor not in headings(target):
+                yield page.wrong(page.line_of(f"]({link})"), f"the link leads to no heading of {target.name}: #{anchor}")
+
+
+def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
+    """docs/README.md lists every page, and is itself where the README sends readers."""
+    pages = {page.name: page for page in readable(tree)}
+    index = pages.get("docs/README.md")
+    if index:
+        listed = {(index.path.parent / link.partition("#")[0]).resolve() for link in links(index.path)}
+        for page in pages.values():
+            if page is not index and page.path.resolve() not in listed:
+                yield page.wrong(1, f"{index.name} does not list it: add a line there")
+    if "README.md" in pages and "docs/README.md" not in links(pages["README.md"].path):
+        yield pages["README.md"].wrong(1, "no link to docs/README.md, the list of pages: add one")
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    pages_can_be_read,
+    blocks_of_code,
+    blocks_that_are_no_commands,
+    links_lead_somewhere,
+    every_page_is_in_the_index,
+)

@@ -1,0 +1,47 @@
+"""The house rules for all Python of the project, and for the words in it, in our C and in our pages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tests.lab.house.tree import LINES_MAX, Finding, Rule, Tree
+
+VAGUE: Final = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
+
+
+def called(call: ast.Call) -> str:
+    """The last part of the called name: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def size_of_a_module(tree: Tree) -> Iterator[Finding]:
+    """A module has 500 lines at most: a longer one has two subjects."""
+    for file in tree.sources:
+        if len(file.lines) > LINES_MAX:
+            yield file.wrong(LINES_MAX + 1, f"{len(file.lines)} lines, {LINES_MAX} at most: split the module by subject")
+
+
+def plain_words(tree: Tree) -> Iterator[Finding]:
+    """ "cannot" is one word, and a sentence names who acts."""
+    for file in (*tree.python, *tree.c, *tree.prose):
+        for number, line in enumerate(file.lines, 1):
+            if found := VAGUE.search(line):
+                yield file.wrong(number, f"'{found[0]}': write 'cannot' as one word, and name who acts")
+
+
+def executed_commands_check_for_errors(tree: Tree) -> Iterator[Finding]:
+    """ovsdbapp's `execute` without check_error=True hides that nothing was done."""
+    for file in (each for each in tree.python if "execute(" in each.text):
+        for node in file.nodes:
+            if isinstance(node, ast.Call) and called(node) == "execute" and not any(map(_checks, node.keywords)):
+                yield file.wrong(node.lineno, "execute() without check_error=True hides that nothing was done: pass it")
+
+
+def _checks(keyword: ast.keyword) -> bool:
+    return keyword.arg == "check_error" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+
+
+RULES: Final[tuple[Rule, ...]] = (size_of_a_module, plain_words, executed_commands_check_for_errors)
