@@ -29,8 +29,8 @@ from userspace_cni.cni.call import Answer
 from userspace_cni.node.local import LocalNode
 from userspace_cni.shim import BUILT
 
-ENDED_S = 20
-"""How long an agent that was told to end is waited for: several times what it may take, and less than a verb's deadline."""
+ENDED_S = 60
+"""How long an agent that was told to end is waited for. Where a verb must not hold up its end, that verb may take longer."""
 
 
 class LiveNode(Node):
@@ -83,7 +83,7 @@ class LiveNode(Node):
         assert self._process is None
         self._process = server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))
         self._process.start()
-        wait_until(self._answers, 30, "the agent to serve")
+        wait_until(self._answers, what="the agent to serve")
         return self
 
     def _answers(self) -> bool:
@@ -204,7 +204,7 @@ class LiveNode(Node):
 
     def await_clean(self) -> None:
         """Wait for that."""
-        wait_until(self.is_clean, 20, f"nothing left below {self.directory}")
+        wait_until(self.is_clean, what=f"nothing left below {self.directory}")
 
     def require_clean(self) -> None:
         """It must be so now."""

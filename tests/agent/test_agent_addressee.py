@@ -83,7 +83,7 @@ def test_a_second_agent_of_the_same_records(live: LiveNode, sandbox: str) -> Non
     with paused_vswitchd(switch_of(live)):
         adding = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode())
         wait_until(lambda: live.states() == ["applying"], what="an ADD under way")
-        second = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False)
+        second = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert live.states() == ["applying"]
     succeeded(finish(adding, "ADD"))
     assert second.returncode == 3

@@ -91,7 +91,7 @@ def test_an_application_that_was_killed_gets_its_network_back(live: LiveNode, sa
             wait_until(lambda: is_connected(live), CONNECT_S, "the application connected")
             live.tick()
             assert path.is_socket()
-        wait_until(lambda: not path.exists(), 5, "the end of the dead socket")
+        wait_until(lambda: not path.exists(), what="the end of the dead socket")
     live.await_done("again-socket-file", 3)
     succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
     live.require_clean()

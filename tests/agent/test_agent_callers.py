@@ -28,7 +28,7 @@ UNDONE = "an ADD whose caller has gone is undone"
 def connected(live: LiveNode, raw: bytes = b"") -> Iterator[socket.socket]:
     """A connection to the agent on which `raw` was sent."""
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(30)
+        peer.settimeout(60)
         peer.connect(live.socket)
         peer.sendall(raw)
         yield peer

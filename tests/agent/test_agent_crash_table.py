@@ -23,7 +23,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.host.boot import boot_id
 
-RESTART_S = 30
+RESTART_S = 60
 OF_PORTS = ("name", "tag", "trunks", "vlan_mode", "external_ids")
 OF_INTERFACES = ("name", "type", "options", "external_ids", "mtu_request", "mac", "error")
 OF_BRIDGES = ("name", "datapath_type", "external_ids")
@@ -395,7 +395,7 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
         assert live.reconcile() == {}
         end()
         assert live.reconcile() == {}
-        wait_until(live.reconcile, 20, "the second look")
+        wait_until(live.reconcile, what="the second look")
         assert live.done("removed-namespace-gone") == 1
         assert connects(second)
         assert not first.exists()
@@ -405,13 +405,13 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
         assert live.reconcile() == {}
         for name in (container(1), container(2)):
             succeeded(live.run("DEL", live.network(), sandbox, name))
-        wait_until(live.reconcile, 20, "the second look at the mount that is needed no more")
+        wait_until(live.reconcile, what="the second look at the mount that is needed no more")
         assert not mounts_below(live.short)
         assert [point for point in mounts_below(live.directory) if point != str(volume)] == []
         assert len(live.states()) == 2
     shutil.rmtree(live.kubelet / "pods" / pod.uid)
     live.reconcile()
-    wait_until(lambda: live.reconcile() or not live.states(), 20, "the end of the pod's attachments")
+    wait_until(lambda: live.reconcile() or not live.states(), what="the end of the pod's attachments")
     live.await_clean()
 
 

@@ -99,7 +99,7 @@ def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:
     assert kubelet.health(RESOURCE) == {"Healthy"}
     assert (kubelet.registered[RESOURCE], len(kubelet.lists[RESOURCE])) == (1, 3)
     switch.vsctl("del-br", "br-dev")
-    wait_until(lambda: kubelet.ended == [RESOURCE], 20, "the end of the list")
+    wait_until(lambda: kubelet.ended == [RESOURCE], what="the end of the list")
     assert kubelet.health(RESOURCE) == {"Unhealthy"}
     wait_until(lambda: not list(kubelet.plugins.glob("userspace-cni-*")), what="its socket gone")
     make(live, "br-dev")
@@ -114,7 +114,7 @@ def test_a_kubelet_that_comes_late_and_goes(live: LiveNode, kubelet: Kubelet) ->
     assert live.page("/readyz")[0] == 200
     for times in (1, 2, 3):
         kubelet.start()
-        wait_until(lambda: kubelet.registered.get(RESOURCE) == times, 20, f"registration {times}")  # noqa: B023 - called at once
+        wait_until(lambda: kubelet.registered.get(RESOURCE) == times, what=f"registration {times}")  # noqa: B023 - called at once
         wait_until(lambda: live.metric("device_bridges") == 1, what="a list that is watched")
         kubelet.kill()
         wait_until(lambda: live.metric("device_bridges") == 0, what="a list that is not watched")
@@ -127,7 +127,7 @@ def test_a_kubelet_that_refuses(live: LiveNode, kubelet: Kubelet) -> None:
     kubelet.refuses = "no such version"
     kubelet.start()
     live.start()
-    wait_until(lambda: live.metric("device_registrations_total", outcome="failed") >= 2, 20, "two tries")
+    wait_until(lambda: live.metric("device_registrations_total", outcome="failed") >= 2, what="two tries")
     assert said(live, "no such version") == 1
     kubelet.refuses = ""
     kubelet.await_health(RESOURCE, "Healthy")
@@ -145,7 +145,7 @@ def test_agents_one_after_the_other(live: LiveNode, other: LiveNode, kubelet: Ku
     other.tick(2)
     assert kubelet.registered == {RESOURCE: 1}
     live.kill()
-    wait_until(lambda: len(kubelet.offered(RESOURCE)) == 4, 20, "the second agent's devices")
+    wait_until(lambda: len(kubelet.offered(RESOURCE)) == 4, what="the second agent's devices")
     live.start()
     wait_until(lambda: said(live, "another agent offers devices") == 1, what="a line")
     assert said(other, "another agent offers devices") == 1
@@ -161,6 +161,6 @@ def test_the_sockets_are_the_agents_own(live: LiveNode, kubelet: Kubelet) -> Non
     [left] = kubelet.plugins.glob("userspace-cni-*")
     assert left == Path(kubelet.plugins, "userspace-cni-br-dev.sock")
     live.start()
-    wait_until(lambda: kubelet.registered[RESOURCE] == 2, 20, "a second registration")
+    wait_until(lambda: kubelet.registered[RESOURCE] == 2, what="a second registration")
     assert live.end() == 0
     assert not left.exists()

@@ -67,7 +67,7 @@ def device_behind(live: LiveNode, name: str) -> int:
 
 def await_ovs(listening: ListeningSocket) -> None:
     """Until OVS connects."""
-    connection = listening.accept(Deadline.after(20))
+    connection = listening.accept(Deadline.after(60))
     assert connection is not None
     connection.close()
 

@@ -16,7 +16,7 @@ from tests.lab.node.node import CONTAINER, mounts_below
 from tests.lab.node.stored import state_file
 from tests.lab.switch.switch import wait_until
 
-RESTART_S = 30
+RESTART_S = 60
 
 
 def network_of(live: LiveNode, mode: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def uplink(live: LiveNode) -> Iterator[Uplink]:
         api.add(ours("Vlan", "blue", id=100, provider="net1"))
         found = Uplink(live, wire, api)
         live.start()
-        wait_until(lambda: found.wish().get("ready"), 20, "the uplink")
+        wait_until(lambda: found.wish().get("ready"), what="the uplink")
         assert found.state() == ("br-net1", [0, 100])
         yield found
         live.close()
@@ -114,7 +114,7 @@ def test_what_is_gone_goes(uplink: Uplink) -> None:
     """The last Vlan by its event, and the trunk gets no wider; a ProviderNetwork, deleted without an agent, by two lists."""
     api, live = uplink.api, uplink.live
     api.objects("vlans.userspace-cni.io").remove("", "blue")
-    wait_until(lambda: uplink.state() == ("br-net1", [0]), 20, "the trunk without it")
+    wait_until(lambda: uplink.state() == ("br-net1", [0]), what="the trunk without it")
     live.kill()
     api.objects(NETWORKS).remove("", "net1")
     live.start()

@@ -27,7 +27,7 @@ def probed(node: Node) -> Iterator[str]:
 def problems(url: str) -> tuple[int, list[str]]:
     """Status and problems."""
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, json.load(answer)["problems"]
     except urllib.error.HTTPError as answer:
         with answer:
@@ -40,7 +40,7 @@ def test_an_agent_that_works(node: Node) -> None:
         assert problems(f"{url}/healthz") == (200, [])
         assert problems(f"{url}/readyz") == (200, [])
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{url}/metrics", timeout=20)
+            urllib.request.urlopen(f"{url}/metrics", timeout=60)
 
 
 def test_an_agent_without_a_switch(bare_node: Node) -> None:

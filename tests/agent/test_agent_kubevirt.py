@@ -17,7 +17,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
 from userspace_cni.pod import launcher
 
-COUNTED_S = 30
+COUNTED_S = 60
 """ovs-vswitchd takes seconds for the memory of its first connection."""
 FRAME = bytes.fromhex("ffffffffffff") + bytes.fromhex("02000000000188b5") + bytes(46)
 """A broadcast frame, EtherType of local experiments."""

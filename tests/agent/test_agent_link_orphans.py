@@ -31,7 +31,7 @@ def after_passes(live: LiveNode, condition: Callable[[], object], what: str) -> 
         live.reconcile()
         return bool(condition())
 
-    wait_until(passed, 30, what)
+    wait_until(passed, what=what)
 
 
 def await_nothing(live: LiveNode) -> None:

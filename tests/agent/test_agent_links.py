@@ -24,7 +24,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 
 KINDS = ("system", "afxdp", "af_packet")
-HEALED_S = 20
+HEALED_S = 60
 GUARDED = ("system", "af_packet")
 
 

@@ -131,9 +131,9 @@ def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
     kept.switch.pause_vswitchd()
     try:
         kept.wish("\n".join(others) + TABLE)
-        wait_until(lambda: kept.place() == "nic0", 60, "the address is given back")
+        wait_until(lambda: kept.place() == "nic0", what="the address is given back")
         given_back = "gone back to the NIC"
-        wait_until(lambda: given_back in live.log.read_text(), 20, "that it is told")
+        wait_until(lambda: given_back in live.log.read_text(), what="that it is told")
         assert live.log.read_text().partition(given_back)[0].count("cannot be had now") <= 1
         assert kept.wire.answers(ADDRESS)
     finally:
@@ -192,7 +192,7 @@ def test_objects_of_the_api(kept: Kept) -> None:
         live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
         live.start()
         add(api, "ProviderNetwork", "net1", spec={"defaultInterface": "nic0", "moveAddresses": True})
-        wait_until(kept.holds, 40, "the uplink, which no Vlan names")
+        wait_until(kept.holds, what="the uplink, which no Vlan names")
         assert (kept.place(), kept.wishes()["net1"]["source"]) == ("br-net1", "objects")
         wait_until(lambda: _reported(api) == {"net1": True}, what="the NodeState")
         live.kill()
@@ -201,9 +201,9 @@ def test_objects_of_the_api(kept: Kept) -> None:
         wait_until(lambda: "net1" in kept.wishes(), what="the next agent")
         assert (kept.wishes()["net1"]["said_by"], kept.place(), kept.wire.answers(ADDRESS)) == ("", "br-net1", True)
         api.faults.clear()
-        wait_until(lambda: kept.wishes()["net1"]["said_by"], 30, what="the server's word")
+        wait_until(lambda: kept.wishes()["net1"]["said_by"], what="the server's word")
         api.objects(f"provider-networks.{GROUP}").remove("", "net1")
-        wait_until(lambda: kept.wishes() == {}, 40, "the uplink is undone, once the agent has its second lists")
+        wait_until(lambda: kept.wishes() == {}, what="the uplink is undone, once the agent has its second lists")
         assert (kept.place(), kept.switch.rows("Bridge")) == ("nic0", [])
 
 

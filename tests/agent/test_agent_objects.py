@@ -72,7 +72,7 @@ def test_an_uplink_of_objects(followed: Followed) -> None:
     api, live = followed.api, followed.live
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
     live.start()
-    wait_until(lambda: followed.wish().get("ready"), 20, "the uplink")
+    wait_until(lambda: followed.wish().get("ready"), what="the uplink")
     assert (followed.place(), followed.wire.answers(ADDRESS)) == ("br-net1", True)
     api.add(ours("Vlan", "blue", id=100, provider="net1"))
     wait_until(lambda: followed.trunks() == [0, 100], what="the VLAN")
@@ -88,14 +88,14 @@ def test_an_uplink_of_objects(followed: Followed) -> None:
     wait_until(lambda: followed.wish() and api.count("LIST") > 8)
     assert (followed.place(), followed.trunks(), followed.wire.answers(ADDRESS)) == ("br-net1", [0, 100], True)
     api.faults.clear()
-    wait_until(lambda: followed.wish().get("source") == "objects" and followed.wish()["ready"], 20)
+    wait_until(lambda: followed.wish().get("source") == "objects" and followed.wish()["ready"])
 
     api.add(ours("ProviderNetwork", "net1", **UPLINK, exchangeLinkName=True))
     wait_until(lambda: "'exchangeLinkName' is True, which is not built" in followed.wish()["problem"])
     assert (followed.place(), followed.trunks()) == ("br-net1", [0, 100])
 
     api.objects("provider-networks.userspace-cni.io").remove("", "net1")
-    wait_until(lambda: followed.place() == "nic0", 20, "the address is back on the NIC")
+    wait_until(lambda: followed.place() == "nic0", what="the address is back on the NIC")
     assert followed.wire.answers(ADDRESS)
     wait_until(lambda: not followed.switch.rows("Bridge"), what="no bridge")
 
@@ -142,7 +142,7 @@ def test_an_object_is_rehearsed(followed: Followed) -> None:
     code, _, told = rehearse(followed, "net2")
     assert (code, "--filename takes one that is not applied yet" in told) == (1, True)
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
-    wait_until(lambda: followed.wish().get("ready"), 40)
+    wait_until(lambda: followed.wish().get("ready"))
     assert rehearse(followed, "net1")[:2] == (0, "nothing would be done\n")
     code, told, _ = rehearse(followed, "net1", object_file(followed, "net1", **UPLINK, mtu=1400))
     assert (code, "the way back:" in told, followed.place()) == (0, True, "br-net1")
@@ -161,7 +161,7 @@ def test_who_is_told_of_an_uplink(followed: Followed, sandbox: str) -> None:
     api.add(ours("Vlan", "v100", id=100, provider="net1"))  # without one the agent awaits another list, and says so
     live.start()
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
-    wait_until(lambda: followed.wish().get("ready"), 40)
+    wait_until(lambda: followed.wish().get("ready"))
     pod = Pod()
     pod.create(api)
     host = {"iftype": "veth", "bridge": {"bridgeName": "br-net1"}}
@@ -176,16 +176,16 @@ def test_who_is_told_of_an_uplink(followed: Followed, sandbox: str) -> None:
     wait_until(lambda: "UplinkUp" in api.events.of("app"))
     api.add(ours("ProviderNetwork", "net1", defaultInterface="nic9"))
     words = "there is no NIC nic9 on this node"
-    wait_until(lambda: words in api.events.of("n1").get("NetworkNotReady", {}).get("message", ""), 60)
+    wait_until(lambda: words in api.events.of("n1").get("NetworkNotReady", {}).get("message", ""))
     event = api.events.of("n1")["NetworkNotReady"]
     state = api.objects("nodestates.userspace-cni.io").get("", "n1")
     about = {"kind": "NodeState", "apiVersion": "userspace-cni.io/v1alpha1", "name": "n1", "uid": state["metadata"]["uid"]}
     assert event["involvedObject"] == about
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
-    wait_until(lambda: followed.wish().get("ready") and "NetworkReady" in api.events.of("n1"), 40)
+    wait_until(lambda: followed.wish().get("ready") and "NetworkReady" in api.events.of("n1"))
     assert api.events.of("app")["UplinkDown"]["count"] == 1
     live.kill()
     followed.wire.on_outside("ip", "link", "set", followed.wire.beyond, "down")
     live.start()  # what an agent finds as it starts is told, too
-    wait_until(lambda: api.events.of("app")["UplinkDown"]["count"] == 2, 40)
+    wait_until(lambda: api.events.of("app")["UplinkDown"]["count"] == 2)
     succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))

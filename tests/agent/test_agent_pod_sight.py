@@ -58,7 +58,7 @@ def test_a_restart_of_the_switch(live: LiveNode, sandbox: str, volume: Path) -> 
         succeeded(live.run("CHECK", {**network, "prevResult": result}, sandbox, CNI_ARGS=POD.args))
         before = inode()
         switch_of(live).restart_vswitchd()
-        wait_until(lambda: inode() != before and (volume / port_of()).is_socket(), 20, "the new socket to be placed")
+        wait_until(lambda: inode() != before and (volume / port_of()).is_socket(), what="the new socket to be placed")
         assert follower.sees(socket).stat().st_ino == inode()
         assert stat.S_ISREG(recluse.sees(socket).stat().st_mode)
         found = drift()

@@ -81,7 +81,7 @@ def test_a_node_reports_and_gets_its_range(agent: LiveNode, api: ApiServer, cont
     with netns() as sandbox:
         refused(agent.run("ADD", PODNET, sandbox, container(1), "eth0"), 11, "no range for this node yet", "controller")
         controller.start()
-        wait_until(lambda: state(api)["subnets"] == [{"name": "pods", "range": "10.56.0.0/24"}], 20)
+        wait_until(lambda: state(api)["subnets"] == [{"name": "pods", "range": "10.56.0.0/24"}])
         [given] = api.objects("subnets.userspace-cni.io").get("", "pods")["status"]["nodeRanges"]
         assert given == {"node": NAME, "range": "10.56.0.0/24", "address": "192.0.2.11"}
         result = succeeded(agent.run("ADD", PODNET, sandbox, container(1), "eth0"))

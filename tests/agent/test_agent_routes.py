@@ -52,7 +52,7 @@ class Routed:
 
     def wait(self, *routes: str, version: int = 4) -> None:
         """Until these are the routes of ours in the pod."""
-        wait_until(lambda: self.routes(version) == list(routes), 20, f"routes {routes}; it has {self.routes(version)}")
+        wait_until(lambda: self.routes(version) == list(routes), what=f"routes {routes}; it has {self.routes(version)}")
 
     def told(self, pod: str, what: str) -> list[str]:
         """What is said of the pod: "skipped", "refused" or "conflicts"."""
@@ -112,7 +112,7 @@ def test_a_file_without_a_cluster(routed: Routed) -> None:
     routed.wait("172.16.0.0/16 - eth1")
     assert "there is no cluster" in routed.page()["routes"][0]["problems"][0]
     routed.file.write_text("[{]")
-    wait_until(lambda: "file" in routed.page()["problems"], 20, "the fault to be told")
+    wait_until(lambda: "file" in routed.page()["problems"], what="the fault to be told")
     routed.wait("172.16.0.0/16 - eth1")
     routed.file.write_text(json.dumps([{"route": "default", "dev": "eth1", "via": "10.2.0.1"}]))
     routed.wait("default 10.2.0.1 eth1")
@@ -135,9 +135,9 @@ def test_a_pod_that_was_looked_at_already(routed: Routed) -> None:
     os.kill(routed.live.pid, signal.SIGHUP)
     routed.wait("172.16.0.0/16 - eth1")
     routed.file.chmod(0o666)
-    wait_until(lambda: "file" in routed.page()["problems"], 20, "the fault to be told")
+    wait_until(lambda: "file" in routed.page()["problems"], what="the fault to be told")
     routed.file.chmod(0o600)
-    wait_until(lambda: "file" not in routed.page()["problems"], 20, "the fault to be over")
+    wait_until(lambda: "file" not in routed.page()["problems"], what="the fault to be over")
 
 
 def test_routes_outlive_the_agent(routed: Routed) -> None:
@@ -211,7 +211,7 @@ def test_a_sandbox_that_is_not_proven(clustered: Routed) -> None:
         assert [each["host_network"] for each in clustered.page()["pods"] if each["name"] == "late"] == [True]
         api.add_pod(pod_object("second"))
         clustered.cached("second", "u-second", "d" * 64, second.path)
-        wait_until(lambda: "172.16.0.0/16 - eth1 148" in second.routes(), 20, "the routes of a pod that came later")
+        wait_until(lambda: "172.16.0.0/16 - eth1 148" in second.routes(), what="the routes of a pod that came later")
 
 
 def test_a_device_that_comes_later(clustered: Routed) -> None:
@@ -221,7 +221,7 @@ def test_a_device_that_comes_later(clustered: Routed) -> None:
     clustered.pod.ip("link", "set", "eth1", "name", "later")
     api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
     clustered.live.start()
-    wait_until(lambda: clustered.told("web-0", "skipped") if clustered.page()["pods"] else [], 20, "the pod to be skipped")
+    wait_until(lambda: clustered.told("web-0", "skipped") if clustered.page()["pods"] else [], what="the pod to be skipped")
     for each in (("down",), ("name", "eth1"), ("up",)):
         clustered.pod.ip("link", "set", "later" if each != ("up",) else "eth1", *each)
     agent.get(clustered.live.socket, "/api/v1/routes", "POST")
@@ -293,7 +293,7 @@ def test_another_number_of_our_routes(routed: Routed) -> None:
     ours = ["172.17.0.0/16 - eth1 200"]
     assert [each for each in routed.pod.routes() if "172" in each] == ours
     kept = Path(routed.live.environ["USERSPACE_CNI_STATE_DIR"]) / "routes.json"
-    wait_until(lambda: json.loads(kept.read_text())["protocols"] == [200], 20, "the new number to be kept")
+    wait_until(lambda: json.loads(kept.read_text())["protocols"] == [200], what="the new number to be kept")
     routed.pod.ip("route", "add", "172.18.0.0/16", "dev", "eth1", "proto", str(OURS))
     routed.live.kill()
     routed.live.start()
@@ -303,8 +303,8 @@ def test_another_number_of_our_routes(routed: Routed) -> None:
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "protocols": [OURS, 199, 200]}))
     routed.pod.ip("route", "add", "172.19.0.0/16", "dev", "eth1", "proto", "199")
     routed.live.start()
-    wait_until(lambda: [each for each in routed.pod.routes() if "172" in each] == ours, 20, "only those of the number of now")
-    wait_until(lambda: json.loads(kept.read_text())["protocols"] == [200], 20, "the others to be forgotten")
+    wait_until(lambda: [each for each in routed.pod.routes() if "172" in each] == ours, what="only those of the number of now")
+    wait_until(lambda: json.loads(kept.read_text())["protocols"] == [200], what="the others to be forgotten")
 
 
 def test_networks_of_the_cluster_are_found(clustered: Routed) -> None:
@@ -358,7 +358,7 @@ def test_what_is_refused(clustered: Routed) -> None:
     assert "the gate allow-apiserver allows it" in told["told"][0]
     assert "192.0.2.9" in clustered.told("web-0", "refused")[0]
     assert clustered.live.metric("route_pods_failed") == 1
-    wait_until(lambda: "RouteRefused" in api.events.of("web-0"), 20, "the pod to be told")
+    wait_until(lambda: "RouteRefused" in api.events.of("web-0"), what="the pod to be told")
     event = api.events.of("web-0")["RouteRefused"]
     assert event["involvedObject"]["uid"] == "u-web-0"
     assert event["message"].startswith("Route 'one': spec.route[3]: 172.17.0.0/16: its gateway 192.0.2.9 is not reached")
@@ -372,12 +372,12 @@ def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
     own = Pod("own", uid="u-own")
     api.add_pod(pod_object("own"))
     clustered.live.start()
-    wait_until(lambda: clustered.page()["routes"], 20, "the Route to be known")
+    wait_until(lambda: clustered.page()["routes"], what="the Route to be known")
     host = {"iftype": "veth", "bridge": {"bridgeName": "br-test"}}
     network = clustered.live.network("1.0.0", host=host, ipam=clustered.live.host_local())
     assert clustered.live.run("ADD", network, sandbox, CNI_ARGS=own.args).status == 0
     shown = DualPod(sandbox, "")
-    wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), 5, "the route of the pod that was attached")
+    wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), what="the route of the pod that was attached")
     [found] = [each for each in clustered.page()["pods"] if each["name"] == "own"]
     assert (found["source"], found["state"]) == ("records", "applied")
     second = {**network, "name": "second"}
@@ -386,10 +386,10 @@ def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
         assert clustered.live.run("DEL", network, sandbox, CNI_ARGS=own.args).status == 0
         assert shown.routes() == []
         assert clustered.live.run("ADD", network, sandbox, CNI_ARGS=own.args).status == 0
-        wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), 5, "the route of the interface")
+        wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), what="the route of the interface")
     assert clustered.live.run("DEL", second, sandbox, ifname="net2", CNI_ARGS=own.args).status == 0
     assert clustered.live.run("DEL", network, sandbox, CNI_ARGS=own.args).status == 0
-    wait_until(lambda: not [each for each in clustered.page()["pods"] if each["name"] == "own"], 20, "the pod to be forgotten")
+    wait_until(lambda: not [each for each in clustered.page()["pods"] if each["name"] == "own"], what="the pod to be forgotten")
 
 
 def test_what_the_node_reports(clustered: Routed) -> None:
@@ -405,7 +405,7 @@ def test_what_the_node_reports(clustered: Routed) -> None:
         found = states.get("", "n1").get("status", {}).get("routes") if ("", "n1") in states.names() else None
         return dict(found[0]) if found else {}
 
-    wait_until(lambda: said().get("matched"), 20, "the report")
+    wait_until(lambda: said().get("matched"), what="the report")
     assert {key: said()[key] for key in ("name", "generation", "matched", "applied", "failed")} == {
         "name": "one",
         "generation": 1,
@@ -428,8 +428,8 @@ def test_a_file_that_is_put_back(routed: Routed) -> None:
     aside.hardlink_to(routed.file)
     wrong.write_text("[{]")
     wrong.rename(routed.file)
-    wait_until(lambda: "file" in routed.page()["problems"], 20, "the fault to be told")
+    wait_until(lambda: "file" in routed.page()["problems"], what="the fault to be told")
     assert routed.routes() == ["172.16.0.0/16 - eth1"]
     aside.rename(routed.file)
-    wait_until(lambda: "file" not in routed.page()["problems"], 20, "the fault to be over")
+    wait_until(lambda: "file" not in routed.page()["problems"], what="the fault to be over")
     assert routed.routes() == ["172.16.0.0/16 - eth1"]

@@ -58,7 +58,7 @@ class Front:
 
     def wait(self, *routes: str) -> None:
         """Until these are the routes of ours in the pod."""
-        wait_until(lambda: self.routes() == list(routes), 20, f"routes {routes}; it has {self.routes()}")
+        wait_until(lambda: self.routes() == list(routes), what=f"routes {routes}; it has {self.routes()}")
 
     def asks(self, *entries: dict[str, str]) -> None:
         """The file has these entries."""
@@ -192,7 +192,7 @@ def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
         assert front.run("enter", POD, "ip", "link", "show", "eth1")[0] == 0
         lost = {**metadata, "name": "lost", "uid": "u-lost"}
         api.add_pod({"metadata": lost, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}})
-        wait_until(lambda: front.run("routes", "check")[0] == 1, 20, "the pod that is not found to be told")
+        wait_until(lambda: front.run("routes", "check")[0] == 1, what="the pod that is not found to be told")
         found = front.json("check", code=1)
         assert (found["sound"], found["unfound"]) == (False, ["default/lost"])
         assert "no network namespace is found of default/lost" in front.run("routes", "check")[2]
@@ -200,11 +200,10 @@ def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
         api.change("default", "web-0", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
         wait_until(
             lambda: "it is terminating" in front.json("explain", POD, "172.16.0.1")["notes"][0],
-            20,
-            "a pod that ends to be explained",
+            what="a pod that ends to be explained",
         )
         api.change("default", "web-0", {"metadata": {"deletionTimestamp": None}})
-        wait_until(lambda: front.json("explain", POD, "172.16.0.1")["route"], 20, "the pod to be back")
+        wait_until(lambda: front.json("explain", POD, "172.16.0.1")["route"], what="the pod to be back")
         front.live.kill()
         front.pod.ip("route", "delete", "172.16.0.0/16")
         assert "those that one knew last" in front.run("routes", "check")[2]
@@ -220,7 +219,7 @@ def test_routes_are_taken_out(front: Front) -> None:
         front.asks({"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "2001:db8::/32", "dev": "eth1"})
         front.live.start()
         front.wait("172.16.0.0/16 - eth1")
-        wait_until(lambda: f"172.16.0.0/16 - eth1 {OURS}" in second.routes(), 20, "the other pod to have it, too")
+        wait_until(lambda: f"172.16.0.0/16 - eth1 {OURS}" in second.routes(), what="the other pod to have it, too")
         code, _, err = front.run("routes", "flush", given="n\n")
         assert (code, "puts back" in err, "Remove 4 routes of ours from 2 pods?" in err) == (1, True, True)
         code, _, err = front.run("routes", "flush")

@@ -36,7 +36,7 @@ def test_removed_amid_an_add(live: LiveNode, sandbox: str, whole: bool) -> None:
             shutil.rmtree(Path(live.socket).parent)
         else:
             Path(live.socket).unlink()
-        wait_until(lambda: answers(live), 20, "the agent to be found again")
+        wait_until(lambda: answers(live), what="the agent to be found again")
     result = succeeded(finish(running, "ADD"))
     assert (live.states(), live.pid) == (["ready"], pid)
     succeeded(live.run("CHECK", {**live.network(), "prevResult": result}, sandbox))

@@ -180,7 +180,7 @@ def test_objects_follow_pods(first: LiveNode, api: ApiServer, sandbox: str) -> N
         "macAddress": results[7]["interfaces"][-1]["mac"],
         "containerID": container(7),
     }
-    wait_until(lambda: is_quiet(first, api), 20, "nothing is asked any more")  # the node's report comes a second after its start
+    wait_until(lambda: is_quiet(first, api), what="nothing is asked any more")  # the node's report comes a second after its start
     pods.run_all("DEL")
     wait_until(lambda: not ips(api))
     assert sum(each.method in WRITES and "/ips/" in each.path for each in api.requests) == 2 * PODS
@@ -254,7 +254,7 @@ def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
     answer("absent", 11, "Subnet 'absent' is not known yet", "another list")
     absent, tagged = (podnet(first, subnet=subnet) for subnet in ("absent", "tagged"))
     for network in (absent, tagged):
-        wait_until(partial(is_no_more_awaited, first, network, sandbox, pod.args), 40, "the second list")
+        wait_until(partial(is_no_more_awaited, first, network, sandbox, pod.args), what="the second list")
     answer("absent", 7, "Subnet 'absent' does not exist")
     answer("tagged", 7, "Vlan 'v100' does not exist")
     answer("closed", 7, "VLAN 7 of bridge 'br-test'", "[[rule]] number 1")

@@ -82,7 +82,7 @@ def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> Non
     leave_dead(source(live))
     switch_of(live).kill_vswitchd()
     try:
-        wait_until(lambda: not source(live).exists(), 2, "the end of the dead socket")
+        wait_until(lambda: not source(live).exists(), what="the end of the dead socket")
     finally:
         switch_of(live).restart_vswitchd()
     wait_until(lambda: connects(placed(live)), RESTART_S, "the socket")
@@ -144,7 +144,7 @@ def before_vswitchd_starts(switch: Switch) -> None:
     """Run what the drop-in has systemd run before ovs-vswitchd, as systemd reads the line."""
     _, _, line = DROP_IN.read_text().replace("\\\n", " ").partition("\nExecStartPre=-")
     words = [word.replace("$$", "$") for word in shlex.split(line)]
-    subprocess.run(words, env=os.environ | {"OVS_RUNDIR": switch.rundir}, check=True, timeout=30)
+    subprocess.run(words, env=os.environ | {"OVS_RUNDIR": switch.rundir}, check=True, timeout=60)
 
 
 def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:

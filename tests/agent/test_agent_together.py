@@ -85,7 +85,7 @@ def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: st
     """The pod tries from before the first object on; each time the uplink holds, and the pod is on its bridge in its VLAN. While
     an object is missing ADD says so (7), and until the bridge is there 11."""
     cluster.start()
-    wait_until(lambda: cluster.run("ADD", NETWORK, sandbox, CNI_ARGS=POD).document["code"] == 7, 40, "all is known")
+    wait_until(lambda: cluster.run("ADD", NETWORK, sandbox, CNI_ARGS=POD).document["code"] == 7, what="all is known")
     for number, order in enumerate(permutations(OBJECTS)):
         codes: set[int] = set()
         with ThreadPoolExecutor(len(order)) as threads:
@@ -93,7 +93,7 @@ def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: st
                 list(map(api.add, order))
             else:
                 list(threads.map(api.add, order))
-            wait_until(partial(is_added, cluster, sandbox, codes), 20, "ADD")
+            wait_until(partial(is_added, cluster, sandbox, codes), what="ADD")
         assert codes <= {7, 11}
         assert maker(cluster) == "userspace-cni-node"
         wait_until(lambda: wishes(cluster)["net1"]["ready"], what="the uplink")
@@ -101,7 +101,7 @@ def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: st
         for thing in order:
             [store] = [each for each in api.stores() if each.kind == thing["kind"]]
             store.remove("", thing["metadata"]["name"])
-        wait_until(lambda: not wishes(cluster) and not switch_of(cluster).rows("Bridge"), 20, "all is gone")
+        wait_until(lambda: not wishes(cluster) and not switch_of(cluster).rows("Bridge"), what="all is gone")
 
 
 @pytest.mark.parametrize("known", OBJECTS[:2], ids=["ProviderNetwork", "Vlan"])
@@ -128,5 +128,5 @@ def test_before_the_objects_were_read(cluster: LiveNode, api: ApiServer, sandbox
     refused(cluster.run("ADD", bridged("br-net1"), sandbox, CNI_ARGS=POD), 11, "provider-networks.userspace-cni.io are not known")
     assert switch_of(cluster).rows("Bridge") == []
     api.faults.remove(fault)
-    wait_until(lambda: cluster.run("ADD", bridged("br-net1"), sandbox, CNI_ARGS=POD).status == 0, 40, "there is no such network")
+    wait_until(lambda: cluster.run("ADD", bridged("br-net1"), sandbox, CNI_ARGS=POD).status == 0, what="there is no such network")
     succeeded(cluster.run("DEL", bridged("br-net1"), sandbox, CNI_ARGS=POD))

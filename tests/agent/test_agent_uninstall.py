@@ -137,8 +137,8 @@ def routed(node: Node, directory: Path, **entry: str) -> Iterator[tuple[DualPod,
         cached(cache, pod.path)
         node.settings.update(settings)
         with running(node):
-            wait_until(lambda: len(pod.routes()) > len(before), 20, "the route of ours")
-            wait_until((node.state / "routes.json").exists, 20, "what is known to be kept")
+            wait_until(lambda: len(pod.routes()) > len(before), what="the route of ours")
+            wait_until((node.state / "routes.json").exists, what="what is known to be kept")
         yield pod, before
 
 
@@ -318,7 +318,7 @@ def test_an_agent_that_ends_meanwhile_is_awaited(node: Node) -> None:
     with running(node) as agent:
         argv = [sys.executable, "-m", "userspace_cni", "uninstall", f"--bin-dir={Path(node.plugin).parent}", "--wait=60"]
         command = subprocess.Popen(argv, env=node.environ)
-        wait_until(lambda: "userspace" in Path(f"/proc/{command.pid}/cmdline").read_text(), 20, "the command to run")
+        wait_until(lambda: "userspace" in Path(f"/proc/{command.pid}/cmdline").read_text(), what="the command to run")
         assert agent.stop() == 0
         assert command.wait(60) == 0
     assert left(node) == []

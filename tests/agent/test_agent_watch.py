@@ -143,7 +143,7 @@ def test_numbers(live: LiveNode, sandbox: str) -> None:
     refused(live.run("ADD", network, "/proc/none", container(2)), 4)
     for _ in range(2):
         succeeded(live.run("DEL", network, sandbox))
-    with urllib.request.urlopen(f"http://{listen}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{listen}/metrics", timeout=60) as answer:
         told = answer.read().decode()
     calls = {
         (verb, outcome): value_of(told, f"{SECONDS}_count", verb=verb, stage="total", outcome=outcome)

@@ -276,7 +276,7 @@ def testpmd(directory: Path, core: int) -> Iterator[list[str]]:
         ["dpdk-testpmd", *eal, *work], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            wait_until(lambda: all(Path(path).exists() for path in paths), 30, "the sockets of dpdk-testpmd")
+            wait_until(lambda: all(Path(path).exists() for path in paths), what="the sockets of dpdk-testpmd")
             yield paths
         finally:
             process.send_signal(signal.SIGTERM)
@@ -292,7 +292,7 @@ def independent(directory: Path, core: int, plan: Plan) -> dict[str, Any]:
         os.sched_setaffinity(0, {core})
         ends = [stack.enter_context(FrontEnd.connect(path)) for path in paths]
         pairs = (ends[0].pairs[0], ends[1].pairs[0])
-        wait_until(lambda: bounce(*pairs, 1, frame=FRAME, timeout_s=0.05).lost == 0, 30, "a frame through dpdk-testpmd")
+        wait_until(lambda: bounce(*pairs, 1, frame=FRAME, timeout_s=0.05).lost == 0, what="a frame through dpdk-testpmd")
         rows: dict[str, Any] = {"latency": latency(pairs, plan)}
         for name, copy in (("static", False), ("copy", True)):
             run = loaded(pairs, plan.seconds, copy=copy)

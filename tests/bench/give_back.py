@@ -49,7 +49,7 @@ def measured(live: LiveNode, wire: Wire, away_s: float) -> dict[str, Any]:
         threading.Event().wait(away_s)
         given_back = at(wire, NIC)
         live.switch.restart_vswitchd()
-        wait_until(lambda: at(wire, "br-net1"), 60, "the address is on the bridge again")
+        wait_until(lambda: at(wire, "br-net1"), what="the address is on the bridge again")
         threading.Event().wait(AROUND_S)
     found = noticed[ADDRESS]
     return {
@@ -88,7 +88,7 @@ def main() -> int:
         live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
         try:
             live.start()
-            wait_until(lambda: at(wire, "br-net1"), 60, "the address has moved")
+            wait_until(lambda: at(wire, "br-net1"), what="the address has moved")
             for number in range(options.rounds):
                 progress.print(f"round {number + 1} of {options.rounds}, {options.away + 2 * AROUND_S:g} s and more")
                 found.append(measured(live, wire, options.away))

@@ -45,7 +45,7 @@ def moved(peer: Peer, source: Qemu, target: Qemu, mac: str, every: float) -> dic
 
     def some_more() -> None:
         wanted = len(stream.answered) + AROUND_S / every
-        wait_until(lambda: len(stream.answered) > wanted, 30, "answers of the guest")
+        wait_until(lambda: len(stream.answered) > wanted, what="answers of the guest")
 
     with peer.stream(mac, GUEST, every) as stream:
         some_more()

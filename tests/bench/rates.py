@@ -103,7 +103,7 @@ class Bench:
             stack.enter_context(self._attached(kind, both.pod, POD, {"bandwidth": dict(bandwidth)} if bandwidth else {}))
             for place in (both.pod, both.peer):
                 stack.enter_context(_server(place))
-            wait_until(lambda: pings(both.pod, PEER, 1), 30, f"{kind}: the peer to answer", pause=0.1)
+            wait_until(lambda: pings(both.pod, PEER, 1), what=f"{kind}: the peer to answer", pause=0.1)
             yield both
 
     @contextmanager

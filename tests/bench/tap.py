@@ -236,11 +236,11 @@ def through_switch(rounds: int) -> list[dict[str, Any]]:
                     path = f"{switch.dir}/{len(taps)}-{mtu}"
                     options = ["--mode", "server", "--name", "net1", "--address", f"{address}/24", "--mtu", mtu]
                     taps.append(pair.enter_context(TapProcess(namespace, path, *options)))
-                    wait_until(Path(path).exists, 30)
+                    wait_until(Path(path).exists)
                     port = [f"t{path[-6:]}", "--", "set", "Interface", f"t{path[-6:]}", "type=dpdkvhostuserclient"]
                     switch.vsctl("add-port", "br-tap", *port, f"options:vhost-server-path={path}", f"mtu_request={mtu}")
                     taps[-1].until("ready")
-                wait_until(lambda: echoes(left, THEIRS), 30)
+                wait_until(lambda: echoes(left, THEIRS))
                 echo = statistics.median(echo_times(left, right))
                 used = [tap.cpu_seconds() for tap in taps]
                 rates = [transfer(left, right, 256 << 20) for _ in range(rounds)]

@@ -112,7 +112,7 @@ def measured(node: Node, agent: Agent, api: ApiServer, rounds: int, waiting: int
                     for verb in ("ADD", "DEL"):
                         walls[kind][verb].append(call(verb).wall)
                 busy = max(busy, agent.metric("userspace_cni_workers_busy"))
-            wait_until(lambda: agent.metric("userspace_cni_workers_busy") == 0, 60, "the crowd to end")
+            wait_until(lambda: agent.metric("userspace_cni_workers_busy") == 0, what="the crowd to end")
     found = {kind: {verb: milliseconds(taken) for verb, taken in of.items()} for kind, of in walls.items()}
     ratios = {verb: round(found["crowd"][verb]["p50"] / found["alone"][verb]["p50"], 2) for verb in ("ADD", "DEL")}
     return {"machine": machine(), "waiting": waiting, "refused": crowd.refused, "threads held": busy, **found, "ratio": ratios}

@@ -121,7 +121,7 @@ def send_here(api: ApiServer, calls: Iterable[Call]) -> list[tuple[int, dict[str
     """As `tests.lab.cluster.requests.send`, to the server of the other tests."""
     answers = []
     for method, path, kind, body in calls:
-        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind, "User-Agent": "tester/1"}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()

@@ -185,7 +185,7 @@ def finish_by_others(node: Node) -> None:
         succeeded(node.run("DEL", node.network(), container=STRANGER))
         return not records(node)
 
-    wait_until(finished, 30, "no record is left")
+    wait_until(finished, what="no record is left")
 
 
 def away(node: Node) -> dict[str, str]:

@@ -17,7 +17,7 @@ from userspace_cni.host.ipam import Delegate
 
 def soon() -> Deadline:
     """Time enough for any plugin that means to end."""
-    return Deadline.after(30)
+    return Deadline.after(60)
 
 
 def debians(plugin: str, container: str = "c0ffee") -> Delegate:

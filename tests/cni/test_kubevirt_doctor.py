@@ -74,7 +74,7 @@ def test_a_vm_that_is_starting(vm: Node) -> None:
 def test_a_vm_that_runs(vm: Node) -> None:
     """With a process that acts as QEMU at the socket nothing is found, and the MTU is the port's."""
     with Listener(server_path(vm)) as qemu, qemu.accept():
-        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
+        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         _, found = told(vm)
     assert graver(found) == {}
     [row] = found["interfaces"]
@@ -136,7 +136,7 @@ def test_a_socket_whose_name_is_gone(vm: Node) -> None:
     path = Path(server_path(vm))
     moved = path.with_suffix(".moved")
     with Listener(str(path)) as qemu, qemu.accept():
-        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
+        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         path.rename(moved)
         assert verdict(vm) == ({"no-listener": "warning"}, "warning")
         assert "name is gone" in said(vm)
@@ -199,7 +199,7 @@ def remedied(node: Node, name: str, severity: str = "error") -> None:
         subprocess.run(command, shell=True, check=True)
     if rest:
         cli(node, "gc")
-    wait_until(lambda: graver(told(node)[1]) == {}, 30, "the remedy helps")
+    wait_until(lambda: graver(told(node)[1]) == {}, what="the remedy helps")
 
 
 CHANGES = {
@@ -380,7 +380,7 @@ def test_a_switch_that_hangs_or_is_away(vm: Node) -> None:
 def test_a_switch_that_died(vm: Node) -> None:
     """A dead ovs-vswitchd is one error, of the switch; what it last said of the VM's port is not shown."""
     with Listener(server_path(vm)) as qemu, qemu.accept():
-        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
+        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         switch_of(vm).kill_vswitchd()
         try:
             code, found = told(vm)

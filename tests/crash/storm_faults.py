@@ -261,11 +261,11 @@ class Faults:
 @contextmanager
 def remounted(directory: Path, options: str) -> Iterator[None]:
     """Mount a file system with these options as soon as none of its files is being written, and with `rw` afterwards."""
-    wait_until(lambda: _remount(directory, options), 20, f"{directory} to be remounted with {options}")
+    wait_until(lambda: _remount(directory, options), what=f"{directory} to be remounted with {options}")
     try:
         yield
     finally:
-        wait_until(lambda: _remount(directory, "rw"), 20, f"{directory} to be remounted with rw")
+        wait_until(lambda: _remount(directory, "rw"), what=f"{directory} to be remounted with rw")
 
 
 def _remount(directory: Path, options: str) -> bool:

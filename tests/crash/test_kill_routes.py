@@ -121,7 +121,7 @@ def _die(environ: dict[str, str], number: int, in_half: bool) -> None:
     with closing(LocalNode(load(environ), {}, resident=True)) as local:
         made = NodeRoutes(local, lambda _: None)
         made.start()
-        wait_until(lambda: written, 30, "the file to be written")
+        wait_until(lambda: written, what="the file to be written")
         made.stop()
 
 
@@ -184,7 +184,7 @@ def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: p
                 keeping.wish(NEXT)
                 capfd.readouterr()
                 for _ in range(5):
-                    agent.look(Deadline.after(20))
+                    agent.look(Deadline.after(60))
                 assert capfd.readouterr().err.count(WARNING) == 1
                 assert (keeping.kept, keeping.files) == ([FORMER], {KNOWN_ROUTES})
                 filler.unlink()

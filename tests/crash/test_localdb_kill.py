@@ -16,7 +16,7 @@ from localdb import Store
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG = 30.0  # seconds: the bound on every wait
+LONG = 60.0  # seconds: the bound on every wait
 
 # Runs one operation again and again, each time in a fork and in a directory of its own that dies before its next system call:
 # the first before call 0, the second before call 1, until one of them gets through. Prints how many died.

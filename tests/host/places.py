@@ -24,7 +24,7 @@ CHILD_S = 60
 
 def soon() -> Deadline:
     """A deadline that only a hang exceeds."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 def mounts_at(path: Path) -> list[set[str]]:
@@ -84,7 +84,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(path))
         server.listen(8)
-        server.settimeout(5)
+        server.settimeout(60)
         yield server
 
 

@@ -44,7 +44,7 @@ class Host:
 
     def run(self, *command: str) -> str:
         """Run a program on the host; its output."""
-        done = subprocess.run(self.entered(*command), check=True, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(self.entered(*command), check=True, capture_output=True, text=True, timeout=60)
         return done.stdout
 
     def entered(self, *command: str) -> list[str]:
@@ -145,7 +145,7 @@ def container(host: Host, spec: Spec) -> Iterator[Ask]:
             yield ask
         finally:
             to.close()
-            process.wait(20)
+            process.wait(60)
 
 
 def test_nothing_is_missing(host: Host) -> None:

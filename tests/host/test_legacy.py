@@ -77,7 +77,7 @@ def test_a_directory_that_cannot_be_looked_at(tmp_path: Path) -> None:
     for looking in (
         lambda: legacy.find_record(str(loop), "c0ffee012345", "net1"),
         lambda: legacy.other_port_names(f"{loop}/{RECORD}"),
-        lambda: legacy.remove_socket(f"{loop}/socket", "c0ffee012345", str(tmp_path), [], Deadline.after(5)),
+        lambda: legacy.remove_socket(f"{loop}/socket", "c0ffee012345", str(tmp_path), [], Deadline.after(60)),
     ):
         with pytest.raises(DirectoryRefused, match="loop"):
             looking()

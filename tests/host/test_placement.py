@@ -293,10 +293,10 @@ def test_waits_for_ovs(step: PlacedSocket, source: Path, placed: Path) -> None:
     ready, end = threading.Event(), threading.Event()
 
     def ovs() -> None:
-        ready.wait(5)
+        ready.wait(60)
         source.parent.mkdir()
         with listening(source):
-            end.wait(5)
+            end.wait(60)
 
     thread = threading.Thread(target=ovs)
     thread.start()

@@ -383,7 +383,7 @@ def test_killed_amid_passes(pod: DualPod) -> None:
         threading.Event().wait(0.4 + delay * 0.003)
         assert process.pid
         os.kill(process.pid, signal.SIGKILL)
-        process.join(30)
+        process.join(60)
         found = set(table(pod))
         assert found <= set(EVEN) | set(ODD)
         converge(pod, *EVEN)

@@ -47,7 +47,7 @@ def peer(launchers: tuple[Launcher, Launcher], switch: Switch) -> Iterator[Peer]
 def goes_on(stream: Stream) -> bool:
     """Whether requests that are sent from now on are answered."""
     last = len(stream.sent)
-    return bool(wait_until(lambda: sum(number > last for number in list(stream.answered)) >= MORE_ANSWERS, 30, "answers"))
+    return bool(wait_until(lambda: sum(number > last for number in list(stream.answered)) >= MORE_ANSWERS, what="answers"))
 
 
 @pytest.mark.parametrize("launchers", [HERE, TRIXIE], ids=["here", "trixie"], indirect=True)

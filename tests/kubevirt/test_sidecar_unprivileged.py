@@ -87,7 +87,7 @@ def test_as_the_first_process(image: dict[str, str], volume: Path) -> None:
     first = ["unshare", "--pid", "--fork", "--kill-child", *UNPRIVILEGED, *interpreter()]
     with Sidecar(volume, **image).start(python=first) as sidecar:
         children = Path(f"/proc/{sidecar.pid}/task/{sidecar.pid}/children")
-        (child,) = wait_until(lambda: children.read_text().split(), 5, "the child")
+        (child,) = wait_until(lambda: children.read_text().split(), what="the child")
         assert facts(int(child))["NSpid"].split() == [child, "1"]
         assert "pid=1" in sidecar.log
         HookManager(volume).collect()

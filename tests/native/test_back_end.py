@@ -58,7 +58,7 @@ def attach(place: str) -> Iterator[Attach]:
             listener = stack.enter_context(BackEndListener(place, offered or BackEndOptions(queue_pairs=4)))
             accepted = stack.enter_context(ThreadPoolExecutor()).submit(listener.accept)
             front_end = stack.enter_context(FrontEnd.connect(place, options))
-            back_end = stack.enter_context(accepted.result(10))
+            back_end = stack.enter_context(accepted.result(60))
             back_end.wait_started(10, options.queue_pairs)
             return front_end, back_end
 
@@ -122,14 +122,14 @@ def test_more_queue_pairs_than_offered(place: str) -> None:
         accepted = pool.submit(listener.accept)
         with pytest.raises(NegotiationFailed):
             FrontEnd.connect(place, FrontEndOptions(queue_pairs=2))
-        accepted.result(10).close()
+        accepted.result(60).close()
 
 
 def test_front_end_listens(place: str) -> None:
     """A back-end may connect, as to QEMU with server=on."""
     with Listener(place) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
-        with BackEnd.connect(place) as back_end, accepted.result(10) as front_end:
+        with BackEnd.connect(place) as back_end, accepted.result(60) as front_end:
             back_end.wait_started(10)
             assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes(60)]) == [bytes(60)]
             assert back_end.peer.pid == os.getpid()
@@ -142,7 +142,7 @@ def test_two_front_ends_at_one_socket(place: str) -> None:
         for mark in (b"1", b"2"):
             accepted = pool.submit(listener.accept)
             front_end = stack.enter_context(FrontEnd.connect(place))
-            back_end = stack.enter_context(accepted.result(10))
+            back_end = stack.enter_context(accepted.result(60))
             back_end.wait_started(10)
             assert front_end.pairs[0].send_frames([mark * 60]) == 1
             ends.append((back_end, mark * 60))
@@ -156,7 +156,7 @@ def test_reattach(place: str) -> None:
         accepted = pool.submit(listener.accept)
         with FrontEnd.connect(place) as front_end:
             for turn in range(5):
-                back_end = accepted.result(10)
+                back_end = accepted.result(60)
                 back_end.wait_started(10)
                 assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes([turn]) * 60]) == [bytes([turn]) * 60]
                 assert front_end.pairs[0].send_frames([b"lost" * 20]) == 1
@@ -165,9 +165,9 @@ def test_reattach(place: str) -> None:
                 accepted = pool.submit(listener.accept)
                 front_end.reattach()
                 with pytest.raises((Disconnected, Closed)):
-                    back_end.pairs[0].wait(10)
+                    back_end.pairs[0].wait(60)
                 back_end.close()
-            accepted.result(10).close()
+            accepted.result(60).close()
     assert lib.fp_guard_count() == 0
 
 
@@ -176,7 +176,7 @@ def test_detach(attach: Attach) -> None:
     front_end, back_end = attach()
     front_end.detach()
     with pytest.raises(Disconnected):
-        back_end.pairs[0].wait(10)
+        back_end.pairs[0].wait(60)
     wait_until(lambda: not back_end.alive() and lib.fp_guard_count() == 0)
     with pytest.raises(Disconnected):
         back_end.pairs[0].send_frames([bytes(60)])
@@ -190,11 +190,11 @@ def test_waiting_for_frames(attach: Attach) -> None:
             woken = pool.submit(_next_frames, there.pairs[0])
             wait_until(woken.running)
             assert here.pairs[0].send_frames([b"x" * 60]) == 1
-            assert woken.result(20) == [b"x" * 60]
+            assert woken.result(60) == [b"x" * 60]
 
 
 def _next_frames(pair: QueuePair) -> list[bytes]:
-    while pair.wait(20):
+    while pair.wait(60):
         if frames := pair.receive_frames():
             return frames
     return []
@@ -232,7 +232,7 @@ def test_close_while_others_wait(attach: Attach, attached: bool) -> None:
     for each in closers:
         each.start()
     for each in (*closers, *sleepers):
-        each.join(20)
+        each.join(60)
         assert not each.is_alive()
     back_end.close()
     assert [type(error) for error in seen] == [Closed] * 4
@@ -272,7 +272,7 @@ def test_close_while_others_carry(attach: Attach) -> None:
     wait_until(lambda: len(seen) >= 3)
     front_end.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert {type(error) for error in seen} <= {Closed, Disconnected}
 
 
@@ -286,7 +286,7 @@ def test_silent_connections_are_cheap(place: str) -> None:
             back_ends.append(stack.enter_context(listener.accept(10)))
         with ThreadPoolExecutor() as pool:
             accepted = pool.submit(listener.accept)
-            with FrontEnd.connect(place) as front_end, accepted.result(10) as back_end:
+            with FrontEnd.connect(place) as front_end, accepted.result(60) as back_end:
                 back_end.wait_started(10)
                 assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes(60)]) == [bytes(60)]
         assert all(each.alive() for each in back_ends)
@@ -300,7 +300,7 @@ def test_listener_is_closed_while_it_accepts(place: str) -> None:
         wait_until(accepted.running)
         listener.close()
         with pytest.raises(Closed):
-            accepted.result(10)
+            accepted.result(60)
     assert not Path(place).exists()
     with pytest.raises(TimedOut), BackEndListener(place) as again:
         again.accept(0.01)

@@ -107,7 +107,7 @@ def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: Reason
     assert isinstance(failure, RingFault)
     assert failure.reason == reason
     with pytest.raises(RingFault):
-        back_end.pairs[0].wait(5)
+        back_end.pairs[0].wait(60)
     with pytest.raises(RingFault):
         back_end.pairs[0].send_frames([bytes(60)])
 
@@ -120,7 +120,7 @@ def test_fault_while_a_thread_sleeps(ends: tuple[Lender, BackEnd]) -> None:
 
     def sleep() -> None:
         try:
-            while back_end.pairs[0].wait(20):
+            while back_end.pairs[0].wait(60):
                 back_end.pairs[0].receive_frames()
         except BaseException as error:
             seen.append(error)
@@ -130,7 +130,7 @@ def test_fault_while_a_thread_sleeps(ends: tuple[Lender, BackEnd]) -> None:
     wait_until(lambda: lender.wants_kicks(1))
     lender.offer(1, 300)
     os.eventfd_write(lender.kick[1], 1)
-    sleeper.join(20)
+    sleeper.join(60)
     assert [getattr(error, "reason", error) for error in seen] == [Reason.BAD_ID]
 
 
@@ -193,7 +193,7 @@ def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
     poller.start()
     wait_until(lambda: polls[0] > 50)
     os.ftruncate(lender.memfd, 0)
-    poller.join(20)
+    poller.join(60)
     assert [getattr(error, "reason", error) for error in seen] == [Reason.MEMORY_GONE]
 
 
@@ -223,7 +223,7 @@ def test_full_and_blocking_eventfd_blocks_no_burst(ends: tuple[Lender, BackEnd],
         os.set_blocking(fd, True)
     for turn in range(3):
         _tx(lender, Buffer(MEMORY, 112))
-        assert back_end.pairs[0].wait(5)
+        assert back_end.pairs[0].wait(60)
         assert back_end.pairs[0].receive_frames() == [bytes(100)], turn
     for fd in fds:
         with suppress(BlockingIOError):

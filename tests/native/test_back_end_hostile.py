@@ -269,7 +269,7 @@ def test_front_end_that_reads_no_answers() -> None:
                 theirs.send(question)
             return back_end.failed() is not None
 
-        wait_until(ask, 20)
+        wait_until(ask)
 
 
 def test_disk_file_that_is_full_or_gone(ends: tuple[Lender, BackEnd]) -> None:

@@ -98,7 +98,7 @@ def test_eventfds_anew_while_running() -> None:
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach()
         woken: list[bool] = []
-        sleeper = threading.Thread(target=lambda: woken.append(back_end.pairs[0].wait(20)))
+        sleeper = threading.Thread(target=lambda: woken.append(back_end.pairs[0].wait(60)))
         sleeper.start()
         wait_until(lambda: lender.wants_kicks(1))
         kick = os.eventfd(0)
@@ -107,7 +107,7 @@ def test_eventfds_anew_while_running() -> None:
         lender.describe(1, 0, Buffer(BUFFERS, 72))
         lender.offer(1, 0)
         os.eventfd_write(kick, 1)
-        sleeper.join(20)
+        sleeper.join(60)
         assert woken == [True]
         assert back_end.pairs[0].receive_frames() == [bytes(60)]
         assert os.eventfd_read(lender.call[0]) == 1

@@ -44,7 +44,7 @@ def _testpmd(path: str, vdev: str, *options: str) -> Iterator[subprocess.Popen[b
 
 def _finish(process: subprocess.Popen[bytes]) -> None:
     """End testpmd in good order."""
-    process.communicate(b"\n", timeout=20)
+    process.communicate(b"\n", timeout=60)
     assert process.returncode == 0
 
 
@@ -75,7 +75,7 @@ def _attached(path: str, vdev: str, *options: str) -> Iterator[tuple[subprocess.
 
 def _echoes(pair: QueuePair) -> None:
     """Wait until frames come back, and until no more do."""
-    wait_until(lambda: (pair.send_frames([MARK]), pair.wait(0.05))[1], 30)
+    wait_until(lambda: (pair.send_frames([MARK]), pair.wait(0.05))[1])
     time_is_up = time.monotonic() + 10
     while pair.wait(0.2):
         assert pair.receive_frames()[0] == MARK

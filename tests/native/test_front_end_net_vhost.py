@@ -34,7 +34,7 @@ def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         assert process.stdin is not None
         process.stdin.close()
 
@@ -64,7 +64,7 @@ def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[F
         except SocketRefused:  # it has not got there yet
             return None
 
-    with net_vhost(path, options.queue_pairs, dials=False), wait_until(connected, 30, "net_vhost's socket") as front_end:
+    with net_vhost(path, options.queue_pairs, dials=False), wait_until(connected, what="net_vhost's socket") as front_end:
         yield front_end
 
 
@@ -76,7 +76,7 @@ def comes_back(front_end: FrontEnd, frame: bytes) -> bool:
             pair.send_frames([frame])
         return any(frame in pair.receive_frames() for pair in front_end.pairs if pair.wait(0.05))
 
-    return bool(wait_until(once, 20, f"a frame of {len(frame)} bytes"))
+    return bool(wait_until(once, what=f"a frame of {len(frame)} bytes"))
 
 
 @pytest.mark.parametrize("dials", [False, True], ids=["it listens", "it connects"])

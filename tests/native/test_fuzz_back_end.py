@@ -139,7 +139,7 @@ def _end(lender: Lender, back_end: BackEnd) -> None:
     with suppress(InvalidArgument):  # outside of a trial of hypothesis
         event(f"{type(failure).__name__} {getattr(failure, 'reason', '')}")
     assert isinstance(failure, PeerError | Disconnected), repr(failure)
-    back_end._thread.join(10)
+    back_end._thread.join(60)
     assert not back_end._thread.is_alive()
 
 
@@ -210,7 +210,7 @@ def test_scribbling_while_it_is_polled() -> None:
             scribbler = threading.Thread(target=_scribble, args=(lender, turn, stop))
             scribbler.start()
             with pytest.raises(PeerError) as caught:
-                wait_until(lambda poll=back_end.pairs[0]: _poll(poll), 10, "fault")  # type: ignore[misc]
+                wait_until(lambda poll=back_end.pairs[0]: _poll(poll), what="fault")  # type: ignore[misc]
             faults.add(caught.value.reason)
             stop.set()
             scribbler.join()

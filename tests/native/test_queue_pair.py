@@ -21,7 +21,7 @@ from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, boun
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 
 FRAME = bytes.fromhex("02000000000b02000000000a88b5") + bytes(46)
-LONG = 5.0  # seconds: more than anything here takes
+LONG = 60.0  # seconds: more than anything here takes
 
 
 @pytest.fixture

@@ -206,7 +206,7 @@ def signalled(caller: Caller, verb: str, number: int) -> Done:
         wait_until(lambda: agent.received and agent.received[0].endswith(NETWORK), what="the request")
         process.send_signal(number)
         done = finish(process, None)
-        assert agent.ended.wait(10)
+        assert agent.ended.wait(60)
     return done
 
 
@@ -250,7 +250,7 @@ def test_killed_add(caller: Caller) -> None:
         give_stdin(process)
         wait_until(lambda: agent.received and agent.received[0].endswith(NETWORK), what="the request")
         process.kill()
-        assert agent.ended.wait(10)
+        assert agent.ended.wait(60)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -47,7 +47,7 @@ def adding(session: Session, step: OvsPort, marks: dict[str, str]) -> AddPort:
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None = 1500) -> OvsPort:

@@ -113,7 +113,7 @@ def test_what_is_added_within_a_batch_stays(small: Uplink, switch: Switch) -> No
             thread = threading.Thread(target=other.add_some, args=(link, kernel))
             thread.start()
             work(current(switch, step), soon())
-            thread.join(20)
+            thread.join(60)
             assert set(everywhere(switch)) >= set(other.added)
     driver.undo(current(switch, step), soon())
     assert has("nic0", switch) == sorted([f"{V4}/24", f"{V6}/64", *other.added])

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 def ages() -> Deadline:
@@ -100,7 +100,7 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
         "import sys\nfrom userspace_cni.dataplane.ports import Client, PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
-        "d = PortDriver(Client(sys.argv[1]), sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(10))\n"
+        "d = PortDriver(Client(sys.argv[1]), sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(60))\n"
         "print('open', flush=True); sys.stdin.readline()\n"
         "try:\n    d.vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
     )
@@ -122,10 +122,10 @@ def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
         "import os, resource, sys; from userspace_cni.dataplane.ports import Client, PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)); kept = [os.dup(0) for _ in range(1100)]\n"
-        "print(PortDriver(Client(sys.argv[1]), '/', lambda: 's').find('p', Deadline.after(5)))\n"
+        "print(PortDriver(Client(sys.argv[1]), '/', lambda: 's').find('p', Deadline.after(60)))\n"
     )
     argv = [sys.executable, "-c", code, switch.ovsdb]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
         "try:\n    d.find('p', Deadline.after(1))\nexcept Unavailable:\n    sys.exit(11)\n"
     )
     argv = [sys.executable, "-c", code, f"unix:{tmp_path}/no.sock"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (11, "", "")
 
 
@@ -270,7 +270,7 @@ def test_a_session_for_a_long_life_sees_every_row(switch: Switch, port: MakePort
     try:
         assert session.look(lambda _: session.row("Port", port(1).name)) is not None
         attach(driver, port(2), soon())
-        assert session.watch(port(2).name, lambda: session.row("Interface", port(2).name)).wait(10) is not None
+        assert session.watch(port(2).name, lambda: session.row("Interface", port(2).name)).wait(60) is not None
     finally:
         session.close()
 

@@ -64,7 +64,7 @@ def proven(source: QueuePair, sinks: tuple[QueuePair, ...]) -> None:
         source.send_frames([FIRST])
         return any([pair.receive_frames() for pair in sinks])  # noqa: C419 - from each
 
-    wait_until(arrives, 20, "a first frame")
+    wait_until(arrives, what="a first frame")
 
 
 def carried(source: QueuePair, sinks: tuple[QueuePair, ...], frames: list[bytes], window: int = 64) -> bool:
@@ -130,7 +130,7 @@ def test_a_port_that_reflects(switch: Switch, attach: Attach) -> None:
         assert pair.send_frames([frame_of(64, number)]) == 1
         got: list[bytes] = []
         while frame_of(64, number) not in got:
-            assert pair.wait(20)
+            assert pair.wait(60)
             got = pair.receive_frames()
 
 
@@ -247,7 +247,7 @@ def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
 def _wait_for_end(switch: Switch, pair: QueuePair, end: str) -> None:
     if end == "restart":
         switch.restart_vswitchd()
-    while pair.wait(20):
+    while pair.wait(60):
         pair.receive_frames()
 
 

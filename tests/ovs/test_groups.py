@@ -28,7 +28,7 @@ Connect = Callable[..., PortDriver]
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(20)
+    return Deadline.after(60)
 
 
 class Hold(Command):
@@ -42,7 +42,7 @@ class Hold(Command):
     def run_idl(self, txn: Any) -> None:
         """Wait, once."""
         self.held.set()
-        assert self.let_go.wait(20)
+        assert self.let_go.wait(60)
 
 
 class Pause(Command):
@@ -96,7 +96,7 @@ class Callers:
     def join(self) -> list[BaseException | None]:
         """Wait for all; their errors in the order of the calls."""
         for each in self.all:
-            each.thread.join(30)
+            each.thread.join(60)
             assert not each.thread.is_alive()
         return [each.error for each in self.all]
 
@@ -109,14 +109,14 @@ def queued(driver: PortDriver, session: Session | None = None) -> Iterator[Calle
     callers, hold = Callers(), Hold(session)
     keeper = threading.Thread(target=lambda: session.transact([hold], soon()))
     keeper.start()
-    assert hold.held.wait(20)
+    assert hold.held.wait(60)
     try:
         yield callers
         waiting = session._link._queue
         wait_until(lambda: len(waiting) >= sum(each.thread.is_alive() for each in callers.all), what="all are in the queue")
     finally:
         hold.let_go.set()
-        keeper.join(20)
+        keeper.join(60)
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_a_call_out_of_time_before_the_group_begins_is_left_out(
     with queued(grouping) as callers:
         late = callers.call(lambda: grouping.apply(port(1), Deadline.after(0.2)))
         callers.call(lambda: attach(grouping, port(2), soon()))
-        late.thread.join(10)
+        late.thread.join(60)
         assert not late.thread.is_alive()
     assert callers.join()[1] is None
     assert isinstance(late.error, Unavailable)

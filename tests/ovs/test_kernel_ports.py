@@ -188,7 +188,7 @@ def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect:
 
     def added(number: int) -> bool:
         try:
-            attach(drivers[number % 2], steps[number], Deadline.after(30))
+            attach(drivers[number % 2], steps[number], Deadline.after(60))
         except SwitchRefused:
             return False
         return True

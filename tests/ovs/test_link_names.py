@@ -248,9 +248,9 @@ def test_many_at_once_on_a_bridge_that_is_not_there(switch: Switch, driver: Port
     steps = [port(number) for number in range(1, 9)]
     with ThreadPoolExecutor(len(steps)) as threads:
         for _ in range(5):
-            list(threads.map(lambda step: attach(driver, step, Deadline.after(30)), steps))
+            list(threads.map(lambda step: attach(driver, step, Deadline.after(60)), steps))
             assert tap(switch.netns, BRIDGE)["alias"] == ALIAS
-            list(threads.map(lambda step: driver.undo(step, Deadline.after(30)), steps))
+            list(threads.map(lambda step: driver.undo(step, Deadline.after(60)), steps))
             assert switch.bridges() == []
     wait_until(lambda: not tap(switch.netns, BRIDGE), what="its link has gone")
 
@@ -305,7 +305,7 @@ def test_a_caller_that_is_stopped_while_it_takes_the_name(
 
     def mark(name: str, alias: str) -> Message:
         stopped.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return marked(name, alias)
 
     driver.able(soon())
@@ -313,7 +313,7 @@ def test_a_caller_that_is_stopped_while_it_takes_the_name(
         with monkeypatch.context() as patch:
             patch.setattr(links_of_the_kernel, "marked", mark)
             other = thread.submit(known.take, BRIDGE)
-            assert stopped.wait(20)
+            assert stopped.wait(60)
         try:
             attach(driver, port(), soon())
         finally:

@@ -32,7 +32,7 @@ IDS = (MirrorSource("ids"),)
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(15)
+    return Deadline.after(60)
 
 
 def source(step: OvsPort, *mirrors: MirrorSource) -> OvsPort:
@@ -286,7 +286,7 @@ class Pods:
             self.say(a, B, A, range(1))
             return bool(self.heard(a, 0)) and bool(self.heard(b, 0))
 
-        wait_until(arrives, 20, "frames both ways")
+        wait_until(arrives, what="frames both ways")
         self.heard(a, 0), self.heard(b, 0)
 
 

@@ -26,7 +26,7 @@ NO_LINKS: frozenset[str] = frozenset()
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(15)
+    return Deadline.after(60)
 
 
 @pytest.fixture

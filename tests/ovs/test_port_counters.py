@@ -20,7 +20,7 @@ from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 
 OURS = "external_ids:owner=userspace-cni"
-SECONDS = 20.0
+SECONDS = 60.0
 FRAME = bytes.fromhex("02000000000202000000000188b5") + bytes(86)
 SENT = 50
 MANY = 400

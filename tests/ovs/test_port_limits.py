@@ -210,8 +210,8 @@ def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver,
     ends = [each.accept() for each in listeners]
     pod, other = (each.pairs[0] for each in ends)
     try:
-        wait_until(lambda: other.send_frames([FRAME]) and pod.receive_frames(), 20, "a first frame")
-        wait_until(lambda: pod.send_frames([FRAME]) and other.receive_frames(), 20, "a first frame back")
+        wait_until(lambda: other.send_frames([FRAME]) and pod.receive_frames(), what="a first frame")
+        wait_until(lambda: pod.send_frames([FRAME]) and other.receive_frames(), what="a first frame back")
         assert arriving(other, pod, 2 * limits.to_pod.rate) == pytest.approx(limits.to_pod.rate, rel=0.15)  # type: ignore[union-attr]
         assert arriving(pod, other, 2 * limits.from_pod.rate) == pytest.approx(limits.from_pod.rate, rel=0.15)  # type: ignore[union-attr]
     finally:

@@ -29,7 +29,7 @@ class NoSuchType(VhostUserClient):
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 def with_marks(step: OvsPort) -> PortRef:

@@ -70,7 +70,7 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
     """Neither start nor stop does anything in a directory that has files and was not made by start."""
     (tmp_path / "conf.db").write_text("the database of another switch")
     for command in ("start", "stop", "restart-ovsdb"):
-        done = subprocess.run([str(SCRIPT), command, str(tmp_path)], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([str(SCRIPT), command, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["conf.db"])
         assert "not a private switch" in done.stderr
 
@@ -109,6 +109,6 @@ def test_a_question_that_cannot_be_asked(program: str, tmp_path: Path) -> None:
 
 def test_usage() -> None:
     """Without a command the script prints its usage, and ends with 2."""
-    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "private-switch start" in done.stderr

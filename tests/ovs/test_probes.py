@@ -142,8 +142,8 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
         ports.plug(port)
         marks = switch.port(port.name)["external_ids"]
         assert (marks["owner"], marks["purpose"], marks["pid"]) == ("userspace-cni-probe", "load", str(os.getpid()))
-        assert driver.marked(Deadline.after(5)) == []
-        found = driver.find(port.name, Deadline.after(5))
+        assert driver.marked(Deadline.after(60)) == []
+        found = driver.find(port.name, Deadline.after(60))
         assert found
         assert found.marks.get("owner") != "userspace-cni"
 
@@ -151,7 +151,7 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
 def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:
     """A process makes all probes on one session with OVSDB, which stays open afterwards."""
     with closing(LocalNode(settings, {}, resident=True)) as node:
-        node.ports.connect(Deadline.after(5))
+        node.ports.connect(Deadline.after(60))
         with ProbePorts(node) as ports:
             ports.connect()
             ports.plug(ports.reserve(bridge))
@@ -245,13 +245,13 @@ def test_a_plugin_bridge_goes_with_its_last_port(
 ) -> None:
     """When the last attachment of a bridge of ours is deleted amid a probe, the bridge goes with the probe's port."""
     step = port()
-    attach(driver, step, Deadline.after(20))
+    attach(driver, step, Deadline.after(60))
     with probing(settings) as ports:
         [found] = ports.bridges()
         assert (found.name, found.ours, found.connected, found.waiting, found.broken) == ("br-test", True, 0, 1, 0)
         mine = ports.reserve("br-test")
         ports.plug(mine)
-        driver.undo(step, Deadline.after(20))
+        driver.undo(step, Deadline.after(60))
         assert switch.ports("br-test") == [mine.name]
     assert switch.bridges() == []
 
@@ -337,7 +337,7 @@ def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, b
     switch.vsctl("add-br", "br-other", *(part.replace("br-test", "br-other") for part in NETDEV))
     with victim(settings, bridge) as dead:
         dead.kill()
-        dead.wait(10)
+        dead.wait(60)
     [port] = switch.ports(bridge)
     with paused_vswitchd(switch):
         switch.vsctl("--no-wait", "del-port", port)
@@ -357,7 +357,7 @@ def test_a_dead_switch_has_no_flows(own_switch: Switch) -> None:
         settings = settings_of(own_switch, directory)
         with victim(settings, "br-test") as dead:
             dead.kill()
-            dead.wait(10)
+            dead.wait(60)
         own_switch.kill_vswitchd()
         with probing(settings) as ports:
             assert len(ports.adopt()) == 1
@@ -403,7 +403,7 @@ def test_a_run_that_is_told_to_stop(switch: Switch, settings: Settings, bridge: 
     """Each signal by which people and systems end a command leaves nothing behind."""
     with victim(settings, bridge) as process:
         process.send_signal(number)
-        assert process.wait(20) != 0
+        assert process.wait(60) != 0
     assert switch.ports(bridge) == []
     assert flows(switch, bridge) == []
 
@@ -424,7 +424,7 @@ def test_a_killed_run_is_adopted(switch: Switch, settings: Settings, bridge: str
         assert switch.ports(bridge) == sorted(left - {adopted})
         assert len(flows(switch, bridge)) == 1
         living.send_signal(signal.SIGTERM)
-        living.wait(20)
+        living.wait(60)
     assert flows(switch, bridge) == []
 
 
@@ -434,7 +434,7 @@ def test_ports_of_another_installation(switch: Switch, settings: Settings, bridg
         other = settings_of(switch, elsewhere)
         with victim(other, bridge) as dead:
             dead.kill()
-            dead.wait(10)
+            dead.wait(60)
             with probing(settings) as ports:
                 assert ports.adopt() == []
             assert len(switch.ports(bridge)) == 1

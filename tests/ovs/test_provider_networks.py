@@ -112,7 +112,7 @@ def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch:
         switch.restart_ovsdb()
         switch.restart_vswitchd()
     site.gone_s = 0.0
-    wait_until(lambda: where(wire) == ["br-net1"] or not site.pursue(MOVED), 20, "they have moved again")
+    wait_until(lambda: where(wire) == ["br-net1"] or not site.pursue(MOVED), what="they have moved again")
     assert wire.answers(NODE)
     assert site.drifts() == []
 
@@ -149,8 +149,8 @@ def test_a_restart_of_the_switch_keeps_what_moved(wire: Wire, site: KeptNode, sw
     site.pursue(MOVED)
     assert where(wire) == ["br-net1"]
     switch.restart_vswitchd()
-    wait_until(lambda: wire.answers(NODE), 20, "the node answers again")
-    wait_until(lambda: not site.pursue(MOVED)[0].problem, 20, "the wish is met")
+    wait_until(lambda: wire.answers(NODE), what="the node answers again")
+    wait_until(lambda: not site.pursue(MOVED)[0].problem, what="the wish is met")
     assert site.drifts() == []
 
 
@@ -237,7 +237,7 @@ def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) 
     """ovs-vswitchd is dead, and the agent dies amid giving back: the next one ends with the addresses on the NIC, each time."""
     died = []
     for points in range(2, 60, 2):
-        wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], 20, "they have moved")
+        wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
         switch.kill_vswitchd()
         try:
             site.gone_s = 11.0
@@ -251,7 +251,7 @@ def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) 
         if not died[-1]:
             break
     assert len(died) > 2
-    wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], 20, "they have moved")
+    wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
     assert site.drifts() == []
 
 
@@ -269,7 +269,7 @@ def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: K
         finally:
             site.gone_s = 0.0
             switch.restart_vswitchd()
-    wait_until(lambda: not site.pursue(MOVED)[0].problem, 20, "the wish is met")
+    wait_until(lambda: not site.pursue(MOVED)[0].problem, what="the wish is met")
     assert where(wire) == ["br-net1"]
 
 
@@ -308,7 +308,7 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
         switch.restart_vswitchd()
         site.gone_s = 0.0
     assert wire.answers(NODE)
-    wait_until(lambda: not site.pursue(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", 20, "it is polled again")
+    wait_until(lambda: not site.pursue(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", what="it is polled again")
     assert (where(wire), wire.answers(NODE), site.drifts()) == (["br-net1"], True, [])
     switch.vsctl("set", "Interface", NIC, "type=system")
     assert sorted(site.drifts()) == [f"uplink {NIC} {NIC} options", f"uplink {NIC} {NIC} type"]
@@ -316,8 +316,8 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
     assert (switch.interface(NIC)["type"], wire.answers(NODE)) == ("afxdp", True)
     wire.on_node("ip", "link", "delete", NIC)
     veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
-    wait_until(lambda: not site.pursue(POLLED)[0].problem, 20, "the wish is met")
-    wait_until(lambda: wire.answers(NODE), 20, "the node answers through the new NIC")
+    wait_until(lambda: not site.pursue(POLLED)[0].problem, what="the wish is met")
+    wait_until(lambda: wire.answers(NODE), what="the node answers through the new NIC")
     assert (switch.interface(NIC)["type"], site.drifts()) == ("afxdp", [])
 
 
@@ -367,8 +367,8 @@ def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> 
     assert f"there is no NIC {NIC}" in site.problem(MOVED)
     assert where(wire) == ["br-net1"]
     veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
-    wait_until(lambda: not site.pursue(MOVED)[0].problem, 20, "the wish is met")
-    wait_until(lambda: wire.answers(NODE), 20, "the node answers through the new NIC")
+    wait_until(lambda: not site.pursue(MOVED)[0].problem, what="the wish is met")
+    wait_until(lambda: wire.answers(NODE), what="the node answers through the new NIC")
     assert site.drifts() == []
     assert json.loads(wire.on_node("ip", "-json", "link", "show", NIC))[0]["address"] == bridge_mac(wire)
     site.met()
@@ -392,7 +392,7 @@ def test_the_wish_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switc
         assert where(wire) == ["br-net1"]
     assert len(died) > 1
     veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
-    wait_until(lambda: not site.pursue(), 20, "it is undone")
+    wait_until(lambda: not site.pursue(), what="it is undone")
     assert (where(wire), switch.bridges(), wire.answers(NODE)) == ([NIC], [], True)
     assert len(kernel(wire).splitlines()) == len(before.splitlines())
     site.met(MOVED)

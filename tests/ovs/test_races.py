@@ -40,7 +40,7 @@ step = OvsPort(
 driver = PortDriver(Client(ovsdb), rundir, lambda: "store")
 print("ready", flush=True)
 for line in sys.stdin:
-    rest = getattr(driver, line.strip())(step, Deadline.after(20))
+    rest = getattr(driver, line.strip())(step, Deadline.after(60))
     rest and rest()
     print("done", flush=True)
 driver.close()
@@ -49,7 +49,7 @@ driver.close()
 
 def soon() -> Deadline:
     """Time enough for one call."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_eight_processes_make_and_delete_the_same_bridge(switch: Switch) -> None
             assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["done\n"] * 8
             assert len([row for row in switch.rows("Port") if row["name"] != "br-many"]) == ports
     finally:
-        said = [worker.communicate(timeout=20) for worker in workers]
+        said = [worker.communicate(timeout=60) for worker in workers]
     assert said == [("", "")] * 8
     assert switch.bridges() == []
 
@@ -212,9 +212,9 @@ def test_one_driver_serves_several_threads(switch: Switch, driver: PortDriver, p
 
     def run(number: int) -> None:
         try:
-            attach(driver, port(number), Deadline.after(20))
-            assert driver.check(port(number), Deadline.after(20)) == []
-            driver.undo(port(number), Deadline.after(20))
+            attach(driver, port(number), Deadline.after(60))
+            assert driver.check(port(number), Deadline.after(60)) == []
+            driver.undo(port(number), Deadline.after(60))
         except BaseException as error:
             failures.append(error)
 

@@ -42,7 +42,7 @@ class Uplinks:
     def apply(self, *steps: NodeBridge | UplinkPort, deadline: Deadline | None = None) -> None:
         """Make the steps true, in order."""
         for step in steps:
-            (self.bridges if isinstance(step, NodeBridge) else self.uplinks).apply(step, deadline or Deadline.after(30))  # type: ignore[arg-type]
+            (self.bridges if isinstance(step, NodeBridge) else self.uplinks).apply(step, deadline or Deadline.after(60))  # type: ignore[arg-type]
 
     def undo(self, *steps: NodeBridge | UplinkPort) -> None:
         """Undo the steps, in reverse."""
@@ -437,7 +437,7 @@ def test_two_sessions_at_once_make_one(switch: Switch, veths: Veths, connect: Ca
     veths.add(NIC)
     nodes = [Uplinks(switch, connect(switch, links=veths, resident=number % 2 == 0)) for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda each: each.apply(bridge(), uplink(), deadline=Deadline.after(30)), nodes))
+        list(pool.map(lambda each: each.apply(bridge(), uplink(), deadline=Deadline.after(60)), nodes))
     assert (switch.bridges(), switch.ports(BRIDGE)) == ([BRIDGE], [NIC])
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda each: each.undo(bridge(), uplink()), nodes))

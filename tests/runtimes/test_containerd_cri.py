@@ -33,7 +33,7 @@ LISTEN = """\
 import socket, sys
 with socket.socket(socket.AF_UNIX) as listener:
     listener.bind(sys.argv[1])
-    listener.settimeout(30)
+    listener.settimeout(60)
     listener.listen()
     listener.accept()
     print("connected")

@@ -101,7 +101,7 @@ def pinging(path: str, address: str) -> Iterator[Callable[[], bool]]:
         text=True,
     ) as process:
         yield lambda: process.poll() is None
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=60)
     assert len(re.findall(r"icmp_seq=\d+ ttl", said)) == PINGS, said
 
 
@@ -214,10 +214,10 @@ def test_a_container_of_podman(runtime_node: Node, podman: Podman, tmp_path: Pat
         container = podman.run("/bin/sleep", "1000", networks="net88,net89")
         [shown] = json.loads(podman.call("container", "inspect", container))
         path = shown["NetworkSettings"]["SandboxKey"]
-        wait_until(lambda: routes(path) == ["172.16.0.0/16 - eth1"], 20, "the route of the file")
+        wait_until(lambda: routes(path) == ["172.16.0.0/16 - eth1"], what="the route of the file")
         file.write_text("- {route: 172.17.0.0/16, dev: eth0}\n")
-        wait_until(lambda: routes(path) == ["172.17.0.0/16 - eth0"], 20, "the file's other route")
+        wait_until(lambda: routes(path) == ["172.17.0.0/16 - eth0"], what="the file's other route")
         podman.remove(container)
-        wait_until(lambda: kept.described()["pods"] == [], 20, "the container to be forgotten")
+        wait_until(lambda: kept.described()["pods"] == [], what="the container to be forgotten")
     finally:
         kept.stop()

@@ -33,7 +33,7 @@ NAMESPACE = "userspace-cni"
 AGENT_LABEL = "app.kubernetes.io/name=userspace-cni"
 RUNNING_S = 90.0
 """How long is waited for what a node does; a loaded machine starts a pod in some seconds."""
-LEFT_S = 30.0
+LEFT_S = 60.0
 """The same for what a pod leaves after its end."""
 _PAUSE_S = 0.2
 """Between two questions of kubectl, which would take a core from what is waited for."""

@@ -21,7 +21,7 @@ done </proc/1/cgroup
 exec "$@"
 """
 """What starts a command in the cgroups of the machine's first process: namespaces alone are entered otherwise."""
-_STOP_S = 20.0
+_STOP_S = 60.0
 _RUN_S = 60.0
 
 

@@ -23,7 +23,7 @@ for method, path, kind, body in told["calls"]:
     sent = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(told["server"] + path, sent, headers, method=method)
     try:
-        with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+        with urllib.request.urlopen(request, context=context, timeout=60) as answer:
             answers.append([answer.status, json.load(answer)])
     except urllib.error.HTTPError as error:
         text = error.read()

@@ -99,7 +99,7 @@ class ScriptedBackEnd:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.hang_up()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._listener.close()
 
@@ -120,7 +120,7 @@ class ScriptedBackEnd:
         number = 0
         while not self._ending:
             try:
-                message = channel.receive(Deadline.after(30))
+                message = channel.receive(Deadline.after(60))
             except FastPathError as error:
                 self.errors.append(error)
                 return

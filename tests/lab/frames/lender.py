@@ -40,7 +40,7 @@ _RING_BYTES: Final = 0x4000
 _AVAIL: Final = 0x1000
 _USED: Final = 0x2000
 _DESC: Final = struct.Struct("=QIHH")
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 60.0
 
 
 class Buffer(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from userspace_cni.fastpath.sys import paths
 
-SECONDS = 30.0
+SECONDS = 60.0
 """How long anything that should happen is waited for; the first attach after a start of the switch takes a while."""
 Made = TypeVar("Made")
 _ICMP = struct.Struct("!BBHHH")

@@ -14,7 +14,7 @@ from tests.lab.kube.pods import MAPPED_DIR
 
 MEMORY_MIB = 64
 """Of each application, in hugepages of 2 MiB."""
-_LEFT_TO_CLOSE = 20.0
+_LEFT_TO_CLOSE = 60.0
 
 
 def in_pod(netns: str, volume: Path) -> list[str]:

@@ -27,7 +27,7 @@ _IDENTIFIER = 0x9E37
 _ARP, _IPV4 = b"\x08\x06", b"\x08\x00"
 _ICMP_REQUEST, _ICMP_REPLY = 8, 0
 _WAIT_S = 0.05
-_ANSWER_S = 30.0
+_ANSWER_S = 60.0
 
 
 @dataclass

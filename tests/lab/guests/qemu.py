@@ -23,8 +23,8 @@ from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
 BOOT_SECONDS = 60.0
 """Seconds to wait for a guest that is usable after 3 on a quiet machine."""
-MONITOR_SECONDS = 20.0
-_END_SECONDS = 10.0
+MONITOR_SECONDS = 60.0
+_END_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
 from userspace_cni.host.podresources import v1_pb2 as v1
 
-CALL_S = 20
+CALL_S = 60
 Given = Mapping[str, tuple[str, ...]]
 
 
@@ -88,7 +88,7 @@ class Kubelet:
 
     def await_health(self, resource: str, *health: str) -> None:
         """Until the devices of the resource have this health."""
-        wait_until(lambda: self.health(resource) == set(health), 20, f"devices of {resource} being {health}")
+        wait_until(lambda: self.health(resource) == set(health), what=f"devices of {resource} being {health}")
 
     def allocate(self, resource: str, *devices: str) -> Any:
         """The plugin's answer for one container with these devices. Raises grpc.RpcError."""

@@ -67,7 +67,7 @@ class KeptNode:
     def drifts(self) -> list[str]:
         """What differs from the records."""
         steps = [step for record in self.records() for step in record.steps]
-        found = [self.node.driver(step).check(step, Deadline.after(10)) for step in steps]
+        found = [self.node.driver(step).check(step, Deadline.after(60)) for step in steps]
         return [f"{drift.subject} {drift.field}".strip() for drifts in found for drift in drifts]
 
     def killed(self, points: int, *networks: ProviderNetwork) -> str:
@@ -111,4 +111,4 @@ def kept(switch: Switch, directory: Path, kind: type[LocalNode] = LocalNode, **s
         try:
             yield found
         finally:
-            wait_until(lambda: not found.pursue() and not found.records(), 20, "its wishes are undone", pause=0.5)
+            wait_until(lambda: not found.pursue() and not found.records(), what="its wishes are undone", pause=0.5)

@@ -17,7 +17,7 @@ from typing import Any
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 
-START_S = 30
+START_S = 60
 
 
 class Agent:
@@ -81,7 +81,7 @@ class Agent:
         """End it in good order; its exit code."""
         assert self._process
         self._process.send_signal(sign)
-        return self._process.wait(30)
+        return self._process.wait(60)
 
     def close(self) -> None:
         """End it whatever state it is in."""

@@ -196,7 +196,7 @@ class Agent:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._listener.close()
 
     def _accept(self) -> None:

@@ -18,7 +18,7 @@ from userspace_cni.cni import protocol
 
 HEALTH = protocol.request_bytes("/healthz", {}, method="GET")
 ADD = protocol.request_bytes("/api/v1/add", {"CNI_CONTAINERID": "c0ffee", "CNI_IFNAME": "net1"}, b'{"cniVersion":"1.1.0"}')
-SECONDS = 20.0
+SECONDS = 60.0
 """How long anything that should happen is waited for."""
 
 

@@ -83,5 +83,5 @@ def pinging(netns: str, address: str) -> Iterator[list[int]]:
             yield answered
         finally:
             process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=10)
+            said, _ = process.communicate(timeout=60)
     answered += [int(number) for number in re.findall(r"icmp_seq=([0-9]+) ttl", said)]

@@ -66,7 +66,7 @@ class ServedNode(Node):
         self._served = settings
         self._process = server().Process(target=_be_the_agent, args=(settings, str(self.log)))
         self._process.start()
-        wait_until(self._answers, 30, "the agent to serve")
+        wait_until(self._answers, what="the agent to serve")
 
     def _install(self, settings: dict[str, str]) -> None:
         """Have the shim of these settings as the plugin."""
@@ -87,7 +87,7 @@ class ServedNode(Node):
         if process is None:
             return
         process.terminate()
-        process.join(10)
+        process.join(60)
         if process.is_alive():
             process.kill()
             process.join()

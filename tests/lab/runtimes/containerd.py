@@ -16,7 +16,7 @@ from tests.lab.runtimes.images import IMAGE, write_image
 
 BROKEN = "broken"
 """A runtime handler whose program is missing: containers are set up, and then cannot be started."""
-_STOP_S = 20.0
+_STOP_S = 60.0
 _CTR_S = 60.0
 _CONFIG = """\
 version = 2

@@ -16,7 +16,7 @@ from tests.lab.kube.pods import Pod
 from tests.lab.runtimes.images import IMAGE
 from tests.lab.switch.switch import wait_until
 
-READY_S = 20.0
+READY_S = 60.0
 _IMPATIENT = [(f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("min", "initial", "max")]
 CALL_S = 60.0
 

@@ -39,7 +39,7 @@ class Veths:
 
     def run(self, *argv: str) -> str:
         """Output of a command in the namespace."""
-        return subprocess.run([*self._enter, *argv], check=True, capture_output=True, text=True, timeout=10).stdout
+        return subprocess.run([*self._enter, *argv], check=True, capture_output=True, text=True, timeout=60).stdout
 
     def add(self, name: str, mtu: int = 1500) -> None:
         """Make the veth and set both ends up."""
@@ -74,7 +74,7 @@ class Veths:
     def inside(self, namespace: str, *argv: str, check: bool = True) -> str:
         """Output of a command in such a namespace."""
         enter = ["nsenter", f"--net=/proc/{namespace}/ns/net"]
-        return subprocess.run([*enter, *argv], check=check, capture_output=True, text=True, timeout=10).stdout
+        return subprocess.run([*enter, *argv], check=check, capture_output=True, text=True, timeout=60).stdout
 
     def delete(self, name: str) -> None:
         """Delete both ends."""

@@ -47,7 +47,7 @@ class Proxy:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         for each in [self._listener, *self._open]:
             each.close()
 
@@ -111,7 +111,7 @@ class Babbler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(5)
+        self._thread.join(60)
         for each in [self._listener, *self._open]:
             each.close()
 

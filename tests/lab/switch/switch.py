@@ -20,14 +20,14 @@ from typing import Any, Self
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 START_SECONDS = 60
-CTL_SECONDS = 15
+CTL_SECONDS = 60
 STATISTICS_MS = 5000
 """ovs-vswitchd's default, and its shortest."""
 FOR_EVER_S = 600.0
 """Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "", pause: float = 0.01) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "", pause: float = 0.01) -> Any:
     """The first true value of `condition`, asked every `pause` seconds; AssertionError when there is none within `seconds`."""
     end = time.monotonic() + seconds
     while not (value := condition()):

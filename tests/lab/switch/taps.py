@@ -18,7 +18,7 @@ def add_tap(netns: str, name: str, *flags: str) -> dict[str, Any]:
 def tap(netns: str, name: str) -> dict[str, Any]:
     """Index, MAC, alias, kind and persistence of a link; {} if there is none of that name."""
     argv = ["nsenter", f"--net={netns}", "ip", "-details", "-json", "link", "show", "dev", name]
-    said = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     if said.returncode:
         return {}
     [found] = json.loads(said.stdout)

@@ -7,7 +7,7 @@ import subprocess
 
 def inside(netns: str, *argv: str) -> str:
     """The output of a command that runs in the network namespace."""
-    return subprocess.run(["nsenter", f"--net={netns}", *argv], check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(["nsenter", f"--net={netns}", *argv], check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def veth(host_netns: str, host: str, pod_netns: str, pod: str, *addresses: str, queues: int = 1) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.workers import Job, Overloaded, Sizes, Workers
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Gate:

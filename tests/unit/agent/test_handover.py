@@ -234,8 +234,8 @@ def test_a_request_that_is_not_read_is_withdrawn(impatient: Standalone) -> None:
     seen = []
 
     def looks_late(client: socket.socket) -> None:
-        wait_until(lambda: process.poll() is not None, 30, "the plugin to end")
-        client.settimeout(10)
+        wait_until(lambda: process.poll() is not None, what="the plugin to end")
+        client.settimeout(60)
         while chunk := client.recv(65536):
             seen.append(chunk)
 
@@ -259,7 +259,7 @@ def test_an_agent_that_ends_before_it_has_the_call(caller: Standalone, kind: str
             data = b""
             while not data.endswith(NETWORK[:-1]):
                 data += client.recv(65536)
-            client.settimeout(10)
+            client.settimeout(60)
             client.recv(1, socket.MSG_PEEK)
 
     with Agent(caller.socket, script) as agent:
@@ -297,7 +297,7 @@ def test_silence(impatient: Standalone) -> None:
     """An agent that is silent until the deadline: 11 for an ADD, whose connection ends; STATUS is told by this process."""
     with Agent(impatient.socket, holds()) as agent:
         refused(impatient.run("ADD"), 11, "silent")
-        assert agent.ended.wait(10)
+        assert agent.ended.wait(60)
         refused(impatient.run("STATUS"), 50, "OVSDB")
 
 
@@ -312,7 +312,7 @@ def test_a_signal_while_the_agent_works(caller: Standalone, number: signal.Signa
         wait_until(lambda: agent.received and agent.request.endswith(NETWORK), what="the agent to have the call")
         process.send_signal(number)
         done = finish(process, None)
-        assert agent.ended.wait(10)
+        assert agent.ended.wait(60)
     refused(done, 11, number.name)
 
 

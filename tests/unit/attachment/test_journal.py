@@ -182,7 +182,7 @@ def test_unfinished_attachments_of_an_earlier_version(world: World, state: str) 
     store.put("attachments", record.key, {**record_to_json(record), "state": state})
     shutil.rmtree(world.directory / "live")
     assert [each.state for each in world.journal.records()] == [state]
-    cleanup.finish(world, Deadline.after(5))
+    cleanup.finish(world, Deadline.after(60))
     assert world.journal.records() == []
 
 
@@ -277,7 +277,7 @@ def test_a_death_while_undoing_another_boot(world: World, point: str) -> None:
 
     world.boot, world.fault = "boot-2", die
     with pytest.raises(Death):
-        cleanup.settle(world, Deadline.after(5))
+        cleanup.settle(world, Deadline.after(60))
     assert not world.journal.is_settled
     world.fault = World.fault
     assert call(world, "ADD") == 0
@@ -321,7 +321,7 @@ def test_states_without_a_record_are_swept(world: World, ifname: str) -> None:
     journal.identity()
     for name in ("a", "b"):
         journal.advance(Record("pending", "n", name, ifname))
-    with journal.container_lock("b", Deadline.after(1)):
+    with journal.container_lock("b", Deadline.after(60)):
         world.journal.sweep()
         assert [path.name for path in live(world.directory, "states")] == [f"b@{ifname}.json"]
     world.journal.sweep()

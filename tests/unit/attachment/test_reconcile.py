@@ -112,7 +112,7 @@ def test_reboot(agent: Agent) -> None:
 def test_a_busy_container_is_left_alone(agent: Agent) -> None:
     """A container on which another call works is left alone."""
     agent.rewrite(state="applying")
-    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert agent.passes(2) == []
     assert agent.passes() == ["removed-unfinished"]
 
@@ -362,7 +362,7 @@ def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) ->
     agent.world.unreachable = Unavailable("away")
     agent.reconciliation.look_at(agent.port.name)
     agent.world.unreachable = None
-    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(60)):
         agent.reconciliation.look_at(agent.port.name)
     agent.rewrite(state="deleting")
     agent.reconciliation.look_at(agent.port.name)
@@ -411,7 +411,7 @@ def test_what_has_changed_is_looked_at_alone(agent: Agent) -> None:
     for things in (([(CONTAINER, "another")], [], []), ([], ["another"], []), ([], [], ["another"])):
         assert look(*things) == set()
         assert agent.actions == []
-    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert look([this], [], []) == {this}
     agent.world.unreachable = Unavailable("away")
     assert look([], [port.name], []) == set()

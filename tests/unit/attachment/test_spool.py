@@ -44,7 +44,7 @@ def call(world: World, verb: str, container: str = CONTAINER) -> Answer:
 def drain(world: World) -> list[str]:
     """What draining did."""
     actions: list[str] = []
-    cleanup.drain(world, Deadline.after(5), actions.append)
+    cleanup.drain(world, Deadline.after(60), actions.append)
     return actions
 
 
@@ -70,7 +70,7 @@ def test_an_older_attachment_is_deleted(world: World) -> None:
     assert drain(world) == ["spooled-del"]
     assert [record.state for record in world.journal.records()] == ["deleting"]
     assert not path.exists()
-    cleanup.finish(world, Deadline.after(5))
+    cleanup.finish(world, Deadline.after(60))
     assert world.true == set()
 
 
@@ -130,7 +130,7 @@ def test_what_no_record_knows(world: World) -> None:
 def test_a_busy_container_waits(world: World) -> None:
     """The entry of a container on which another call works stays, and the others are carried out."""
     busy, free = put(world, 101), put(world, 102, container="other")
-    with world.journal.container_lock(CONTAINER, Deadline.after(1)):
+    with world.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert drain(world) == ["spooled-del"]
     assert (busy.exists(), free.exists()) == (True, False)
 
@@ -264,8 +264,8 @@ def test_an_agent_that_dies_while_it_undoes_an_add(world: World, kind: str) -> N
 
     world.fault = die
     with pytest.raises(Died):
-        cleanup.undo(Entry("", environ, WITH_IPAM, Called("boot-1", 100)), world, Deadline.after(5))
+        cleanup.undo(Entry("", environ, WITH_IPAM, Called("boot-1", 100)), world, Deadline.after(60))
     world.fault = no_fault
     assert [record.state for record in world.journal.records()] == ["deleting"]
-    cleanup.finish(world, Deadline.after(5))
+    cleanup.finish(world, Deadline.after(60))
     assert (world.true, world.journal.records()) == (set(), [])

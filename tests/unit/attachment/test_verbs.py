@@ -473,11 +473,11 @@ def test_add_behind_a_spooled_del_of_a_busy_container(tmp_path: Path) -> None:
     world.now, world.heard = 30, threading.Event()
     answers: list[tuple[int, Any]] = []
     caller = threading.Thread(target=lambda: answers.append(call(world, "ADD")))
-    with world.journal.container_lock(CONTAINER, Deadline.after(1)):
+    with world.journal.container_lock(CONTAINER, Deadline.after(60)):
         caller.start()
-        assert world.heard.wait(10)
+        assert world.heard.wait(60)
         assert len(world.spool) == 1
-    caller.join(10)
+    caller.join(60)
     assert [code for code, _ in answers] == [0]
     [record] = world.journal.records()
     assert record.boottime_ns > before.boottime_ns

@@ -306,7 +306,7 @@ def test_a_bug_in_a_job_names_it(capsys: pytest.CaptureFixture[str]) -> None:
         raise RuntimeError("a bug")
 
     workers.submit(Job(fail, "ADD", CONTAINER))
-    assert workers.drain(20)
+    assert workers.drain(60)
     workers.close()
     [told] = written(capsys)
     assert (told["verb"], told["container"], told["error"]) == ("ADD", CONTAINER, "RuntimeError('a bug')")

@@ -127,5 +127,5 @@ def test_each_thread_that_stays_counts(capsys: pytest.CaptureFixture[str]) -> No
 
     loop = Failing("failing", "failing")
     loop.start()
-    assert done.wait(30)
+    assert done.wait(60)
     assert capsys.readouterr().err.count("a round failed") == 3

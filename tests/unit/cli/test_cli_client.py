@@ -41,7 +41,7 @@ def answering(path: Path, answer: bytes | None, *, cut: bool = False, late_s: fl
                 with peer:
                     heard.append(peer.recv(65536))
                     if answer is None:
-                        ended.wait(30)
+                        ended.wait(60)
                     else:
                         ended.wait(late_s)
                         with suppress(BlockingIOError, BrokenPipeError):

@@ -261,7 +261,7 @@ def test_check_of_an_unfinished_attachment(town: Town) -> None:
     town.rewrite(state="applying")
     [drift] = decoded(town.cli("check", "--json"), 1)["drifts"]
     assert (drift["expected"], drift["found"]) == ("ready", "applying")
-    with town.journal.container_lock(CONTAINER, Deadline.after(5)):
+    with town.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert decoded(town.cli("check", "--json"))["drifts"] == []
 
 
@@ -314,7 +314,7 @@ def test_gc_of_an_unfinished_attachment(town: Town) -> None:
 def test_gc_leaves_work_in_progress(town: Town) -> None:
     """An ADD that runs is no leftover."""
     town.rewrite(state="applying")
-    with town.journal.container_lock(CONTAINER, Deadline.after(5)):
+    with town.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert decoded(town.cli("gc", "--dry-run", "--json"))["found"] == []
         assert decoded(town.cli("gc", "--json"))["found"] == []
     assert town.record().state == "applying"
@@ -484,7 +484,7 @@ def test_status_counts_what_waits(town: Town) -> None:
     told_of = decoded(town.cli("status", "--json"), 1)
     assert (told_of["unfinished"], told_of["spool"], told_of["quarantine"]) == (1, 1, 1)
     assert [finding.partition(":")[0] for finding in told_of["findings"]] == ["unfinished", "spool", "quarantine"]
-    with town.journal.container_lock(CONTAINER, Deadline.after(5)):
+    with town.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert decoded(town.cli("status", "--json"), 1)["unfinished"] == 0
 
 
@@ -682,9 +682,9 @@ def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
     argv = ["env", "--default-signal=INT", sys.executable, "-m", "userspace_cni", "agent", "probe", "healthz"]
     with answering(path, None) as heard:
         process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: heard, 30, "the request")
+        wait_until(lambda: heard, what="the request")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.strip()) == (130, "", "")
 
 

@@ -43,7 +43,7 @@ def on_terminal(columns: int, **environ: str) -> str:
         while chunk := os.read(ours, 65536):
             shown += chunk
     os.close(ours)
-    assert process.wait(30) == 0, shown
+    assert process.wait(60) == 0, shown
     return shown.decode()
 
 
@@ -120,7 +120,7 @@ with view.progress("looking"):
         status = (teller / "status").read_text()
         assert int(re.findall(r"SigBlk:\s+(\w+)", status)[0], 16) & 1 << signal.SIGINT - 1
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
         assert "KeyboardInterrupt" in process.stderr.read()
 
 

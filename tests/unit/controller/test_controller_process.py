@@ -46,7 +46,7 @@ class Process:
     def page(self, port: int, path: str) -> tuple[int, str]:
         """Status and text of a page; 0 while it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -84,7 +84,7 @@ def test_two_controllers_from_start_to_end(api: ApiServer, controller: Callable[
     first = controller()
     networks = api.objects("provider-networks.userspace-cni.io")
     wait_until(
-        lambda: networks.get("", "net1").get("status", {}).get("ready"), 40, "two lists of everything, and the first round"
+        lambda: networks.get("", "net1").get("status", {}).get("ready"), what="two lists of everything, and the first round"
     )
     assert (first.metric("controller_leader"), first.metric("controller_nodestates")) == (1, 1)
     status, body = first.page(first.health, "/readyz")
@@ -93,7 +93,7 @@ def test_two_controllers_from_start_to_end(api: ApiServer, controller: Callable[
     wait_until(lambda: second.page(second.health, "/readyz")[0] == 200)
     assert second.metric("controller_leader") == 0
     first.process.send_signal(signal.SIGTERM)
-    assert first.process.wait(10) == 0
+    assert first.process.wait(60) == 0
     lease = api.objects("leases.coordination.k8s.io").get("system", NAME)["spec"]
     assert lease["holderIdentity"] == "" or lease["leaseTransitions"] == 1  # given back, or taken already
     writes = [request for request in api.requests if request.method != "GET" and "leases" not in request.path]

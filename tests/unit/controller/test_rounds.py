@@ -42,7 +42,7 @@ class Leader:
 
     def known(self, told: Callable[[Cluster], Any]) -> Any:
         """Wait until something is true of the cluster as it is known; what that is."""
-        return wait_until(lambda: (cluster := self.watches.cluster()) and told(cluster), 60)
+        return wait_until(lambda: (cluster := self.watches.cluster()) and told(cluster))
 
     def settle(self) -> int:
         """Have rounds until one writes nothing; how many writes there were."""

@@ -146,7 +146,7 @@ def switch_saying(tmp_path: Path) -> Iterator[Callable[[Answer], str]]:
 
     yield start
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     for listener in listeners:
         listener.close()
 
@@ -165,7 +165,7 @@ def until_closed(peer: socket.socket) -> None:
 
 def soon() -> Deadline:
     """Time enough for an answer."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 def test_a_flow_is_added_and_deleted(switch_saying: Callable[[Answer], str]) -> None:

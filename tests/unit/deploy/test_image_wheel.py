@@ -101,10 +101,10 @@ def test_agent(program: Path) -> None:
                     return get(f"{directory}/RUN/agent.sock", "/healthz")
                 return None
 
-            status, body = wait_until(answers, 30, "the agent to serve")
+            status, body = wait_until(answers, what="the agent to serve")
             assert (status, b'"problems": []' in body) == (200, True)
             agent.terminate()
-            assert agent.wait(30) == 0, log.read_text()
+            assert agent.wait(60) == 0, log.read_text()
         finally:
             agent.kill()
             agent.wait()

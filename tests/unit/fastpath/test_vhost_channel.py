@@ -50,7 +50,7 @@ def test_a_message_with_descriptors(ends: tuple[Channel, socket.socket]) -> None
     channel, far = ends
     with nothing_left():
         Channel(far).send(KICK, (1,))
-        message = channel.receive(Deadline.after(5))
+        message = channel.receive(Deadline.after(60))
         assert message is not None
         assert (message.name, message.payload) == ("SET_VRING_KICK", VringFd(1).pack())
         (fd,) = message.fds
@@ -93,7 +93,7 @@ def test_a_message_that_is_cut_off(ends: tuple[Channel, socket.socket], length: 
     far.shutdown(socket.SHUT_WR)
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(5))
+        channel.receive(Deadline.after(60))
     assert caught.value.reason is Reason.TRUNCATED
     assert descriptors() == before
 
@@ -117,7 +117,7 @@ def test_too_many_descriptors(ends: tuple[Channel, socket.socket], count: int) -
     send_with(far, KICK, [0] * count)
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(5))
+        channel.receive(Deadline.after(60))
     assert caught.value.reason is Reason.FDS_EXTRA
     assert descriptors() == before
 
@@ -129,7 +129,7 @@ def test_descriptors_amid_a_payload(ends: tuple[Channel, socket.socket]) -> None
     send_with(far, KICK[12:], [1])
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(5))
+        channel.receive(Deadline.after(60))
     assert caught.value.reason is Reason.FDS_EXTRA
     assert descriptors() == before
 
@@ -141,7 +141,7 @@ def test_descriptors_for_a_front_end() -> None:
         send_with(far, KICK, [0])
         before = descriptors()
         with pytest.raises(PeerError) as caught:
-            channel.receive(Deadline.after(5))
+            channel.receive(Deadline.after(60))
         assert caught.value.reason is Reason.FDS_EXTRA
         assert descriptors() == before
 
@@ -168,7 +168,7 @@ def test_a_hang_up_between_messages(ahead: bool) -> None:
         assert channel.hung_up()
         assert received(channel).request == Request.SET_OWNER
         with pytest.raises(Disconnected):
-            channel.receive(Deadline.after(5))
+            channel.receive(Deadline.after(60))
         with pytest.raises(Disconnected):
             channel.send(encode(Request.SET_OWNER))
 
@@ -234,7 +234,7 @@ def test_shutdown_ends_a_wait_in_another_thread(ends: tuple[Channel, socket.sock
     thread = threading.Thread(target=wait)
     thread.start()
     channel.shutdown()
-    thread.join(10)
+    thread.join(60)
     assert isinstance(outcome[0], Disconnected)
 
 

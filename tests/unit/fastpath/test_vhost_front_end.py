@@ -285,7 +285,7 @@ def test_an_answer_that_is_cut_off(path: Path) -> None:
         thread.start()
         with pytest.raises(PeerError) as caught:
             attach(path)
-        thread.join(10)
+        thread.join(60)
     assert caught.value.reason is Reason.TRUNCATED
 
 
@@ -342,7 +342,7 @@ def test_a_hang_up_is_noticed(path: Path) -> None:
         for _ in range(3):
             peer.hang_up()
             with pytest.raises(Disconnected, match="hung up"):
-                front_end.pairs[0].wait(10)
+                front_end.pairs[0].wait(60)
             assert not front_end.alive()
             front_end.reattach(5)
             assert front_end.alive()
@@ -426,7 +426,7 @@ def test_close_while_others_wait(path: Path) -> None:
             ready.wait()
             try:
                 while True:
-                    front_end.pairs[0].wait(30)
+                    front_end.pairs[0].wait(60)
             except FastPathError as error:
                 outcomes.append(error)
 
@@ -447,7 +447,7 @@ def test_close_while_others_wait(path: Path) -> None:
             thread.start()
         ready.wait()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert [type(outcome) for outcome in outcomes] == [Closed] * 4
         front_end.close()
         assert isinstance(front_end.failed(), Closed)
@@ -481,7 +481,7 @@ def test_reattach_while_others_send_and_wait(path: Path) -> None:
             front_end.reattach(5)
         ending.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert unexpected == []
 
 
@@ -500,7 +500,7 @@ def test_close_ends_a_reattachment(path: Path) -> None:
         peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(5)))
         peer_thread.start()
         with dialling_back_end(path):
-            peer_thread.join(10)
+            peer_thread.join(60)
         (front_end,) = front_ends
         outcome: list[Exception] = []
 
@@ -513,7 +513,7 @@ def test_close_ends_a_reattachment(path: Path) -> None:
         thread = threading.Thread(target=reattach)
         thread.start()
         front_end.close()
-        thread.join(10)
+        thread.join(60)
         assert isinstance(outcome[0], Closed)
 
 

@@ -14,7 +14,7 @@ from tests.host.places import in_child
 from userspace_cni.host import closer as tested
 from userspace_cni.host.closer import Closer
 
-SECONDS = 30.0
+SECONDS = 60.0
 ENDING = "import sys; from userspace_cni.host.closer import Closer; Closer(3600).close(sys.stdin); print('ended')"
 
 

@@ -24,7 +24,7 @@ CONTENT = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "ser
 
 def soon() -> Deadline:
     """Time enough for a file."""
-    return Deadline.after(10)
+    return Deadline.after(60)
 
 
 @pytest.fixture

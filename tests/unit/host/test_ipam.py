@@ -34,7 +34,7 @@ ANSWER = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
 
 def soon() -> Deadline:
     """Time enough for a plugin that ends."""
-    return Deadline.after(30)
+    return Deadline.after(60)
 
 
 def variables(**extra: str) -> dict[str, str]:

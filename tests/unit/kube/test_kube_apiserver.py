@@ -31,7 +31,7 @@ def api() -> Iterator[ApiServer]:
 
 def call(api: ApiServer, method: str, path: str, body: Any = None, kind: str = MERGE, token: str = TOKEN) -> tuple[int, Any]:
     """Status code and decoded body."""
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -119,7 +119,7 @@ def test_faults_are_used_up_per_verb(api: ApiServer) -> None:
 @contextmanager
 def watching(api: ApiServer, options: str) -> Iterator[http.client.HTTPResponse]:
     """The answer to a watch of the pods of n1."""
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     connection.request("GET", f"{PODS}&watch=true{options}", headers={"Authorization": f"Bearer {TOKEN}"})
     try:
         yield connection.getresponse()
@@ -254,6 +254,6 @@ def test_a_server_comes_back_where_it_was(api: ApiServer) -> None:
     port = api.port
     api.stop()
     with pytest.raises(ConnectionRefusedError):
-        http.client.HTTPConnection("127.0.0.1", port, timeout=10).connect()
+        http.client.HTTPConnection("127.0.0.1", port, timeout=60).connect()
     api.start()
     assert call(api, "GET", POD)[0] == 200

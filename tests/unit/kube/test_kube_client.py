@@ -59,7 +59,7 @@ def client(api: ApiServer, tmp_path: Path) -> KubeClient:
     return KubeClient(api.kubeconfig(tmp_path))
 
 
-def soon(seconds: float = 5.0) -> Deadline:
+def soon(seconds: float = 60.0) -> Deadline:
     """Enough time for a server that answers."""
     return Deadline.after(seconds)
 

@@ -44,11 +44,11 @@ def test_hugepages(tmp_path: Path, name: str) -> None:
         watch = PodWatch(client.session, "n1")
         watch.start()
         try:
-            assert watch.wait_synced(Deadline.after(10))
+            assert watch.wait_synced(Deadline.after(60))
             seen = watch.view("default", name, "u-1")
         finally:
             watch.stop()
-        answered = client.get_pod("default", name, Deadline.after(10))
+        answered = client.get_pod("default", name, Deadline.after(60))
     assert seen == answered
     assert answered is not None
     assert answered.lacks_hugepages == (name in LACKING)

@@ -64,7 +64,7 @@ def of(note: PodNote, ifname: str, container: str = NEW, **changes: Any) -> PodN
     return dataclasses.replace(note, ifname=ifname, container_id=container, entry=entry, **changes)
 
 
-def soon(seconds: float = 5.0) -> Deadline:
+def soon(seconds: float = 60.0) -> Deadline:
     """Enough time for a server that answers."""
     return Deadline.after(seconds)
 

@@ -75,7 +75,7 @@ def api() -> Iterator[ApiServer]:
 
 def call(api: ApiServer, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
     """Status code and decoded body."""
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind, "User-Agent": "tester/1"}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -50,7 +50,7 @@ def host(tmp_path: Path) -> Path:
 
 def read(api: ApiServer, host: Path, path: str, bounds: Bounds | None = BOUNDS) -> None:
     """Read the pod with a kubeconfig of that host."""
-    assert KubeClient(path, HostRoot(str(host)), bounds).get_pod("default", "app", Deadline.after(5))
+    assert KubeClient(path, HostRoot(str(host)), bounds).get_pod("default", "app", Deadline.after(60))
 
 
 def put(api: ApiServer, host: Path, path: str, **user: Any) -> str:
@@ -129,10 +129,10 @@ def test_no_program_is_run(api: ApiServer, host: Path, number: int) -> None:
         client = KubeClient(path, HostRoot(str(host)), bounds)
         if number < 2:  # the plugins of this test give no token
             with pytest.raises(UserspaceError):
-                client.get_pod("default", "app", Deadline.after(5))
+                client.get_pod("default", "app", Deadline.after(60))
             witness.unlink()
         else:
-            assert client.get_pod("default", "app", Deadline.after(5))
+            assert client.get_pod("default", "app", Deadline.after(60))
 
 
 @pytest.mark.parametrize("key", ["tokenFile", "client-certificate", "client-key"])
@@ -155,11 +155,11 @@ def test_files_beside_it(api: ApiServer, host: Path) -> None:
         (host / directory / "token").write_text(f"{TOKEN}\n")
         path = put(api, host, "/etc/cni/net.d/kubeconfig", tokenFile=name)
         client = KubeClient(path, HostRoot(str(host)), BOUNDS)
-        assert client.get_pod("default", "app", Deadline.after(5))
+        assert client.get_pod("default", "app", Deadline.after(60))
         api.token = "rotated"
         (host / directory / "token").write_text("rotated")
         before = len(api.requests)
-        assert client.get_pod("default", "app", Deadline.after(5))
+        assert client.get_pod("default", "app", Deadline.after(60))
         assert len(api.requests) == before + 1
         api.token = TOKEN
 
@@ -169,9 +169,9 @@ def test_files_of_the_administrators_own(api: ApiServer, host: Path) -> None:
     (host / "root/token").write_text(TOKEN)
     read(api, host, put(api, host, "/root/kubeconfig", tokenFile="/root/token"), None)
     clients = Clients(BOUNDS, HostRoot(str(host)), "/root/kubeconfig")
-    assert clients.of("").get_pod("default", "app", Deadline.after(5))
+    assert clients.of("").get_pod("default", "app", Deadline.after(60))
     with pytest.raises(InvalidConfig):
-        clients.of("/root/kubeconfig").get_pod("default", "app", Deadline.after(5))
+        clients.of("/root/kubeconfig").get_pod("default", "app", Deadline.after(60))
 
 
 def test_what_the_library_is_given(api: ApiServer, host: Path) -> None:
@@ -199,6 +199,6 @@ def test_a_note_of_an_older_record(api: ApiServer, host: Path, capfd: pytest.Cap
     """Undoing says why it could not be taken out, succeeds, and has read nothing."""
     put(api, host, HOSTS)
     step = PodNote("default", "app", "u1", "c0ffee", "net1", "{}", "/x/", HOSTS)
-    PodNoteDriver(Clients(BOUNDS, HostRoot(str(host)))).undo(step, Deadline.after(5))
+    PodNoteDriver(Clients(BOUNDS, HostRoot(str(host)))).undo(step, Deadline.after(60))
     assert "where containers write" in capfd.readouterr().err
     assert api.requests == []

@@ -73,7 +73,7 @@ def test_objects_are_known_by_name(api: ApiServer, begin: Begin) -> None:
     """What `keep` gives of them, read in pages; changes, new ones and ends come as events, each of them told once."""
     told: list[None] = []
     watch = begin(keep=number_of, on_change=lambda: told.append(None))
-    assert watch.wait_complete(Deadline.after(10))
+    assert watch.wait_complete(Deadline.after(60))
     assert known(watch) == {"v0": 0, "v1": 1, "v2": 2}
     wait_until(lambda: watch.confirmed and not watch.problem)
     api.add(vlan("v1", 100))

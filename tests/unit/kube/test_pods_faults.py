@@ -305,7 +305,7 @@ def test_a_server_that_fails_for_ever_is_not_hammered(api: ApiServer, begin: Cal
     started = time.monotonic()
     begin(Pace(pause_min_s=0.04, pause_max_s=0.32, good_s=60))
     verb = fault.method or "LIST"
-    wait_until(lambda: api.count(verb) >= 8, 20)
+    wait_until(lambda: api.count(verb) >= 8)
     assert time.monotonic() - started >= 0.5 * (0.04 + 0.08 + 0.16 + 4 * 0.32)
 
 
@@ -314,7 +314,7 @@ def test_a_version_that_is_always_forgotten_does_not_hammer(api: ApiServer, begi
     api.faults.append(Fault("WATCH", status=410))
     started = time.monotonic()
     begin(Pace(pause_min_s=0.04, pause_max_s=0.32, good_s=60))
-    wait_until(lambda: api.count("WATCH") >= 6, 20)
+    wait_until(lambda: api.count("WATCH") >= 6)
     assert time.monotonic() - started >= 0.5 * (0.04 + 0.08 + 0.16 + 2 * 0.32)
 
 
@@ -420,7 +420,7 @@ def test_no_change_is_lost_in_a_storm(api: ApiServer, begin: Callable[..., PodWa
         return api.count("WATCH") > 10
 
     storm.rage(500)
-    wait_until(has_been_one, 60, "more than ten watches")
+    wait_until(has_been_one, what="more than ten watches")
     api.faults.clear()
-    wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch), 20)
+    wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch))
     assert forgetful == (api.count("LIST") > BEGUN)

@@ -51,7 +51,7 @@ def watch(api: ApiServer, clients: Clients, note: PodNote) -> Iterator[PodWatch]
     """A watch of the pod's node that has seen everything."""
     made = PodWatch(clients.of(note.kubeconfig).session, "n1")
     made.start()
-    assert made.wait_synced(Deadline.after(10))
+    assert made.wait_synced(Deadline.after(60))
     wait_until(lambda: api.watches)
     yield made
     made.stop()
@@ -77,7 +77,7 @@ def of(note: PodNote, ifname: str) -> PodNote:
     return dataclasses.replace(note, ifname=ifname, entry=entry(ifname))
 
 
-def soon(seconds: float = 5.0) -> Deadline:
+def soon(seconds: float = 60.0) -> Deadline:
     """Enough time for a server that answers."""
     return Deadline.after(seconds)
 

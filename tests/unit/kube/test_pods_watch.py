@@ -63,7 +63,7 @@ def watch_of(api: ApiServer, directory: Path, pace: Pace) -> PodWatch:
 def synced(watch: PodWatch) -> PodWatch:
     """The watch, begun, with what two lists have told."""
     watch.start()
-    assert watch.wait_synced(Deadline.after(10))
+    assert watch.wait_synced(Deadline.after(60))
     wait_until(lambda: watch.confirmed and not watch.problem)
     return watch
 
@@ -113,7 +113,7 @@ def test_what_is_known_is_what_the_server_would_say(api: ApiServer, watch: PodWa
     own = {document.CONFIGURATION_DATA: "[]", document.MAPPED_DIR: "/a/", document.DPDK_ARGS: "x"}
     uid = api.add_pod(pod("p1", annotations={**own, "other": "y" * 1000}))["metadata"]["uid"]
     wait_until(lambda: watch.view("default", "p1", uid))
-    asked = KubeClient(api.kubeconfig(tmp_path)).get_pod("default", "p1", Deadline.after(5))
+    asked = KubeClient(api.kubeconfig(tmp_path)).get_pod("default", "p1", Deadline.after(60))
     assert asked is not None
     assert watch.view("default", "p1", uid) == dataclasses.replace(asked, annotations=own)
     known = watch.get("default", "p1") or {}

@@ -21,6 +21,7 @@ from kubevirt.__main__ import VERSION
 from kubevirt.protocol import info_pb2, v1alpha3_pb2
 from tests.lab.guests.hooks import (
     CALLBACK_S,
+    DIAL_S,
     INFO_S,
     HookError,
     HookManager,
@@ -122,7 +123,7 @@ def test_a_signal_before_it_serves(volume: Path, _round: int) -> None:
     """A pod that is deleted while its sidecar starts does not wait for it."""
     with Sidecar(volume).start(wait=False) as sidecar:
         status = Path(f"/proc/{sidecar.pid}/status")
-        wait_until(lambda: "SigBlk:\t0000000000004002" in status.read_text(), 20, "the signals to be held")
+        wait_until(lambda: "SigBlk:\t0000000000004002" in status.read_text(), what="the signals to be held")
         assert sidecar.end() == 0
         assert list(sidecar.hooks.iterdir()) == []
 
@@ -332,7 +333,7 @@ def test_a_channel_is_gone_after_the_end(volume: Path) -> None:
     """After the end no server answers, and a new sidecar of the same container takes the place."""
     with Sidecar(volume) as first:
         assert first.end() == 0
-        with pytest.raises(NotReady), dialled(first.socket):
+        with pytest.raises(NotReady), dialled(first.socket, DIAL_S):
             raise AssertionError("connected")
     with Sidecar(volume):
         assert HookManager(volume).collect().callbacks[0].version == "v1alpha3"

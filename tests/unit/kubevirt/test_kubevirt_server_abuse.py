@@ -130,7 +130,7 @@ def test_a_call_that_is_none(callback: Callback, method: str, code: grpc.StatusC
     """A method that does not exist and a message that is no protobuf are gRPC's own errors."""
     with dialled(callback.path) as channel:
         with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary(method)(b"\xff\xff\xff", timeout=20)
+            channel.unary_unary(method)(b"\xff\xff\xff", timeout=60)
         assert refused.value.code() == code
 
 
@@ -148,7 +148,7 @@ def test_calls_that_never_come_whole(callback: Callback) -> None:
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(str(callback.path))
         peer.sendall(half_a_call(f"/kubevirt.hooks.{methods[0]}"))
-        peer.settimeout(30)
+        peer.settimeout(60)
         received = b""
         while RESET not in received:
             received += peer.recv(4096)
@@ -161,7 +161,7 @@ def test_callers_that_hang_up(callback: Callback) -> None:
         with dialled(callback.path) as channel:
             ask = channel.unary_unary("/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain")
             for _ in range(5):
-                ask.future(b"", timeout=20).cancel()
+                ask.future(b"", timeout=60).cancel()
     assert b"vhostuser" in callback.on_define_domain(HUGE, VMI)
 
 

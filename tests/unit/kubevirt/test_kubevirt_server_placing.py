@@ -235,7 +235,7 @@ def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
                 first.start()
         finally:
             over.set()
-            scanner.join(20)
+            scanner.join(60)
     assert met == []
 
 
@@ -267,7 +267,7 @@ def test_a_sidecar_in_anothers_place(volume: Path) -> None:
     first, second = Sidecar(volume).start(), Sidecar(volume)
     with first, second:
         assert first.end() == 0
-        wait_until(second.socket.is_socket, 5, "the second one's socket")
+        wait_until(second.socket.is_socket, what="the second one's socket")
         with dialled(second.socket):
             assert second.end() == 0
     assert list(first.hooks.iterdir()) == []

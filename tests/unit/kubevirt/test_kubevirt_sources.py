@@ -23,7 +23,7 @@ from userspace_cni.pod import launcher
 
 DATA = Path(__file__).parent / "data"
 DERIVED = "/var/run/kubevirt/vhostuser/pod{}.sock"
-LONG_S = 20.0
+LONG_S = 60.0
 NEVER_S = 3600.0
 """Longer than a test may take: what waits so long fails."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LONG = 30.0  # seconds: the bound on every wait; nothing here takes a fraction of it
+LONG = 60.0  # seconds: the bound on every wait; nothing here takes a fraction of it
 
 HOLDER = """
 import os, sys

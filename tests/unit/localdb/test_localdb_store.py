@@ -589,7 +589,7 @@ def test_a_listing_never_misses_a_record_being_replaced(bench: Bench) -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert failures == []
     assert bench.warnings == []
 
@@ -652,7 +652,7 @@ def test_two_first_users_get_the_same_identity(bench: Bench) -> None:
         assert racer.stdin is not None
         racer.stdin.write("x")
         racer.stdin.flush()
-    answers = {racer.communicate(timeout=30)[0].strip() for racer in racers}
+    answers = {racer.communicate(timeout=60)[0].strip() for racer in racers}
     assert answers == {bench.store.identity()}
 
 
@@ -668,7 +668,7 @@ def test_importing_stays_cheap(tmp_path: Path) -> None:
         "store.lock('l', 0).release()\n"
         "print(*set(sys.modules) - before)"
     )
-    answer = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=30, check=True)
+    answer = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(answer.stdout.split())
     assert "localdb.store" in loaded
     heavy = {"asyncio", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "random", "socket", "subprocess", "tempfile"}

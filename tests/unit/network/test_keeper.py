@@ -43,7 +43,7 @@ class Kept:
 
     def _plan(self, _record: Record | None) -> tuple[Step, ...]:
         self.looks += 1
-        self.go.wait(20)
+        self.go.wait(60)
         if self.problem:
             raise InvalidConfig(self.problem)
         return ()
@@ -87,13 +87,13 @@ def test_when_it_pursues(kept: Kept) -> None:
 def test_asking_does_not_hurry_what_fails_and_people_do(kept: Kept) -> None:
     """A wish that failed a moment ago waits for its time, unless people urge it."""
     kept.problem = "no"
-    kept.keeper.pursue(Deadline.after(20))
-    kept.keeper.pursue(Deadline.after(20))
+    kept.keeper.pursue(Deadline.after(60))
+    kept.keeper.pursue(Deadline.after(60))
     assert kept.looks >= 3
     looks = kept.looks
     kept.keeper.ask()
     kept.problem = ""
-    [standing] = kept.keeper.pursue(Deadline.after(20))
+    [standing] = kept.keeper.pursue(Deadline.after(60))
     assert standing.holds
     assert kept.looks > looks
 
@@ -106,7 +106,7 @@ def test_a_pursuit_is_awaited(kept: Kept) -> None:
     with pytest.raises(Unavailable):
         kept.keeper.pursue(Deadline.after(0.05))
     kept.go.set()
-    kept.keeper.pursue(Deadline.after(20))
+    kept.keeper.pursue(Deadline.after(60))
     assert kept.looks >= 3
 
 
@@ -115,7 +115,7 @@ def test_no_error_ends_it(kept: Kept, capsys: pytest.CaptureFixture[str]) -> Non
     kept.broken = ZeroDivisionError("oh")
     for _ in range(2):
         with pytest.raises(Unavailable, match="oh"):
-            kept.keeper.pursue(Deadline.after(20))
+            kept.keeper.pursue(Deadline.after(60))
     assert (kept.keeper.alive, [each.problem for each in kept.keeper.standings]) == (True, [""])
     assert capsys.readouterr().err.count("a round of keeping") == 1
     kept.broken = None
@@ -129,4 +129,4 @@ def test_stopping(kept: Kept) -> None:
     kept.keeper.stop()
     wait_until(lambda: not kept.keeper.alive, what="the end of the thread")
     with pytest.raises(Unavailable):
-        kept.keeper.pursue(Deadline.after(20))
+        kept.keeper.pursue(Deadline.after(60))

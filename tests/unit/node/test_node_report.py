@@ -368,6 +368,6 @@ def test_a_node_that_never_reported_writes_nothing(world: World) -> None:
             world.api.faults.append(fault)
         withdrawal = Withdrawal(world.clients, NAME, QUICK)
         withdrawal.start()
-        withdrawal._thread.join(10)
+        withdrawal._thread.join(60)
         assert not withdrawal.alive
     assert not world.writes

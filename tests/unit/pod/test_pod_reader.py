@@ -211,7 +211,7 @@ def test_what_is_waited_for_is_told_as_it_changes(pod: Pod) -> None:
         assert "no k8s.v1.cni.cncf.io/network-status is there yet" in waiting.stderr.readline()
         pod.refresh(noted(entry("net1")))
         assert "found net1" in waiting.stderr.readline()
-        out, err = waiting.communicate(timeout=30)
+        out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, err) == (0, "")
     assert "path=" in out
 
@@ -343,7 +343,7 @@ def test_another_process_can_swap_the_file_under_a_waiting_one(pod: Pod) -> None
     command = [sys.executable, "-m", "userspace_cni.pod", "--annotations", str(pod.file), "--wait", "20", "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as waiting:
         pod.refresh(noted(entry("net1")))
-        out: Any = json.loads(waiting.communicate(timeout=30)[0])
+        out: Any = json.loads(waiting.communicate(timeout=60)[0])
     assert waiting.returncode == 0
     assert out[0]["ifname"] == "net1"
 

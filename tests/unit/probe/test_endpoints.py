@@ -271,7 +271,7 @@ def test_what_the_switch_has_not(lab: Lab) -> None:
 
 def test_an_attachment_that_is_being_worked_on(lab: Lab) -> None:
     """One that is not ready, or whose container a call of the runtime works on, is left alone."""
-    with lab.town.journal.container_lock(OTHER, Deadline.after(5)):
+    with lab.town.journal.container_lock(OTHER, Deadline.after(60)):
         assert "a call of the runtime works on its container" in lab.refusal(1, *NAMES)
     lab.town.rewrite(OTHER, state="applying")
     assert "its state is applying" in lab.refusal(1, *NAMES)
