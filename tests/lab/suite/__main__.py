@@ -1,0 +1,120 @@
+"""The suite, as `tests/run.sh` calls it: checks, groups of tests, once more what failed, and a table of it all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import FrameType
+from typing import NoReturn
+
+from tests.lab.suite import checks
+from tests.lab.suite.beds import Making
+from tests.lab.suite.calls import ROOT, Call, Result, again
+from tests.lab.suite.groups import QUICK, ROOTLESS, beds, files, groups, kinds
+from tests.lab.suite.table import Row, summary
+
+_BEGAN = time.monotonic()
+SLOWEST = "--durations=10"
+
+
+def say(what: str) -> None:
+    """Begin a part of the run."""
+    print(f"\n== {what} ({time.monotonic() - _BEGAN:.0f} s)", flush=True)
+
+
+def check() -> Row:
+    """Style, types, import and house rules."""
+    say("style, types, import and house rules")
+    began = time.monotonic()
+    failures = dict.fromkeys(checks.failed(), "it is printed above")
+    return Row("checks", Result(len(checks.CHECKS), time.monotonic() - began, failures))
+
+
+def run(tests: Sequence[str]) -> bool:
+    """Run checks and these test files, then once more what failed; whether all passed."""
+    rows = [check()]
+    if not rows[0].failed:
+        rows += run_groups(tests)
+    if suspects := [test for row in rows[1:] for test in (*row.result.failures, *row.result.missed)]:
+        say(f"once more and alone: {len(suspects)} that failed or did not run")
+        second = again(suspects)
+        for row in rows[1:]:
+            row.judge(second)
+        rows.append(
+            Row("once more", Result(sum(each.tests for each in second.values()), sum(each.seconds for each in second.values())))
+        )
+    text, passed = summary(rows)
+    say("the end")
+    print(text, flush=True)
+    return passed
+
+
+def run_groups(tests: Sequence[str]) -> list[Row]:
+    """The rootless tests and those that share the machine side by side, while what the others need is made; then those."""
+    rootless, shared, alone = groups(tests)
+    rows = []
+    with ExitStack() as stack:
+        making = Making(beds(tests))
+        stack.callback(making.stop)
+        output = stack.enter_context(TemporaryFile("w+"))
+        beside = Call(rootless.files, (*rootless.options, SLOWEST), output if shared.files else None) if rootless.files else None
+        if beside:
+            stack.callback(beside.stop)
+        if shared.files:
+            say("tests that share the machine" + "; meanwhile the rootless ones" * bool(beside))
+            rows.append(Row(shared.name, Call(shared.files, (*shared.options, SLOWEST)).result()))
+        if beside:
+            say("the rootless tests" + ", which ran meanwhile" * bool(shared.files))
+            rows.append(Row(rootless.name, beside.result()))
+            output.seek(0)
+            print(output.read(), flush=True)
+        if alone.files:
+            say("tests that run alone")
+        print(making.wait(), flush=True)
+        if alone.files:
+            rows.append(Row(alone.name, Call(alone.files, (*alone.options, SLOWEST)).result()))
+    return rows
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What `tests/run.sh` is asked for."""
+    what, *rest = arguments or ("all",)
+    if what == "check":
+        return bool(check().failed)
+    if what == "all":
+        return not run(files())
+    if what == "quick":
+        return not run(files(*QUICK))
+    if what not in kinds(files()):
+        print(
+            f"tests/run.sh: there is no {what}: all, quick, changed, check, or one of {', '.join(sorted(kinds(files())))}",
+            file=sys.stderr,
+        )
+        return 2
+    return run_kind(what, rest)
+
+
+def run_kind(kind: str, options: Sequence[str]) -> NoReturn:
+    """Become pytest, with its own options, for one directory, or for the files and tests among the options."""
+    if told := Making(beds(files(f"tests/{kind}"))).wait():
+        print(told, file=sys.stderr, flush=True)
+    workers = ROOTLESS if kind == "unit" else ()
+    named = any(Path(each.partition("::")[0]).exists() for each in options)
+    place = () if named else (f"tests/{kind}",)
+    os.execv(sys.executable, (sys.executable, "-m", "pytest", "-q", *workers, *place, *options))
+
+
+def _ended(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, _ended)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""The groups in which tests run: what may run side by side, and what each kind of test needs made first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.lab.suite.calls import ROOT
+
+LANES: Final = 2
+"""Tests that run side by side, each process with a switch of its own: more would starve the polling threads."""
+ROOTLESS: Final = ("-n", str(LANES), "--dist", "worksteal")
+SHARED: Final = ("-n", str(LANES), "--dist", "loadfile")
+ALONE: Final = (
+    "tests/ovs/test_cli_ping.py",
+    "tests/ovs/test_cli_load.py",
+    "tests/cni/test_page_commands.py",
+    "tests/cluster",
+    "tests/kubevirt",
+)
+"""A cluster takes both cores, and so does a virtual machine; ping, load and the commands of README and docs look at every unix
+socket of the machine before they take a port."""
+QUICK: Final = (
+    "tests/unit",
+    "tests/agent/test_agent_smoke.py",
+    "tests/cni/test_smoke.py",
+    "tests/crash/test_localdb_kill.py",
+    "tests/host/test_veths.py",
+    "tests/native/test_shim_binary.py",
+    "tests/ovs/test_ports.py",
+    "tests/runtimes/test_ctr.py",
+)
+"""The rootless tests, and a sample of each kind that needs neither a cluster nor a virtual machine."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Test files that one pytest runs, with its options."""
+
+    name: str
+    files: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bed:
+    """What tests of a kind run in, made once per machine by a module and kept."""
+
+    what: str
+    module: str
+    kinds: frozenset[str]
+
+
+BEDS: Final = (
+    Bed("the agent's image, from a minimal Debian 12", "tests.lab.runtimes.agent_image", frozenset({"cluster", "runtimes"})),
+    Bed("Kubernetes from Debian's source", "tests.lab.cluster.binaries", frozenset({"cluster"})),
+    Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", frozenset({"kubevirt"})),
+    Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", frozenset({"kubevirt"})),
+)
+
+
+def files(*places: str) -> tuple[str, ...]:
+    """The test files below these files and directories of the tree, without a name all."""
+    found = (path for place in places or ("tests",) for path in _below(ROOT / place))
+    return tuple(sorted({str(path.relative_to(ROOT)) for path in found}))
+
+
+def kinds(tests: Iterable[str]) -> frozenset[str]:
+    """The kinds of these test files: the directories of `tests/`."""
+    return frozenset(Path(each).parts[1] for each in tests)
+
+
+def groups(tests: Sequence[str]) -> tuple[Group, Group, Group]:
+    """The rootless ones of these test files, those that share the machine, and those that run alone."""
+    rootless = tuple(each for each in tests if each.startswith("tests/unit/"))
+    alone = tuple(each for each in tests if any(each == place or each.startswith(f"{place}/") for place in ALONE))
+    shared = tuple(each for each in tests if each not in {*rootless, *alone})
+    return Group("unit", rootless, ROOTLESS), Group("shared", shared, SHARED), Group("alone", alone)
+
+
+def beds(tests: Sequence[str]) -> tuple[Bed, ...]:
+    """What these test files need made."""
+    return tuple(bed for bed in BEDS if bed.kinds & kinds(tests))
+
+
+def _below(place: Path) -> Iterable[Path]:
+    return place.rglob("test_*.py") if place.is_dir() else (place,)

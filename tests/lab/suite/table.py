@@ -1,0 +1,64 @@
+"""What a run ends with: failures, what failed by chance, and a table of its groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.lab.suite.calls import Result
+
+MOST_FLAKY: Final = 3
+"""Failures by chance that a run may have: more are a failure."""
+
+
+@dataclass
+class Row:
+    """A group that has run, and which of its failures passed when they were run once more, alone."""
+
+    group: str
+    result: Result
+    flaky: dict[str, str] = field(default_factory=dict)
+
+    def judge(self, second: dict[str, Result]) -> None:
+        """Take what ran once more, by file: a test that failed and passes there failed by chance."""
+        for test, text in self.result.failures.items():
+            if not failed_in(second, test):
+                self.flaky[test] = text
+        self.result.failures.update({test: "it did not run" for test in self.result.missed if failed_in(second, test)})
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What failed both times."""
+        return tuple(each for each in self.result.failures if each not in self.flaky)
+
+
+def failed_in(runs: dict[str, Result], test: str) -> bool:
+    """Whether a test, or any of a file that could not be read, failed in these runs, by file, or is in none of them."""
+    run = runs.get(test.partition("::")[0], Result())
+    return (
+        not run.tests or bool(run.failures) if "::" not in test else test in run.failures or test in run.missed or not run.tests
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """Group, tests, seconds, failed, flaky."""
+    lines = [("group", "tests", "seconds", "failed", "flaky")]
+    lines += [
+        (row.group, f"{row.result.tests:,}", f"{row.result.seconds:,.0f}", str(len(row.failed)), str(len(row.flaky)))
+        for row in rows
+    ]
+    width = max(len(line[0]) for line in lines)
+    return "\n".join(f"{name:<{width}}" + "".join(f"{each:>10}" for each in rest) for name, *rest in lines)
+
+
+def summary(rows: list[Row]) -> tuple[str, bool]:
+    """What the end of a run says, and whether it passed."""
+    flaky = {test: text for row in rows for test, text in row.flaky.items()}
+    failed = [test for row in rows for test in row.failed]
+    parts = [f"flaky: {test}\n{text}" for test, text in flaky.items()]
+    if flaky:
+        parts.append("What failed by chance belongs into tests/flaky.md, with date and cause, and is mended before anything new.")
+    if len(flaky) > MOST_FLAKY:
+        parts.append(f"{len(flaky)} tests failed by chance, more than {MOST_FLAKY}: that is a failure.")
+    parts += [f"failed: {test}" for test in failed]
+    return "\n\n".join([*parts, table(rows)]), not failed and len(flaky) <= MOST_FLAKY

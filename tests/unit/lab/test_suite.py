@@ -1,0 +1,121 @@
+"""The run of the suite itself: what failed runs once more, alone; what passes then is told and counted, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.suite.calls import Call, Result, again
+from tests.lab.suite.groups import QUICK, files, groups, kinds
+from tests.lab.suite.table import MOST_FLAKY, Row, summary
+
+TESTS = """
+import os
+from pathlib import Path
+
+import pytest
+
+def first_time(name):
+    path = Path(__file__).with_name(name)
+    return not path.exists() and path.write_text("") == 0
+
+@pytest.mark.parametrize("what", ["a::b[1]", "with space", "two\\nlines", "ünï"])
+def test_passes(what):
+    pass
+
+def test_fails_once():
+    print("what it printed")
+    assert not first_time("failed")
+
+def test_fails():
+    assert False
+
+@pytest.fixture
+def unsettled():
+    yield
+    assert not first_time("torn down")
+
+def test_teardown_fails_once(unsettled):
+    pass
+
+@pytest.mark.timeout(0.5)
+def test_is_late_once():
+    late = first_time("late")
+    while late:
+        pass
+
+def test_dies_once():
+    if first_time("died"):
+        os._exit(3)
+
+def test_after():
+    pass
+"""
+BY_CHANCE = {"test_fails_once", "test_teardown_fails_once", "test_is_late_once", "test_dies_once"}
+
+
+def run(place: Path, *options: str) -> Row:
+    """The tests above, and a file that cannot be imported, in files of this directory."""
+    (place / "test_written.py").write_text(TESTS)
+    (place / "test_broken.py").write_text("import a_module_that_is_nowhere\n")
+    result = Call(("test_written.py", "test_broken.py"), options, place=place).result()
+    row = Row("written", result)
+    row.judge(again([*result.failures, *result.missed], place))
+    return row
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "workers"])
+def test_what_failed_runs_once_more(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Failure, teardown, time-out and death by chance are told; what fails again, and a file that is broken, fails."""
+    row = run(tmp_path, *options)
+    assert row.flaky.keys() == {f"test_written.py::{name}" for name in BY_CHANCE}
+    assert set(row.failed) == {"test_written.py::test_fails", "test_broken.py"}
+    assert "what it printed" in row.flaky["test_written.py::test_fails_once"]
+    assert row.result.tests == len(BY_CHANCE) + 6
+    text, passed = summary([row])
+    assert not passed
+    assert f"flaky: test_written.py::{min(BY_CHANCE)}" in text
+    assert "failed: test_broken.py" in text
+    assert text.splitlines()[-1].split() == ["written", "10", f"{row.result.seconds:.0f}", "2", "4"]
+
+
+def test_a_test_that_is_gone_at_its_second_run(tmp_path: Path) -> None:
+    """It failed, and nothing says that it passes: it is a failure, and so is a file that has no test any more."""
+    (tmp_path / "test_gone.py").write_text("def test_gone():\n    assert False\n")
+    result = Call(("test_gone.py",), place=tmp_path).result()
+    for text in ("", "def test_other():\n    pass\n"):
+        (tmp_path / "test_gone.py").write_text(text)
+        row = Row("gone", result)
+        row.judge(again(result.failures, tmp_path))
+        assert (row.failed, row.flaky) == (("test_gone.py::test_gone",), {})
+
+
+def test_a_call_that_tells_nothing(tmp_path: Path) -> None:
+    """pytest that dies before it has found a test is a failure that no second run takes away."""
+    result = Call(("test_absent.py",), place=tmp_path).result()
+    row = Row("absent", result)
+    row.judge(again(result.failures, tmp_path))
+    assert (row.failed, row.flaky) == (("pytest",), {})
+
+
+@pytest.mark.parametrize(("count", "passed"), [(0, True), (MOST_FLAKY, True), (MOST_FLAKY + 1, False)])
+def test_few_failures_by_chance_refuse_nothing(count: int, *, passed: bool) -> None:
+    """More of them are a failure, and it says so."""
+    names = [f"test_few.py::test_{number}" for number in range(count)]
+    row = Row("few", Result(10, 1.0, dict.fromkeys(names, "text of it")))
+    row.judge({"test_few.py": Result(count)})
+    text, verdict = summary([row])
+    assert verdict == passed
+    assert text.count("text of it") == count
+    assert ("more than 3" in text) == (not passed)
+
+
+def test_each_test_file_is_in_one_group() -> None:
+    """Together the groups have all test files of the tree, each once, and each kind has some."""
+    every = files()
+    grouped = [file for group in groups(every) for file in group.files]
+    assert sorted(grouped) == list(every)
+    assert all(group.files for group in groups(every))
+    assert kinds(every) >= {"unit", "ovs", "cluster", "kubevirt"}
+    assert set(files(*QUICK)) < set(every)
