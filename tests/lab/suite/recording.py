@@ -1,0 +1,234 @@
+"""Records which functions of the project each test file executes, in its own process and in those that it starts.
+
+    python -m tests.lab.suite.recording start                       until `write`, the tree records what is executed
+    PYTEST_ADDOPTS='-p tests.lab.suite.recording' tests/run.sh      a run of any tests
+    python -m tests.lab.suite.recording write                       exercised.json has what these test files executed
+
+`start` writes no source: it puts bytecode beside the sources in which each function says, the first time, that it was called. So
+a process records however it was started (plugins run without site packages and with an environment of their own), and one that
+is killed has recorded by then. A file that is edited meanwhile is compiled as always, and records nothing. What runs from a copy
+of the tree, as in an image, records nothing either.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import marshal
+import os
+import shutil
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from struct import Struct
+from types import CodeType
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from tests.lab.suite.exercised import MAP, ROOT, read, recorded, write
+
+PLACE: Final = ROOT / ".venv" / "exercised"
+"""What was recorded: a file for each test file. Where the interpreter is, processes in containers see it, too."""
+_STAMP: Final = Struct("<III")
+"""What is before the code of a module: flags, and the time and the size of its source (PEP 552)."""
+_NOW: Final = "now"
+_NOWHERE: Final = "unknown"
+_RECORDER: Final = '''
+import builtins
+import posix
+
+seen = set()
+state = {"place": None}
+
+def read(path):
+    file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return posix.read(file, 4096).decode()
+    finally:
+        posix.close(file)
+
+def place():
+    """The test file that this process runs for: as the environment says, or an ancestor that pytest runs in."""
+    test = posix.environ.get(b"PYTEST_CURRENT_TEST")
+    if test:
+        return test.decode().partition("::")[0]
+    pid = posix.getpid()
+    while pid > 1:
+        try:
+            return read(f"{PLACE}/now/{pid}")
+        except FileNotFoundError:
+            pid = int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+    return "unknown"
+
+def saw(mark):
+    if mark in seen or state["place"] == "":
+        return
+    try:
+        if state["place"] is None:
+            state["place"] = place()
+        path = PLACE + "/" + state["place"].replace("/", "%")
+        file = posix.open(path, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
+        try:
+            posix.write(file, f"{mark}\\n".encode())
+        finally:
+            posix.close(file)
+    except (FileNotFoundError, PermissionError):
+        state["place"] = ""  # another root, another user
+    except OSError:
+        return  # for lack of something: tried again when it is called again
+    seen.add(mark)
+
+saw.seen, saw.state = seen, state
+builtins._saw_ = saw
+'''
+"""Executed by the first module that is imported, wherever that is: it imports what is part of the interpreter, and no more."""
+
+
+_Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
+_Named = TypeVar("_Named", ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class _Marking(ast.NodeTransformer):
+    """Lets each function begin by saying its name."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._inside: list[str] = []
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return self._within(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return self._marked(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return self._marked(node)
+
+    def _within(self, node: _Named) -> _Named:
+        self._inside.append(node.name)
+        self.generic_visit(node)
+        self._inside.pop()
+        return node
+
+    def _marked(self, node: _Function) -> _Function:
+        self._within(node)
+        mark = f"{self._module}:{'.'.join([*self._inside, node.name])}"
+        node.body[_first(node) : _first(node)] = ast.parse(f"_saw_({mark!r})").body
+        return node
+
+
+def _first(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Where the first statement is, behind a docstring and what must stand first in a module."""
+    at = int(ast.get_docstring(node, clean=False) is not None)
+    while at < len(node.body):
+        statement = node.body[at]
+        if not isinstance(statement, ast.ImportFrom) or statement.module != "__future__":
+            break
+        at += 1
+    return at
+
+
+def compiled(source: bytes, path: Path, root: Path = ROOT, place: Path = PLACE) -> CodeType:
+    """The code of a module in which each function records below `place` that it was called."""
+    tree = ast.parse(source, str(path))
+    _Marking(str(path.relative_to(root))).visit(tree)
+    program = f"PLACE = {str(place)!r}\n{_RECORDER}"
+    prelude = f"import builtins\nif not hasattr(builtins, '_saw_'):\n    exec({program!r}, {{}})\ndel builtins\n"
+    own = ast.parse(prelude).body
+    for statement in own:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.stmt | ast.expr):
+                node.lineno = node.end_lineno = 1
+    tree.body[_first(tree) : _first(tree)] = own
+    code: CodeType = compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
+    return code
+
+
+def start(root: Path = ROOT, place: Path = PLACE) -> int:
+    """Forget what was recorded, and let the modules of `root` record; how many do."""
+    shutil.rmtree(place, ignore_errors=True)
+    (place / _NOW).mkdir(parents=True)
+    place.chmod(0o777)
+    found = recorded(root)
+    for path in found:
+        source, status = path.read_bytes(), path.stat()
+        code = compiled(source, path, root, place)
+        cached = Path(importlib.util.cache_from_source(str(path)))
+        cached.parent.mkdir(exist_ok=True)
+        cached.write_bytes(
+            importlib.util.MAGIC_NUMBER + _STAMP.pack(0, int(status.st_mtime), status.st_size) + marshal.dumps(code)
+        )
+    return len(found)
+
+
+def stop(root: Path = ROOT) -> None:
+    """Let the modules be compiled as always."""
+    for path in recorded(root):
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+
+
+def collected(place: Path = PLACE) -> dict[str, frozenset[str]]:
+    """Per test file what was recorded of it: `PATH:FUNCTION`."""
+    found = (path for path in place.iterdir() if path.is_file())
+    return {path.name.replace("%", "/"): frozenset(path.read_text().split()) for path in found}
+
+
+def _now(test_file: str) -> None:
+    """What this process does from now on, and the processes that it starts, is of this test file."""
+    here = PLACE / _NOW / str(os.getpid())
+    if here.exists() and here.read_text() == test_file:
+        return
+    here.write_text(test_file)
+    file = PLACE / test_file.replace("/", "%")
+    file.touch()
+    file.chmod(0o666)
+    saw: Any = getattr(builtins, "_saw_", None)
+    if saw is not None:
+        saw.state["place"] = test_file
+        saw.seen.clear()
+
+
+def pytest_configure() -> None:
+    """Without `start` nothing would be recorded."""
+    if not (PLACE / _NOW).is_dir():
+        raise pytest.UsageError("nothing records here: run `python -m tests.lab.suite.recording start` first")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """What a test file calls when it is imported is its own."""
+    if isinstance(collector, pytest.Module):
+        _now(collector.nodeid)
+    result = yield
+    if isinstance(collector, pytest.Module):
+        _now(_NOWHERE)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """A test begins."""
+    _now(nodeid.partition("::")[0])
+
+
+def main() -> int:
+    """`start` or `write`."""
+    match sys.argv[1:]:
+        case ["start"]:
+            print(f"{start()} modules record what is executed")
+        case ["write"]:
+            known = read(MAP)
+            found = {test: seen for test, seen in collected().items() if seen and (ROOT / test).is_file()}
+            write(MAP, known | found)
+            stop()
+            print(f"{len(found)} test files recorded, {len(known.keys() - found.keys())} as before")
+        case _:
+            print("usage: python -m tests.lab.suite.recording start|write", file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What is recorded of a run: functions called in processes that are started in any way and end in any way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab.suite.recording import collected, start, stop
+
+MODULE = '''"""A docstring."""
+from __future__ import annotations
+import os, signal
+
+class Disk:
+    def __kept(self) -> int:
+        """Another."""
+        return 1
+
+    def size(self) -> int:
+        def doubled() -> int: return 2 * self.__kept()
+        return doubled()
+
+def die() -> None:
+    assert die.__doc__ is None and Disk().size() == 2 and Disk.size.__code__.co_firstlineno == 10
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def uncalled() -> None: ...
+'''
+CALLED = {f"userspace_cni/disk.py:{name}" for name in ("Disk.__kept", "Disk.size", "Disk.size.doubled", "die")}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A tree of one module that records, and where it does."""
+    (tmp_path / "userspace_cni").mkdir()
+    (tmp_path / "userspace_cni" / "disk.py").write_text(MODULE)
+    assert start(tmp_path, tmp_path / "recorded") == 1
+    return tmp_path / "recorded"
+
+
+def killed(place: Path, *options: str, environ: dict[str, str]) -> None:
+    """A process without site packages that calls `die`."""
+    program = f"import sys; sys.path.append({str(place.parent)!r}); from userspace_cni.disk import die; die()"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", *options, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+
+
+def test_functions_of_a_process_that_is_killed(place: Path) -> None:
+    """Are there under the test file that the environment names, each once; others are not."""
+    killed(place, environ={"PYTEST_CURRENT_TEST": "tests/a/test_b.py::test_c (call)"})
+    assert collected(place) == {"tests/a/test_b.py": CALLED}
+    assert len((place / "tests%a%test_b.py").read_text().splitlines()) == len(CALLED)
+
+
+def test_a_process_without_an_environment(place: Path) -> None:
+    """Is the test file's in whose process an ancestor is."""
+    (place / "now" / str(os.getpid())).write_text("tests/a/test_d.py")
+    killed(place, environ={})
+    assert set(collected(place)) == {"tests/a/test_d.py"}
+
+
+def test_where_nothing_can_be_written(place: Path) -> None:
+    """The process does what it does."""
+    (place / "now").rmdir()
+    place.rmdir()
+    killed(place, environ={})
+
+
+def test_a_source_that_is_edited_records_nothing(place: Path) -> None:
+    """Nor does one after the end."""
+    source = place.parent / "userspace_cni" / "disk.py"
+    source.write_text(MODULE.replace("uncalled", "edited"))
+    os.utime(source, (1, 1))
+    killed(place, environ={})
+    start(place.parent, place)
+    stop(place.parent)
+    killed(place, environ={})
+    assert collected(place) == {}
