@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.lab.node.node import Node, clean
 from tests.lab.node.served import HandedNode, ServedNode, served
@@ -16,6 +17,16 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch
 from userspace_cni.cli import view
 
+settings.register_profile(
+    "suite",
+    settings.get_profile("default"),  # not what hypothesis chooses where the variable CI is set
+    deadline=None,  # a busy machine is no fault of an example, nor of how it is drawn
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=False,  # each run draws others: fifty are enough for one
+    max_examples=50,
+    print_blob=True,
+)
+settings.load_profile("suite")
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
 
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lab.node.agentless import (
@@ -70,7 +70,7 @@ def test_an_answer_with_warnings_in_pieces(caller: Caller) -> None:
     assert [line for line in lines_of(done) if "colour" in line] == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=()), min_size=1, max_size=40) | st.text(min_size=1, max_size=1200), max_size=20

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store
@@ -27,9 +27,6 @@ from userspace_cni.cni.result import SUPPORTED_VERSIONS
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 PROFILE = settings(
     max_examples=int(os.environ.get("FUZZ_EXAMPLES", "20000")) if LONG else 60,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
 pytestmark = pytest.mark.timeout(0 if LONG else 120)

@@ -16,6 +16,9 @@ CLOCKS: Final = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_co
 CPU_CLOCKS: Final = frozenset({"thread_time", "thread_time_ns", "process_time", "process_time_ns"})
 TIMED: Final = "tests/unit/test_linear_time.py"
 """The one file that asserts on time: on the processor time of a thread, by which a quadratic reader is told from a linear one."""
+PROFILED: Final = "tests/conftest.py"
+OF_THE_PROFILE: Final = frozenset({"database", "deadline", "derandomize", "print_blob"})
+"""What the profile says: a deadline makes a busy machine a fault, and without the database a rerun draws other examples."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -83,6 +86,20 @@ def one_file_asserts_on_time(tree: Tree) -> Iterator[Finding]:
             yield file.wrong(looks[0], f"only {TIMED} may look at the processor's time: move what is measured there")
 
 
+def one_profile_of_hypothesis(tree: Tree) -> Iterator[Finding]:
+    """How examples are drawn and kept is said once for the suite; a test says how many there are."""
+    for file in tree.tests:
+        if file.name == PROFILED or "hypothesis" not in file.text:
+            continue
+        for node in file.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            own = {keyword.arg or "" for keyword in node.keywords} & OF_THE_PROFILE if called(node) == "settings" else set()
+            if own or called(node) in {"register_profile", "load_profile"}:
+                what = ", ".join(sorted(own)) or called(node)
+                yield file.wrong(node.lineno, f"{what}: the suite's profile in {PROFILED} says it for every test, leave it out")
+
+
 def file_names_are_unique(tree: Tree) -> Iterator[Finding]:
     """No two test files have one name: a failure's name says where to look."""
     first: dict[str, File] = {}
@@ -113,6 +130,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_test_sleeps,
     no_test_is_in_a_hurry,
     one_file_asserts_on_time,
+    one_profile_of_hypothesis,
     file_names_are_unique,
     test_names_are_unique_in_a_file,
 )

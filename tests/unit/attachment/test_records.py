@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localdb import Store
@@ -35,12 +35,6 @@ from userspace_cni.base.errors import RecordRefused, UserspaceError
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.node.drivers import MAKERS
 
-QUICK = settings(
-    max_examples=60,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 CONTAINER = "0123456789abcdef"
 DIRECTORY = f"directory:/pods/{CONTAINER[:12]}"
 
@@ -103,7 +97,6 @@ def through_json(value: Any) -> Any:
 def test_step_round_trips(kind: type[Step]) -> None:
     """A step of every type comes back from JSON as it was, with its type."""
 
-    @QUICK
     @given(built(kind))
     def round_trips(step: Step) -> None:
         found = step_from_json(through_json(step_to_json(step)))
@@ -188,14 +181,12 @@ def test_a_deletion_that_an_earlier_release_began() -> None:
     assert record.steps == (PortRef("c-net1", marks=MARKS),)
 
 
-@QUICK
 @given(RECORDS)
 def test_record_round_trips(record: Record) -> None:
     """A record comes back from JSON as it was."""
     assert record_from_json(through_json(record_to_json(record))) == record
 
 
-@QUICK
 @given(RECORDS, st.data())
 def test_record_with_one_wrong_value(record: Record, data: st.DataObject) -> None:
     """A record with any JSON as one of its values is either read or MalformedRecord."""
@@ -209,7 +200,6 @@ def test_record_with_one_wrong_value(record: Record, data: st.DataObject) -> Non
     assert record_from_json(through_json(record_to_json(found))) == found
 
 
-@QUICK
 @given(st.dictionaries(TEXT | st.sampled_from(["schema", "state", "steps"]), JSON))
 def test_any_object_is_a_record_or_malformed(raw: dict[str, Any]) -> None:
     """Any JSON object is either a record or MalformedRecord."""
@@ -280,7 +270,6 @@ ENVELOPES = st.one_of(
 )
 
 
-@QUICK
 @given(ENVELOPES, ENVELOPES)
 def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes) -> None:
     """Unreadable files in the places of records and resources read as none, without an error, and are replaced by writing."""

@@ -349,7 +349,7 @@ def test_binding(tmp_path: Path, files: Files) -> None:
     assert names(decoded(path, "--binding", "other")) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60) | st.text(alphabet="{}[]:-&*<>|'\"\n\t !%@#a1", max_size=60).map(str.encode))
 def test_any_bytes(raw: bytes) -> None:
     """Any bytes on stdin end with 0 or 1, and with JSON."""

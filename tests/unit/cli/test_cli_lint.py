@@ -235,7 +235,7 @@ def test_the_documents_networks_are_clean() -> None:
         assert decoded("-", stdin=network)["networks"] == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":, \nuserspacetype', max_size=60))
 def test_any_text(text: str) -> None:
     """Any configuration is judged, or a finding says why not."""
@@ -253,7 +253,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(
         st.sampled_from([*keys.TOP, *keys.STANDARD, "plugins", "delegates", "hsots", "kind", "spec"]), JSON, max_size=6

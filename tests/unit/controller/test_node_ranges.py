@@ -123,7 +123,7 @@ def test_a_large_block_of_ipv6_is_divided_at_once() -> None:
     assert shown(division)["n0999"] == "fd00:0:0:3f1::/64"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     steps=st.lists(st.tuples(st.sets(st.sampled_from(NODES)), st.integers(25, 29)), min_size=1, max_size=6),
     excluded=st.lists(st.tuples(st.integers(0, 255), st.integers(0, 40)), max_size=3),

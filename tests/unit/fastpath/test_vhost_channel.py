@@ -269,7 +269,7 @@ def test_deadlines() -> None:
     assert Deadline.after(60).within(1).remaining() <= 1
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 10)), max_size=6), st.booleans())
 def test_random_bytes_with_descriptors(chunks: list[tuple[bytes, int]], ahead: bool) -> None:
     """Random bytes give messages or one named error, then the end; every descriptor is in a message or closed."""

@@ -289,7 +289,7 @@ def test_an_answer_that_is_cut_off(path: Path) -> None:
     assert caught.value.reason is Reason.TRUNCATED
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.integers(0, len(ATTACHMENT)),
     st.one_of(

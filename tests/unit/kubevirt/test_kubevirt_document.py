@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.document import BYTES_MAX, DEPTH_MAX, NODES_MAX, Document, Element, read_document
@@ -162,7 +162,6 @@ def test_the_largest_that_is_read() -> None:
     assert read_document(large).root.end == BYTES_MAX
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="<>/ab='\"&;! -[]?\n\r\t\0é", max_size=60) | st.text(max_size=30))
 def test_any_text_is_a_document_or_refused(text: str) -> None:
     """Nothing but BadInput is raised, and spans nest."""
@@ -196,7 +195,6 @@ def test_an_attribute_is_changed_in_its_place() -> None:
     assert read_document(after).root.attributes == {"a": "3'\"<&\n", "b": '"A"', "c": "4"}
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_an_escaped_value_comes_back(value: str) -> None:
     """Whatever XML can hold at all is read as it was, within either quotes; nothing in it becomes markup."""

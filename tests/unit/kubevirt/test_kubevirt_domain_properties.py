@@ -130,7 +130,6 @@ def without_ours(domain: str, before: str) -> str:
     )
 
 
-@settings(deadline=None)
 @given(definitions(), POLICIES)
 def test_all_that_is_not_ours_keeps_every_byte(domain: str, policy: Policy) -> None:
     """Elements, comments, CDATA, namespaces, quotes, blanks: take our insertions out and the definition is what it was."""
@@ -139,7 +138,6 @@ def test_all_that_is_not_ours_keeps_every_byte(domain: str, policy: Policy) -> N
     assert without_ours(after, domain) == domain
 
 
-@settings(deadline=None)
 @given(definitions(), POLICIES)
 def test_what_comes_out_has_what_was_asked_for(domain: str, policy: Policy) -> None:
     """Another parser finds both interfaces in order, shared memory, and the number of queues."""
@@ -163,7 +161,6 @@ CHANGES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(CHANGES, st.integers(1, 4), st.sampled_from([None, 256, 1024]))
 def test_what_libvirt_would_write_of_ours_is_not_written_again(changes: dict[str, Any], queues: int, ring: int | None) -> None:
     """Children in another order, a target, an address, an element of times to come: what we want holds, so it stays."""
@@ -187,7 +184,7 @@ def test_what_libvirt_would_write_of_ours_is_not_written_again(changes: dict[str
     assert mutate(rewritten, machine, found) == rewritten
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data(), POLICIES)
 def test_a_damaged_definition_is_refused_or_mutated(data: st.DataObject, policy: Policy) -> None:
     """Cut, doubled or replaced anywhere, what comes out is a document or a reason: nothing else is raised."""

@@ -111,7 +111,7 @@ def test_an_interface_of_another_type_has_the_name() -> None:
     assert found(text.replace("nfv_dpdk-vm", "other"), files.kubevirt, files.network, files.vm) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_damage_can_be_judged(data: st.DataObject) -> None:
     """A definition with a piece taken out or put in has findings or none, and never ends the judge."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.errors import BadInput
@@ -201,7 +201,6 @@ def test_a_message_never_repeats_a_vm() -> None:
     assert "secret" not in str(refused.value)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(USED), JSON)
 def test_any_value_anywhere_is_read_or_refused(path: tuple[str, ...], value: Any) -> None:
     """Whatever stands where something is used: a VM, or bad input."""

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store, StoreError
@@ -27,12 +27,6 @@ JSON = st.recursive(
     max_leaves=20,
 )
 VALUE = st.dictionaries(TEXT, JSON, max_size=5)
-QUICK = settings(
-    max_examples=60,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 @pytest.fixture
@@ -55,7 +49,6 @@ def same(left: object, right: object) -> bool:
     return bool(left == right)
 
 
-@QUICK
 @given(TEXT, TEXT, VALUE)
 def test_any_record_round_trips(store: Store, collection: str, key: str, value: dict[str, Any]) -> None:
     """Whatever the collection, the key and the value, get and items return exactly that value, and drop removes it."""
@@ -68,7 +61,7 @@ def test_any_record_round_trips(store: Store, collection: str, key: str, value: 
     assert store.get(collection, key) is None
 
 
-@settings(QUICK, max_examples=300)
+@settings(max_examples=300)
 @given(TEXT | st.text("%~.2Ea", max_size=4), TEXT | st.text("%~.2Ea", max_size=4))
 def test_file_names_are_injective_and_safe(one: str, other: str) -> None:
     """Two keys share a file name only when they are the same key, and no name is hidden, long or more than a name."""
@@ -79,7 +72,6 @@ def test_file_names_are_injective_and_safe(one: str, other: str) -> None:
     assert len(first.encode("ascii")) <= 200
 
 
-@QUICK
 @given(st.binary(max_size=200))
 def test_garbage_in_a_file_never_raises(store: Store, garbage: bytes) -> None:
     """Any bytes in a record's place make get and items say it is absent, never fail, and never touch its neighbour."""
@@ -91,7 +83,7 @@ def test_garbage_in_a_file_never_raises(store: Store, garbage: bytes) -> None:
     assert store.items("c") == [("good", {"n": 1})]
 
 
-@settings(QUICK, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary() | JSON.map(lambda value: encode_record("k", {"v": value})[:-3]))
 def test_garbage_is_only_ever_foreign_or_newer(garbage: bytes) -> None:
     """Decoding has no other failure than the two the store knows what to do with."""
@@ -99,7 +91,7 @@ def test_garbage_is_only_ever_foreign_or_newer(garbage: bytes) -> None:
         decode_record(garbage)
 
 
-@settings(QUICK, max_examples=100)
+@settings(max_examples=100)
 @given(JSON, st.sampled_from(["schema", "key", "value"]))
 def test_an_envelope_of_odd_parts_never_raises(store: Store, part: object, where: str) -> None:
     """A well-formed envelope with anything in one of its fields is a record, foreign, or newer; nothing else happens."""
@@ -116,7 +108,6 @@ def test_an_envelope_of_odd_parts_never_raises(store: Store, part: object, where
     assert place.exists() >= newer
 
 
-@QUICK
 @given(VALUE.filter(bool), st.data())
 def test_every_prefix_of_a_record_is_foreign(value: dict[str, Any], data: st.DataObject) -> None:
     """A record cut off at any byte before its closing brace is recognised as torn."""
