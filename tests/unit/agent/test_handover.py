@@ -196,17 +196,22 @@ def test_no_agent(caller: Standalone, kind: str) -> None:
     assert "agent" not in done.stderr
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 408, 413, 421, 431, 503])
-def test_refused_before_any_verb_has_run(caller: Standalone, status: int) -> None:
+@pytest.mark.parametrize(
+    ("verb", "status", "code", "said"),
+    [
+        *(("STATUS", status, 50, "OVSDB") for status in (400, 403, 404, 408, 413, 421, 431, 503)),
+        ("ADD", 503, 4, "it is not a namespace"),
+    ],
+)
+def test_refused_before_any_verb_has_run(caller: Standalone, verb: str, status: int, code: int, said: str) -> None:
     """An agent of another protocol or other directories, full or stopping: this process serves the call, and says so."""
     with Agent(caller.socket, answers(status, TROUBLE)):
-        for verb in ("ADD", "STATUS"):
-            done = caller.run(verb)
-            assert TROUBLE not in done.stdout
-            assert ITSELF in done.stderr
-            assert f"HTTP status {status}" in done.stderr
-            assert str(caller.socket) in done.stderr
-    refused(done, 50, "OVSDB")
+        done = caller.run(verb)
+    assert TROUBLE not in done.stdout
+    assert ITSELF in done.stderr
+    assert f"HTTP status {status}" in done.stderr
+    assert str(caller.socket) in done.stderr
+    refused(done, code, said)
 
 
 def test_told_to_serve_itself(caller: Standalone) -> None:

@@ -32,8 +32,14 @@ def environ(directory: Path) -> dict[str, str]:
     return {**os.environ, **named, "USERSPACE_CNI_OVSDB": f"unix:{directory}/none", "OVS_RUNDIR": str(directory)}
 
 
-@pytest.mark.parametrize("stdout", [">&-", ">&- <&- 2>/dev/stderr", "> /dev/full"])
-@pytest.mark.parametrize("command", ["list --json", "status", "--help", "status --json"])
+FULL = "> /dev/full"
+CLOSED = (("status --json", ">&-"), ("list --json", ">&- <&- 2>/dev/stderr"))
+"""One command each: a closed stdout is found before it is looked at what the command is."""
+
+
+@pytest.mark.parametrize(
+    ("command", "stdout"), [*CLOSED, *((each, FULL) for each in ("list --json", "status", "--help", "status --json"))]
+)
 def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) -> None:
     """Closed or full: one line says so on stderr, and the exit code is 1."""
     script = f"exec {sys.executable} -m userspace_cni {command} {stdout}"

@@ -100,6 +100,12 @@ class FakeCluster:
         return [call for call in self.calls if call.startswith(CHANGES)]
 
     @property
+    def state(self) -> tuple[tuple[str, str], ...]:
+        """Each file that kubectl answers from or has written, but for the list of its calls."""
+        files = sorted(path for path in self.directory.rglob("*") if path.is_file() and path.name != "calls")
+        return tuple((str(path.relative_to(self.directory)), path.read_text()) for path in files)
+
+    @property
     def deleted(self) -> set[str]:
         """The kinds of what was deleted beside DaemonSets."""
         return set((self.directory / "deleted").read_text().splitlines())
@@ -119,9 +125,10 @@ SITUATIONS: dict[str, tuple[list[str], tuple[str, ...], dict[str, str]]] = {
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_question_without_an_answer_once(situation: str, tmp_path: Path) -> None:
     """For each call of kubectl in turn: it fails, nothing is changed after it, and the command says so and fails; a second run,
-    whose kubectl answers, ends as one that never failed."""
+    whose kubectl answers, ends as one that never failed. It is made once for each state that a failed run left."""
     daemonsets, options, agents = SITUATIONS[situation]
     whole = FakeCluster(tmp_path / "whole", daemonsets, **agents)
+    ended = {whole.state}
     done = whole.uninstall(*options)
     assert done.returncode == 0, done.stderr
     assert {"clusterroles.rbac.authorization.k8s.io", "customresourcedefinitions", "namespace"} == whole.deleted
@@ -135,6 +142,9 @@ def test_each_question_without_an_answer_once(situation: str, tmp_path: Path) ->
         assert "run this again" in told if cluster.changes else "nothing was changed" in told or "not done" in failed.stderr, (
             failed.stderr
         )
+        if cluster.state in ended:
+            continue
+        ended.add(cluster.state)
         again = cluster.uninstall(*options)
         assert again.returncode == 0, again.stderr
         assert list((cluster.directory / "daemonsets").iterdir()) == []

@@ -1,6 +1,6 @@
 """The wheel in the agent's image: built from the files that its Dockerfile copies and from nothing else, installed and run.
 
-The libraries that it needs are the tests' own; that the image gets them, tests/runtimes shows with the image itself.
+The libraries that it needs are the tests' own; that the image gets them, test_agent_image shows with the image itself.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours, state, wish
+from tests.lab.kube.definitions import define_all
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.election import NAME
 
@@ -57,6 +58,14 @@ class Process:
         """The value of a series without labels; -1 while there is none."""
         lines = self.page(self.metrics, "/metrics")[1].splitlines()
         return next((float(line.split()[1]) for line in lines if line.startswith(f"userspace_cni_{name} ")), -1.0)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with our resources, and no object."""
+    with ApiServer() as started:
+        define_all(started)
+        yield started
 
 
 @pytest.fixture
