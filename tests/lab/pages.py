@@ -1,4 +1,4 @@
-"""The project's pages as tests read them: README.md and docs/*.md, their blocks of code, spans of code, headings and links.
+"""The project's pages as tests read them: their blocks of code, spans of code, headings and links.
 
 A block of commands (```bash) is run by a test as it stands, unless the line above it says why not: `<!-- not run: … -->`.
 """
@@ -14,6 +14,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMANDS: Final = "bash"
+_BESIDE_DOCS: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "tests/README.md")
 _FENCE: Final = re.compile(r"```(\w*)")
 _MARK: Final = re.compile(r"<!-- not run: (.*) -->")
 _HEADING: Final = re.compile(r"#+ (.+)")
@@ -22,8 +23,8 @@ _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def pages_of(root: Path) -> tuple[Path, ...]:
-    """The pages of a project: its README first."""
-    return root / "README.md", *sorted((root / "docs").glob("*.md"))
+    """The pages of a project: its README first, then those for contributors, then docs/*.md."""
+    return *(root / name for name in _BESIDE_DOCS), *sorted((root / "docs").glob("*.md"))
 
 
 PAGES: Final = pages_of(ROOT)

@@ -16,6 +16,9 @@ from tests.lab.house import (
     rules_of_commands as commands,
 )
 from tests.lab.house import (
+    rules_of_contributing as contributing,
+)
+from tests.lab.house import (
     rules_of_pages as pages,
 )
 from tests.lab.house import (
@@ -32,6 +35,8 @@ A_TEST = "tests/unit/test_some.py"
 C = "userspace_cni/some.c"
 C_TEST = "tests/native/some.c"
 PAGE = "docs/page.md"
+FORM = ".github/ISSUE_TEMPLATE/form.yml"
+HOOKS = (ROOT / contributing.HOOKS).read_text()
 
 HEADERS = """
 /**
@@ -62,6 +67,9 @@ __attribute__((noinline)) void called(void (*function)(int, int)) {
 }
 """
 """Definitions over several lines, of pointers to functions, and with an attribute."""
+
+ASKS = "name: a\ndescription: b\nbody:\n- type: textarea\n  id: c\n  attributes: {label: d}\n"
+"""A form for issues."""
 
 KEEP: list[tuple[Rule, str, str]] = [
     (python.size_of_a_module, MODULE, "x = 1\n" * LINES_MAX),
@@ -97,6 +105,18 @@ KEEP: list[tuple[Rule, str, str]] = [
     (pages.links_lead_somewhere, PAGE, "# Some heading\n[x](#some-heading) [y](page.md) [z](https://example.com/) `[a](b)`\n"),
     (pages.every_page_is_in_the_index, "docs/README.md", "[readme](../README.md)\n[page](page.md)\n"),
     (commands.commands_and_options_exist, PAGE, "`userspace-cni status --json`, `--dir`, `userspace-cni NAME`\n"),
+    (
+        contributing.pages_name_what_exists,
+        PAGE,
+        (
+            "`tests/run.sh unit -k some`, `tests/run.sh quick`, `tests/run.sh KIND -k NAME`, `docs/`, `userspace_cni/module`\n"
+            "```bash\n.venv/bin/python -m pytest tests/unit/test_some.py -k test_it   # tests/nothing\nkubectl -k dir\n```\n"
+        ),
+    ),
+    (contributing.targets_run_what_exists, "Makefile", "docs:\n\t@.venv/bin/python -m tests.lab.house\n\techo done\n"),
+    (contributing.hooks_are_the_checks, contributing.HOOKS, HOOKS),
+    (contributing.forms_can_be_used, FORM, ASKS),
+    (contributing.forms_can_be_used, ".github/ISSUE_TEMPLATE/config.yml", "blank_issues_enabled: true\n"),
 ]
 BREAK: list[tuple[Rule, str, str, int, str]] = [
     (python.size_of_a_module, MODULE, "x = 1\n" * (LINES_MAX + 1), 501, "501 lines"),
@@ -165,6 +185,39 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
     (commands.commands_and_options_exist, PAGE, "\n`userspace-cni nothing`\n", 2, "nothing"),
     (commands.commands_and_options_exist, PAGE, "```bash\nuserspace-cni status --nothing | cat -n\n```\n", 2, "--nothing"),
     (commands.commands_and_options_exist, PAGE, "\n`--nothing-of-ours`\n", 2, "--nothing-of-ours"),
+    (commands.commands_and_options_exist, FORM, f"{ASKS}# `userspace-cni nothing`\n", 7, "nothing"),
+    (contributing.pages_name_what_exists, PAGE, "\n`tests/unit/test_gone.py`\n", 2, "file tests/unit/test_gone.py"),
+    (contributing.pages_name_what_exists, PAGE, "```bash\nls\nmake nothing\n```\n", 3, "target nothing"),
+    (contributing.pages_name_what_exists, FORM, "a: b\n# `make nothing`\n", 2, "target nothing"),
+    (contributing.pages_name_what_exists, PAGE, "`sudo tests/run.sh nothing`\n", 1, "kind of tests nothing"),
+    (contributing.pages_name_what_exists, PAGE, "`tests/run.sh unit -k nothing`\n", 1, "test with the name nothing"),
+    (contributing.pages_name_what_exists, PAGE, "`.venv/bin/python -m tests.nothing`\n", 1, "module tests.nothing"),
+    (contributing.pages_name_what_exists, PAGE, "`.venv/bin/nothing`\n", 1, "program .venv/bin/nothing"),
+    (contributing.targets_run_what_exists, "Makefile", "docs:\n\tls\n\tdeploy/nothing.sh\n", 3, "file deploy/nothing.sh"),
+    (contributing.hooks_are_the_checks, contributing.HOOKS, HOOKS.replace("tests.lab.house", "tests.lab"), 1, "'house rules'"),
+    (contributing.hooks_are_the_checks, contributing.HOOKS, HOOKS.replace("local\n", "https://a/b\n"), 3, "fetched"),
+    (
+        contributing.hooks_are_the_checks,
+        contributing.HOOKS,
+        f"{HOOKS}  - {{id: a, name: b, language: system, entry: .venv/bin/nothing}}\n",
+        HOOKS.count("\n") + 1,
+        "program .venv/bin/nothing",
+    ),
+    (contributing.forms_can_be_used, FORM, "name: [\n", 1, "expected"),
+    (contributing.forms_can_be_used, FORM, "- a\n", 1, "no mapping"),
+    (contributing.forms_can_be_used, FORM, ASKS.replace("description: b\n", ""), 1, "no description"),
+    (contributing.forms_can_be_used, FORM, ASKS.replace("textarea", "text"), 1, "no type 'text'"),
+    (contributing.forms_can_be_used, FORM, ASKS.replace("label", "lable"), 1, "lable is not known"),
+    (contributing.forms_can_be_used, FORM, ASKS.replace("{label: d}", "{description: d}"), 1, "without label"),
+    (contributing.forms_can_be_used, FORM, ASKS + ASKS.partition("body:\n")[2], 1, "an id is given twice"),
+    (
+        contributing.forms_can_be_used,
+        FORM,
+        "name: a\ndescription: b\nbody: [{type: markdown, attributes: {value: c}}]\n",
+        1,
+        "nothing",
+    ),
+    (contributing.forms_can_be_used, ".github/ISSUE_TEMPLATE/config.yml", "blank_issues: true\n", 1, "blank_issues is not"),
 ]
 
 
@@ -177,6 +230,7 @@ def project(tmp_path: Path) -> Path:
         C: HEADERS,
         C_TEST: HEADERS,
         PAGE: "# Page\n",
+        "tests/run.sh": "",
         "README.md": "[docs](docs/README.md)\n",
         "docs/README.md": "[readme](../README.md), [page](page.md)\n",
     }

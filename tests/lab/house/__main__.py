@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.lab.house import rules_of_c, rules_of_commands, rules_of_pages, rules_of_python, rules_of_tests
+from tests.lab.house import rules_of_c, rules_of_commands, rules_of_contributing, rules_of_pages, rules_of_python, rules_of_tests
 from tests.lab.house.tree import Finding, Rule, Tree
 from tests.lab.pages import ROOT
 
@@ -20,6 +20,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *rules_of_c.RULES,
     *rules_of_pages.RULES,
     *rules_of_commands.RULES,
+    *rules_of_contributing.RULES,
 )
 
 

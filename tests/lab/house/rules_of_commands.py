@@ -38,7 +38,7 @@ _CALL: Final = re.compile(r"(^|[ /(])userspace-cni( |$)")
 
 def commands_and_options_exist(tree: Tree) -> Iterator[Finding]:
     """Each `userspace-cni` command that a page names is one, with the options that it is given; so is each option by itself."""
-    for page in readable(tree):
+    for page in (*readable(tree), *tree.templates):
         for words in _calls(page):
             for word in _unknown(words):
                 called = " ".join(words)

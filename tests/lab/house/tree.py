@@ -77,6 +77,7 @@ class Tree:
         self.c_sources: Final = [file for room in (*PACKAGES, "deploy") for file in self._below(room, "*.[ch]")]
         self.c_tests: Final = self._below("tests", "*.[ch]")
         self.pages: Final = [File(root, path) for path in pages_of(root) if path.exists()]
+        self.templates: Final = self._below(".github", "*.*")
         self.texts: Final = [
             File(root, path) for path in sorted(root.glob("*.md")) if path not in {page.path for page in self.pages}
         ]
@@ -97,7 +98,7 @@ class Tree:
     @property
     def prose(self) -> list[File]:
         """All that is no program."""
-        return [*self.pages, *self.texts]
+        return [*self.pages, *self.templates, *self.texts]
 
 
 Rule = Callable[[Tree], Iterator[Finding]]

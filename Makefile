@@ -1,0 +1,23 @@
+# What people type. The suite itself is tests/run.sh, which CI calls too.
+.DEFAULT_GOAL := help
+.PHONY: help check quick test demo docs
+
+help:   ## these lines
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+
+check:  ## style, types, import rules, house rules; no root
+	tests/run.sh check
+
+quick:  ## the same, the rootless tests, and a sample of each kind on a real switch; root, at most three minutes
+	tests/run.sh quick
+
+test:   ## everything; root
+	tests/run.sh
+
+demo:   ## pods attached, frames between them, the agent killed meanwhile; root
+	deploy/demo.sh
+
+docs:   ## links, commands, options, keys and examples of the pages; no root
+	deploy/prepare.sh unit
+	.venv/bin/python -m tests.lab.house
+	.venv/bin/python -m pytest -q $$(grep -rlE --include='test_*.py' 'tests\.lab\.pages|"docs"' tests/unit)
