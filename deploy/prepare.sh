@@ -1,10 +1,9 @@
 #!/bin/bash
-# Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
+# Installs what tests and demo need on Debian 12 or newer, and makes the project's virtual environment.
 #
-#   deploy/prepare.sh            what is missing of OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, tcpdump, QEMU, libvirt, debootstrap,
-#                                compilers, Python; then .venv
-#   deploy/prepare.sh demo       without runtimes, QEMU, libvirt, and the compilers of Go and of the fuzzer
-#   deploy/prepare.sh unit       only Python, for the rootless tests
+#   deploy/prepare.sh            what is missing of what all need; then .venv
+#   deploy/prepare.sh KIND...    the same for tests of these kinds, directories of tests/ (unit: the rootless ones), or for the demo
+#   deploy/prepare.sh --print [KIND...]      only tells the packages
 #
 # It changes no installed package and starts no service: the demo and the tests run a switch of their own.
 # Each part that takes long is printed on stderr when it begins, and with its seconds when it is done.
@@ -20,18 +19,37 @@ have() {
     [[ $known == *'ok installed'* ]]
 }
 
-packages=(gcc libc6-dev python3 python3-dev python3-venv)
-if [[ ${1:-} != unit ]]; then
-    packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps nftables)
-fi
-if [[ -z ${1:-} ]]; then
-    packages+=(containerd runc podman busybox-static curl iptables tcpdump qemu-system-x86 ipxe-qemu)
-    packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
-    packages+=(golang-go openssl)   # the cluster of the tests
-    packages+=(ethtool iperf3 iputils-ping jq)   # what tests and pages look at ordinary pods with
-    # libFuzzer's runtime comes with the compiler's version, which differs between Debian releases
-    [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
-fi
+# What the programs come from that a kind's tests start, in their own process, a lab's or a page's. Every kind needs what makes .venv,
+# the same for all; libFuzzer's runtime comes with the compiler's version, which differs between Debian releases.
+python="gcc git libc6-dev musl-tools openssl python3 python3-dev python3-venv"
+switch="containernetworking-plugins ethtool iproute2 iputils-ping nftables openvswitch-switch openvswitch-switch-dpdk procps util-linux"
+guests="busybox-static debootstrap ipxe-qemu libvirt-clients libvirt-daemon libvirt-daemon-driver-qemu libxml2-utils qemu-system-x86"
+[[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && fuzzer="clang-14 libclang-rt-14-dev" || fuzzer="clang libclang-rt-dev"
+declare -A needed=(
+    [unit]="$python"
+    [demo]="$python $switch dpdk-dev"
+    [host]="$python $switch runc tcpdump"
+    [ovs]="$python $switch dpdk-dev iperf3 tcpdump"
+    [cni]="$python $switch curl dpdk-dev jq tcpdump"
+    [agent]="$python $switch dpdk-dev"
+    [crash]="$python $switch"
+    [native]="$python $switch $fuzzer dpdk-dev ipxe-qemu qemu-system-x86"
+    [runtimes]="$python $switch busybox-static containerd debootstrap dpdk-dev iptables podman runc"
+    [kubevirt]="$python $switch $guests"
+    [cluster]="$python $switch busybox-static containerd debootstrap dpdk-dev golang-go iptables podman runc"
+)
+print=
+[[ ${1:-} != --print ]] || { print=yes; shift; }
+wanted=
+for kind in "${@:-"${!needed[@]}"}"; do
+    [[ -n $kind && -n ${needed[$kind]:-} ]] || {
+        echo "prepare: there is no kind '$kind': $(printf '%s\n' "${!needed[@]}" | sort | xargs)" >&2
+        exit 2
+    }
+    wanted+=" ${needed[$kind]}"
+done
+mapfile -t packages < <(tr ' ' '\n' <<<"$wanted" | sort -u | grep .)
+[[ -z $print ]] || { printf '%s\n' "${packages[@]}"; exit; }
 missing=()
 for package in "${packages[@]}"; do
     have "$package" || missing+=("$package")

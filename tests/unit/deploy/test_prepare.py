@@ -1,12 +1,124 @@
-"""What is installed where dpkg cannot say what is there: nothing, for apt might upgrade it."""
+"""What is installed for tests of a kind: what their programs come from; and where dpkg cannot say what is there, nothing."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
+import pytest
+
+from tests.lab.suite import exercised
+from tests.lab.suite.tree import Tree
+
 ROOT = Path(__file__).resolve().parents[3]
+PREPARE = ROOT / "deploy" / "prepare.sh"
+KINDS = sorted({path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")})
+PACKAGES = {
+    "containerd": "containerd ctr",
+    "curl": "curl",
+    "debootstrap": "debootstrap",
+    "dpdk-dev": "dpdk-testpmd",
+    "ethtool": "ethtool",
+    "gcc": "gcc",
+    "git": "git",
+    "golang-go": "go",
+    "iperf3": "iperf3",
+    "iproute2": "ip tc ss",
+    "iptables": "iptables iptables-save",
+    "iputils-ping": "ping",
+    "jq": "jq",
+    "libvirt-clients": "virsh virt-xml-validate",
+    "libvirt-daemon": "libvirtd",
+    "libxml2-utils": "xmllint",
+    "nftables": "nft",
+    "openssl": "openssl",
+    "openvswitch-switch": "ovs-appctl ovs-ofctl ovs-vsctl ovs-vswitchd ovsdb-client ovsdb-server ovsdb-tool",
+    "podman": "podman",
+    "procps": "pgrep ps sysctl",
+    "qemu-system-x86": "qemu-system-x86_64",
+    "runc": "runc",
+    "tcpdump": "tcpdump",
+}
+"""Package -> its programs that tests may start."""
+PACKAGE_OF = {program: package for package, programs in PACKAGES.items() for program in programs.split()}
+
+
+def asked(*kinds: str) -> set[str]:
+    """The packages that the script would install where nothing is."""
+    done = subprocess.run(["bash", PREPARE, "--print", *kinds], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+@cache
+def tree() -> Tree:
+    """This one."""
+    return Tree.at(ROOT)
+
+
+@cache
+def commands(path: str) -> dict[str, set[str]]:
+    """Per function of a module, and "" for the rest, the programs that are words of a command: of a list, a tuple or a call."""
+    found: dict[str, set[str]] = {}
+
+    def look(node: ast.AST, inside: tuple[str, ...]) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = (*inside, node.name)
+        if isinstance(node, ast.List | ast.Tuple | ast.Call):
+            words = node.args if isinstance(node, ast.Call) else node.elts
+            texts = {word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)}
+            found.setdefault(".".join(inside), set()).update(texts & PACKAGE_OF.keys())
+        for child in ast.iter_child_nodes(node):
+            look(child, inside)
+
+    look(ast.parse(tree().texts[path]), ())
+    return found
+
+
+def started(kind: str) -> dict[str, str]:
+    """The programs of a kind's tests, each with where it stands: in a test file, or in a function of the lab that one has called.
+
+    Of a test file without a record: in the modules of the lab that it imports, itself or by others.
+    """
+    found: dict[str, str] = {}
+    known = exercised.read()
+    for test in (path for path in tree().tests if path.startswith(f"tests/{kind}/")):
+        found |= {program: test for programs in commands(test).values() for program in programs}
+        if test in known:
+            called = (mark.partition(":")[::2] for mark in known[test] if mark.startswith("tests/"))
+            places = [(path, name) for path, name in called if path in tree().texts]
+        else:
+            places = [(path, name) for path in tree().reached(test) if path.startswith("tests/") for name in commands(path)]
+        found |= {program: f"{path}: {name}" for path, name in places for program in commands(path).get(name, ())}
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unit"])
+def test_what_the_programs_of_a_kind_come_from(kind: str) -> None:
+    """Each program that its tests name as a word of a command. What a script or another program starts is not seen here."""
+    programs = started(kind)
+    assert "ip" in programs
+    packages = asked(kind)
+    assert {program: where for program, where in programs.items() if PACKAGE_OF[program] not in packages} == {}
+
+
+def test_kinds_of_the_table() -> None:
+    """All directories of tests, and the demo; without a kind, all of them."""
+    everything = asked()
+    assert everything == set().union(*(asked(kind) for kind in (*KINDS, "demo")))
+    assert asked("ovs", "host") == asked("host") | asked("ovs")
+    assert {name for name in everything if re.match("qemu|libvirt|golang|clang|podman|containerd", name)}.isdisjoint(asked("cni"))
+    assert {"openvswitch-switch-dpdk", "musl-tools"} <= asked("cni")
+    assert {"git", "openssl"} < asked("unit") < asked("cni")
+
+
+def test_a_kind_that_is_not_there() -> None:
+    """Is an error that names those that are."""
+    done = subprocess.run(["bash", PREPARE, "nothing"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.strip().split(": ")[2].split()) == (2, sorted([*KINDS, "demo"]))
 
 
 def test_a_dpkg_that_cannot_be_asked(tmp_path: Path) -> None:
@@ -17,7 +129,6 @@ def test_a_dpkg_that_cannot_be_asked(tmp_path: Path) -> None:
         file.write_text(f"#!/bin/sh\n{body}\n")
         file.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    argv = ["bash", str(ROOT / "deploy" / "prepare.sh"), "unit"]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", PREPARE, "unit"], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, called.exists()) == (1, False)
     assert done.stderr == "prepare: dpkg-query, asked for gcc, ended with 2\n"
