@@ -8,19 +8,22 @@ import pytest
 
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.watchdog import LOOKS_S, Watchdog
+from userspace_cni.agent import watchdog as module
+from userspace_cni.agent.watchdog import Watchdog
 from userspace_cni.attachment.steps import NODE_OWNER, OWNER
 
 
 def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a connection is looked at again: of a killed process the connection may be closed before the socket."""
     looked: list[str] = []
+    looks = (0.0, 0.05, 0.1, 0.2)
+    monkeypatch.setattr(module, "LOOKS_S", looks)
     watchdog = Watchdog(World(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
     monkeypatch.setattr(watchdog._reconciliation, "look_at", looked.append)
     watchdog.start()
     try:
         watchdog.on_disconnect("port-1")
-        wait_until(lambda: len(looked) == len(LOOKS_S), what="every look")
+        wait_until(lambda: len(looked) == len(looks), what="every look")
     finally:
         watchdog.stop()
     assert set(looked) == {"port-1"}

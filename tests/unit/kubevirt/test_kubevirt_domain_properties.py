@@ -184,7 +184,7 @@ def test_what_libvirt_would_write_of_ours_is_not_written_again(changes: dict[str
     assert mutate(rewritten, machine, found) == rewritten
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data(), POLICIES)
 def test_a_damaged_definition_is_refused_or_mutated(data: st.DataObject, policy: Policy) -> None:
     """Cut, doubled or replaced anywhere, what comes out is a document or a reason: nothing else is raised."""

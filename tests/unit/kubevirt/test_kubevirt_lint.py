@@ -308,7 +308,7 @@ kinds = st.sampled_from(["VirtualMachine", "VirtualMachineInstance", "KubeVirt",
                          "MigrationPolicy", "Plugin", "Pod", "List"])  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(anything | st.builds(lambda kind, rest: {"kind": kind, "spec": rest, "metadata": rest}, kinds, anything), max_size=3)
 )
@@ -319,7 +319,7 @@ def test_anything_can_be_judged(contents: list[Any]) -> None:
         assert each.remedy
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_anything_in_the_place_of_something_can_be_judged(data: st.DataObject) -> None:
     """Anything may stand where something else belongs, at any depth of objects that are right otherwise."""

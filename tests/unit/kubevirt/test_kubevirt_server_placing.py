@@ -229,7 +229,7 @@ def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
         scanner = threading.Thread(target=scan)
         scanner.start()
         try:
-            for _ in range(8):
+            for _ in range(4):
                 killed.add(first.socket.stat().st_ino)
                 first.end(signal.SIGKILL)
                 first.start()
@@ -241,7 +241,7 @@ def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
 
 def test_a_manager_that_was_there_first(volume: Path) -> None:
     """A manager that scans before there is a sidecar finds it when it serves, round after round."""
-    for number in range(6):
+    for number in range(3):
         container = f"hook-sidecar-{number}"
         with Sidecar(volume, container).start(wait=False) as sidecar:
             manager = HookManager(volume).collect()

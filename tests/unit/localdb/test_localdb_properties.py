@@ -61,7 +61,7 @@ def test_any_record_round_trips(store: Store, collection: str, key: str, value: 
     assert store.get(collection, key) is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(TEXT | st.text("%~.2Ea", max_size=4), TEXT | st.text("%~.2Ea", max_size=4))
 def test_file_names_are_injective_and_safe(one: str, other: str) -> None:
     """Two keys share a file name only when they are the same key, and no name is hidden, long or more than a name."""
@@ -83,7 +83,7 @@ def test_garbage_in_a_file_never_raises(store: Store, garbage: bytes) -> None:
     assert store.items("c") == [("good", {"n": 1})]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary() | JSON.map(lambda value: encode_record("k", {"v": value})[:-3]))
 def test_garbage_is_only_ever_foreign_or_newer(garbage: bytes) -> None:
     """Decoding has no other failure than the two the store knows what to do with."""
