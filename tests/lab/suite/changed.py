@@ -41,7 +41,12 @@ IN_THE_CLUSTER: Final = (
     "userspace_cni/deviceplugin/",
     "userspace_cni/kube/",
 )
-"""What the cluster's tests are chosen for: they run the product in images, of which nothing is recorded, and nearly all of it."""
+"""What the cluster's tests are chosen for: they run nearly all of the product."""
+COPIES: Final = {
+    "tests/lab/guests/sidecar_image.py": ("kubevirt/", "userspace_cni/pod/"),
+    "tests/lab/runtimes/agent_image.py": IN_THE_CLUSTER,
+}
+"""Module of the lab that makes an image -> what its users are chosen for: of what runs from a copy nothing is recorded."""
 _NATIVE: Final = "userspace_cni/fastpath/_native.pyi"
 _CALLED: Final = re.compile(r"\b(\w+)\s*\(")
 _TEXTS: Final = (".sh", ".yaml", ".toml", "Dockerfile")
@@ -118,8 +123,8 @@ class Reach:
         for test in self._unknown:
             if path in self._tree.reached(test):
                 found.setdefault(test, f"imports {path}, and is in no record")
-        if path.startswith(IN_THE_CLUSTER):
-            found |= {test: f"runs what is made of {path}" for test in self._tree.tests if test.startswith(CLUSTER)}
+        for test in self._with_copies(path):
+            found.setdefault(test, f"runs a copy of {path}")
         yield from found.items()
 
     def _of_c(self, change: Change) -> Iterator[tuple[str, str]]:
@@ -217,12 +222,24 @@ class Reach:
         for directory in at.parents:
             if found or not directory.name:
                 break
-            found |= self._mentioning(directory.name, exactly=True) | self._mentioning(f"{directory}/")
+            for text in (directory.name, str(directory), f"{directory}/"):
+                found |= self._mentioning(text, exactly=True)
         if path.startswith("deploy/"):
             found.update(test for test in self._tree.tests if test.startswith("tests/unit/deploy/"))
-        if path.startswith(IN_THE_CLUSTER):
-            found.update(test for test in self._tree.tests if test.startswith(CLUSTER))
-        return frozenset(found)
+        return frozenset(found | self._with_copies(path))
+
+    def _with_copies(self, path: str) -> frozenset[str]:
+        """The test files that run a copy of this file in an image."""
+        makers = (maker for maker, copied in COPIES.items() if path.startswith(copied) and maker in self._tree.paths)
+        return frozenset(test for maker in makers for test in self._users_of(maker, set()))
+
+    def _users_of(self, lab: str, seen: set[str]) -> frozenset[str]:
+        """The test files that import a module of the lab, themselves or by others."""
+        if lab in seen:
+            return frozenset()
+        seen.add(lab)
+        importers = self._tree.importers(lab)
+        return self._tests_in(importers).union(*(self._users_of(each, seen) for each in importers))
 
 
 def _unit_room(path: str) -> str:

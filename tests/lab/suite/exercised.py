@@ -30,25 +30,27 @@ def read(path: Path = MAP) -> Exercised:
     """The map; empty where there is none yet."""
     if not path.exists():
         return {}
-    known = json.loads(path.read_text())
-    tests = known["tests"]
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for module, functions in known["functions"].items():
-        for name, bits in functions.items():
-            number = int(bits, 16)
-            for at, test in enumerate(tests):
-                if number >> at & 1:
-                    found[test].add(f"{module}:{name}")
-    return {test: frozenset(found[test]) for test in tests}
+    kept = json.loads(path.read_text())
+    found: dict[str, set[str]] = {test: set() for test in kept["tests"]}
+    groups = [[test for at, test in enumerate(kept["tests"]) if int(bits, 16) >> at & 1] for bits in kept["groups"]]
+    for module, functions in kept["functions"].items():
+        for name, group in functions.items():
+            for test in groups[group]:
+                found[test].add(f"{module}:{name}")
+    return {test: frozenset(marks) for test, marks in found.items()}
 
 
 def write(path: Path, known: Mapping[str, frozenset[str]]) -> None:
-    """Keep the map: per module and function the test files, as bits of a hexadecimal number."""
+    """Keep the map: groups of test files as bits of a hexadecimal number, and per module and function the number of its group."""
     tests = sorted(known)
-    functions: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    callers: defaultdict[str, int] = defaultdict(int)
     for at, test in enumerate(tests):
         for mark in known[test]:
-            module, _, name = mark.partition(":")
-            functions[module][name] = functions[module].get(name, 0) | 1 << at
-    rows = {module: {name: f"{bits:x}" for name, bits in sorted(names.items())} for module, names in sorted(functions.items())}
-    path.write_text(json.dumps({"tests": tests, "functions": rows}, indent=0) + "\n")
+            callers[mark] |= 1 << at
+    groups: dict[int, int] = {}
+    functions: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for mark in sorted(callers):
+        module, _, name = mark.partition(":")
+        functions[module][name] = groups.setdefault(callers[mark], len(groups))
+    kept = {"tests": tests, "groups": [f"{bits:x}" for bits in groups], "functions": functions}
+    path.write_text(json.dumps(kept, indent=0) + "\n")

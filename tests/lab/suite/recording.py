@@ -7,7 +7,7 @@
 `start` writes no source: it puts bytecode beside the sources in which each function says, the first time, that it was called. So
 a process records however it was started (plugins run without site packages and with an environment of their own), and one that
 is killed has recorded by then. A file that is edited meanwhile is compiled as always, and records nothing. What runs from a copy
-of the tree, as in an image, records nothing either.
+of the tree, as in an image, records nothing either. A fixture of a session is recorded with the first test file that has it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import builtins
 import posix
 
 seen = set()
-state = {"place": None}
+state = {"places": None}
 
 def read(path):
     file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
@@ -49,33 +49,34 @@ def read(path):
     finally:
         posix.close(file)
 
-def place():
-    """The test file that this process runs for: as the environment says, or an ancestor that pytest runs in."""
+def places():
+    """The test file that this process runs for, as the environment or an ancestor says; else those that run now."""
     test = posix.environ.get(b"PYTEST_CURRENT_TEST")
     if test:
-        return test.decode().partition("::")[0]
+        return {test.decode().partition("::")[0]}
     pid = posix.getpid()
     while pid > 1:
         try:
-            return read(f"{PLACE}/now/{pid}")
+            return {read(f"{PLACE}/now/{pid}")}
         except FileNotFoundError:
             pid = int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
-    return "unknown"
+    return {read(f"{PLACE}/now/{name}") for name in posix.listdir(f"{PLACE}/now")}
 
 def saw(mark):
-    if mark in seen or state["place"] == "":
+    if mark in seen or state["places"] == set():
         return
     try:
-        if state["place"] is None:
-            state["place"] = place()
-        path = PLACE + "/" + state["place"].replace("/", "%")
-        file = posix.open(path, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
-        try:
-            posix.write(file, f"{mark}\\n".encode())
-        finally:
-            posix.close(file)
+        if state["places"] is None:
+            state["places"] = places()
+        for place in state["places"]:
+            path = PLACE + "/" + place.replace("/", "%")
+            file = posix.open(path, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
+            try:
+                posix.write(file, f"{mark}\\n".encode())
+            finally:
+                posix.close(file)
     except (FileNotFoundError, PermissionError):
-        state["place"] = ""  # another root, another user
+        state["places"] = set()  # another root, another user
     except OSError:
         return  # for lack of something: tried again when it is called again
     seen.add(mark)
@@ -186,7 +187,7 @@ def _now(test_file: str) -> None:
     file.chmod(0o666)
     saw: Any = getattr(builtins, "_saw_", None)
     if saw is not None:
-        saw.state["place"] = test_file
+        saw.state["places"] = {test_file}
         saw.seen.clear()
 
 
@@ -194,6 +195,11 @@ def pytest_configure() -> None:
     """Without `start` nothing would be recorded."""
     if not (PLACE / _NOW).is_dir():
         raise pytest.UsageError("nothing records here: run `python -m tests.lab.suite.recording start` first")
+
+
+def pytest_unconfigure() -> None:
+    """This process runs no test file any more."""
+    (PLACE / _NOW / str(os.getpid())).unlink(missing_ok=True)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

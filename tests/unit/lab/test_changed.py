@@ -72,7 +72,10 @@ FILES = {
     "tests/conftest.py": "",
     "tests/agent/conftest.py": "",
     "tests/agent/test_keep.py": "from userspace_cni.node import store\n",
+    "tests/cluster/conftest.py": "def cluster():\n    from tests.lab.runtimes import agent_image\n",
     "tests/cluster/test_pods.py": "",
+    "tests/lab/runtimes/agent_image.py": "",
+    "deploy/cluster/base/agent.yaml": "",
     "tests/native/test_queue.py": "",
     "tests/ovs/test_all.py": "from pathlib import Path\n\nSCRIPT = Path('deploy/run.sh')\n",
     "tests/unit/host/test_disk.py": "from userspace_cni.host.disk import Disk\n",
@@ -150,6 +153,18 @@ def test_a_new_module_reaches_what_exercises_its_importers(tree: Tree) -> None:
     assert {test for test, marks in KNOWN.items() if NEW in marks} == set(found)
 
 
+def test_what_runs_in_images(tree: Tree) -> None:
+    """Tests that make an image are chosen by rooms, for what is in it is not recorded."""
+    assert "tests/cluster/test_pods.py" not in reached(tree, "userspace_cni/host/disk.py", "os.fsync(3)", "pass")
+    watch = tree.root / "userspace_cni/kube/watch.py"
+    watch.parent.mkdir()
+    watch.write_text("def watch(): ...\n")
+    found = Reach(Tree(tree.root, {*FILES, "userspace_cni/kube/watch.py"}), KNOWN).select
+    assert [each.file for each in found([Change("userspace_cni/kube/watch.py", None, watch.read_text())])] == [
+        "tests/cluster/test_pods.py"
+    ]
+
+
 def test_comments_and_layout_reach_nothing(tree: Tree) -> None:
     """The style's checks look at them."""
     assert reached(tree, "userspace_cni/host/disk.py", "os.fsync(3)", "os.fsync(\n            3)  # why") == []
@@ -170,6 +185,7 @@ def test_a_test_file_in_no_record_is_reached_by_imports(tree: Tree) -> None:
         ("tests/agent/conftest.py", {"tests/agent/test_keep.py"}),
         ("tests/cluster/test_pods.py", {"tests/cluster/test_pods.py"}),
         ("deploy/settings.toml", {"tests/ovs/test_all.py"}),
+        ("deploy/cluster/base/agent.yaml", {"tests/cluster/test_pods.py"}),
         ("docs/page.md", {"tests/unit/node/test_store.py"}),
         ("LICENSE", set()),
     ],

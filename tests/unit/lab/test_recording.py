@@ -65,6 +65,14 @@ def test_a_process_without_an_environment(place: Path) -> None:
     assert set(collected(place)) == {"tests/a/test_d.py"}
 
 
+def test_a_process_whose_ancestors_are_not_seen(place: Path) -> None:
+    """As in a PID namespace: counts for all test files that run then."""
+    for number, test in ((2**22, "tests/a/test_d.py"), (2**22 + 1, "tests/a/test_e.py")):
+        (place / "now" / str(number)).write_text(test)
+    killed(place, environ={})
+    assert collected(place) == {"tests/a/test_d.py": CALLED, "tests/a/test_e.py": CALLED}
+
+
 def test_where_nothing_can_be_written(place: Path) -> None:
     """The process does what it does."""
     (place / "now").rmdir()
