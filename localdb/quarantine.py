@@ -21,7 +21,7 @@ NAME = "quarantine"
 PATIENCE = 1.0  # seconds that a reader waits for writers; a file that is left in place is tried again by the next reader
 
 
-def move_aside(root: str, source: Directory, name: str, label: str, warn: Callable[[str], None]) -> None:
+def move_aside(root: str, source: Directory, name: str, label: str, warn: Callable[[str], object]) -> None:
     """Move `name` out of `source`, held exclusively by the caller, to `<root>/quarantine/<label>.<n>`; `warn` says why and where.
 
     `n` is the first free number. A file that is gone already is no error.

@@ -53,7 +53,7 @@ class Store:
         root: str | os.PathLike[str],
         lock_dir: str | os.PathLike[str],
         *,
-        warn: Callable[[str], None] = warn_on_stderr,
+        warn: Callable[[str], object] = warn_on_stderr,
     ) -> None:
         """Set the directories; neither is touched before the first use. `warn` takes one line about each repair."""
         self._root = os.fspath(root)

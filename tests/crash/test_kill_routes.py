@@ -16,6 +16,7 @@ import pytest
 from tests.lab.node.disks import fill, small_disk
 from tests.lab.node.forked import died
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base import repeats
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import load
 from userspace_cni.host import files
@@ -173,19 +174,25 @@ def test_killed_amid_the_write(keeping: Keeping) -> None:
 
 
 def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """One warning however many rounds there are, the former file stays and nothing beside it; with room it is kept by itself."""
+    """The former file stays and nothing beside it, and with room the new one is kept by itself. Each time that the disk is full
+    there is one warning however many rounds there are: the second time, right after the first, not at once."""
     monkeypatch.setattr(service, "KEEP_S", 0.0)
-    monkeypatch.setattr(service, "KEEP_AGAIN_S", 0.5)
+    monkeypatch.setattr(service, "KEEP_AGAIN_S", 0.1)
+    monkeypatch.setattr(repeats, "PAUSE_MIN_S", 2.0)
     with small_disk(keeping.state) as filler:
         keeping.run(FORMER)
         with keeping.agent() as agent:
             for _ in range(2):
+                written, deadline = "", Deadline.after(60)
                 fill(filler, 0)
-                keeping.wish(NEXT)
                 capfd.readouterr()
+                keeping.wish(NEXT)
+                while WARNING not in written:
+                    agent.look(deadline)
+                    written += capfd.readouterr().err
                 for _ in range(5):
-                    agent.look(Deadline.after(60))
-                assert capfd.readouterr().err.count(WARNING) == 1
+                    agent.look(deadline)
+                assert (written + capfd.readouterr().err).count(WARNING) == 1
                 assert (keeping.kept, keeping.files) == ([FORMER], {KNOWN_ROUTES})
                 filler.unlink()
                 wait_until(lambda: keeping.kept == [NEXT], what="it to be kept")

@@ -59,6 +59,6 @@ class Flusher(Loop):
 
     def _tell(self, problem: str) -> None:
         self._failed()
-        if problem != self.problem:
+        text = "records that were dropped are not flushed; a power cut would bring them back"
+        if problem != self.problem and say("warning", text, error=problem):
             self.problem = problem
-            say("warning", "records that were dropped are not flushed; a power cut would bring them back", error=problem)

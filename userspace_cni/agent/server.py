@@ -442,9 +442,9 @@ class Server:
         try:
             new = self._door.keep()
         except UserspaceError as error:
-            if str(error) != self._displaced:
-                say("error", "the agent's socket or its lock is not in place, and cannot be made again now", error=error)
-            self._displaced = str(error)
+            text = "the agent's socket or its lock is not in place, and cannot be made again now"
+            if str(error) != self._displaced and say("error", text, error=error):
+                self._displaced = str(error)
             return
         self._displaced = ""
         if new is None or old is None:

@@ -241,9 +241,7 @@ class Watchdog(Loop):
         try:
             sessions = self._node.connect(Deadline.after(CONNECT_S))
         except UserspaceError as error:
-            if self._reachable:
-                say("warning", "there is no session with OVSDB", error=error)
-            self._reachable = False
+            self._reachable = self._reachable and not say("warning", "there is no session with OVSDB", error=error)
             return False
         new = sessions > self._sessions
         if new and self._sessions:

@@ -107,7 +107,7 @@ class Journal:
         self,
         state_dir: str,
         run_dir: str,
-        warn: Callable[[str], None],
+        warn: Callable[[str], object],
         boot_id: Callable[[], str],
         on_state: Callable[[Record], None] = lambda _: None,
     ) -> None:

@@ -97,12 +97,16 @@ _Work = tuple[Key, _Does]
 
 @dataclass
 class _Trouble:
-    """A wish that could not be met: what it was, why it failed, when it is tried again, and how long it waits after that."""
+    """A wish that could not be met: what it was, why it failed, when it is tried again, and how long it waits after that.
+
+    `told`: whether the log says so.
+    """
 
     content: object
     problem: str
     due: float
     pause_s: float
+    told: bool
 
 
 class Wishes:
@@ -198,9 +202,9 @@ class Wishes:
                 problem = str(error) if isinstance(error, UserspaceError) else repr(error)
                 pause_s = 2 * trouble.pause_s if trouble and same else PAUSE_MIN_S
                 pause_s = min(pause_s, PAUSE_MAX_S if planned else LOOK_MAX_S)
-                self._troubles[key] = _Trouble(content, problem, time.monotonic() + pause_s, pause_s)
-                if trouble is None or trouble.problem != problem:
-                    say("warning", "what the node is to have cannot be had now", problem=problem)
+                told = trouble is not None and trouble.told and trouble.problem == problem
+                told = told or say("warning", "what the node is to have cannot be had now", problem=problem)
+                self._troubles[key] = _Trouble(content, problem, time.monotonic() + pause_s, pause_s, told)
                 return problem
             if self._troubles.pop(key, None):
                 say("info", "the node is as wished again")

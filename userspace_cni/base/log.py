@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -119,30 +119,32 @@ def learn(**facts: str) -> None:
     _context.set({key: known[key] for key in _ORDER if key in known} | known)
 
 
-def say(level: str, message: str, **facts: object) -> None:
+def say(level: str, message: str, **facts: object) -> bool:
     """Write one line to stderr when `level` is within the threshold. Never fails: a log must not make a verb fail.
 
-    Facts that are "" are left out.
+    Facts that are "" are left out. False for a line that was left out because it is a repeat: who says a thing only when it
+    begins has not said it then, and says it again.
     """
     bound_threshold = _threshold.get()
     if LEVELS[level] > (_Process.threshold if bound_threshold is None else bound_threshold):
-        return
+        return True
     if level == "warning":
         _collect(message, facts)
     counting = _counting.get()
     if counting is not None and LEVELS[level] <= LEVELS["info"]:  # who asks for more wants all of it
         repeated = counting.left_out(_context.get(), message, facts)
         if repeated is None:
-            return
+            return False
         message = shortened(message, _COUNTED_MAX)
         facts = {key: _cut(value) for key, value in facts.items()} | ({"repeated": repeated} if repeated else {})
     fields = {"time": _now(), "level": level, "msg": message, **_context.get(), **facts}
     line = _as_json(fields) if _Process.as_json else _as_text(fields)
-    try:
+    with suppress(
+        OSError, ValueError, AttributeError, RuntimeError
+    ):  # the last: in the handler of a signal that came amid a line
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError, RuntimeError):  # the last: in the handler of a signal that came amid a line
-        return
+    return True
 
 
 def _collect(message: str, facts: Mapping[str, object]) -> None:

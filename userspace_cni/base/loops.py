@@ -81,9 +81,7 @@ class Loop(ABC):
 
     def _note(self, problem: str, said: str = "") -> None:
         """Keep the problem ("" for none), and log it, with `said` before it, when one begins."""
-        if problem and not self._noted:
-            say("warning", f"{said}{problem}")
-        self.problem, self._noted = problem, bool(problem)
+        self.problem, self._noted = problem, bool(problem) and (self._noted or say("warning", f"{said}{problem}"))
 
 
 def longer(pause_s: float, least_s: float, most_s: float) -> float:

@@ -33,7 +33,7 @@ class _Said:
 
     written: float
     last: float
-    pause_s: float = PAUSE_MIN_S
+    pause_s: float
     left_out: int = 0
 
 
@@ -56,7 +56,7 @@ class Repeats:
             reason = _OTHERS
         said = known.get(reason)
         if said is None or now - said.last >= PAUSE_MAX_S:
-            known[reason] = _Said(now, now)
+            known[reason] = _Said(now, now, PAUSE_MIN_S)
             return said.left_out if said else 0
         said.last = now
         if now - said.written < said.pause_s:

@@ -104,7 +104,7 @@ def spelled(raw: Mapping[str, Any], known: Iterable[str], place: str) -> dict[st
     return found
 
 
-def check(raw: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+def check(raw: Mapping[str, Any], warn: Callable[[str], object]) -> None:
     """Raise Misspelt for the first misspelt key; call `warn` for the first few other unknown ones."""
     objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
     for place, unknown in objects:

@@ -39,7 +39,7 @@ class LinkOptions:
 
 
 def read_link(
-    top: Mapping[str, Any], host: Mapping[str, Any], container: Mapping[str, Any], warn: Callable[[str], None]
+    top: Mapping[str, Any], host: Mapping[str, Any], container: Mapping[str, Any], warn: Callable[[str], object]
 ) -> LinkOptions | None:
     """Read the keys of a kernel link; None for a vhost-user interface. All blocks are canonically spelled.
 
@@ -132,7 +132,7 @@ def _require_no_link(engine: str, said: Mapping[str, object]) -> None:
 
 
 def _require_no_socket(
-    top: Mapping[str, Any], host: Mapping[str, Any], container: Mapping[str, Any], warn: Callable[[str], None]
+    top: Mapping[str, Any], host: Mapping[str, Any], container: Mapping[str, Any], warn: Callable[[str], object]
 ) -> None:
     """Refuse what a kernel link cannot have, and warn of what has no meaning for it."""
     refused = {"host.vhost": host.get("vhost"), **{f"container.{key}": container[key] for key in container if key != "iftype"}}

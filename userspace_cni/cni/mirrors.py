@@ -24,7 +24,7 @@ _OWN: Final = "userspace/mirror"
 _EXAMPLE: Final = '{"net1": "ids"}'
 
 
-def read_mirrors(top: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[MirrorSource, ...]:
+def read_mirrors(top: Mapping[str, Any], warn: Callable[[str], object]) -> tuple[MirrorSource, ...]:
     """Read `mirrors` of a network; `warn` is called for ovs-cni's names of directions."""
     items = typed(top, "mirrors", list, [])
     if len(items) > MIRRORS_MAX:
@@ -91,7 +91,7 @@ def _own_mirrors(annotations: Mapping[str, str], interface: PodInterface) -> tup
     return tuple(MirrorSource(name) for name in dict.fromkeys(names))
 
 
-def _read_source(item: object, warn: Callable[[str], None]) -> MirrorSource:
+def _read_source(item: object, warn: Callable[[str], object]) -> MirrorSource:
     if not isinstance(item, dict):
         raise InvalidConfig(f"key 'mirrors' holds {item!r}", 'it must be objects as {"name": "ids", "from": true, "to": true}')
     said = keys.spelled(item, keys.MIRROR, "mirrors")

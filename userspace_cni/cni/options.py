@@ -33,7 +33,7 @@ from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
 from userspace_cni.cni.values import MAC, NAME, absolute, in_range, is_unicast, matching, printable, unicast
 
 Role = Literal["client", "server"]
-Warn = Callable[[str], None]
+Warn = Callable[[str], object]
 
 DEFAULT_BRIDGE: Final = "br0"
 DEFAULT_CONSUMER: Final = "pod"

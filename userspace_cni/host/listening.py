@@ -101,9 +101,8 @@ class DirectoryWatch(Listener):
             listened_to = self._identity()
             fd = paths.inotify(self._root.path(self._directory))
         except FileNotFoundError:
-            if not self._awaits:
-                say("info", f"{self._directory}, for {self._what}, is not there: it is listened to once it is")
-            self._awaits = True
+            text = f"{self._directory}, for {self._what}, is not there: it is listened to once it is"
+            self._awaits = self._awaits or say("info", text)
             self._ending.wait(AGAIN_S)
             return
         except (OSError, DirectoryRefused) as error:

@@ -114,12 +114,11 @@ class Keeper(Loop):
         return steps
 
     def _guarded(self, work: Callable[[], bool]) -> bool:
-        """What `work` returns; False, with the problem logged once and kept, when it fails."""
+        """What `work` returns; False, with the problem logged and kept, when it fails."""
         try:
             done = work()
         except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-            if self.problem != repr(error):  # a round a second must not fill the log
-                say("error", "a round of keeping the node's network failed", error=repr(error))
+            say("error", "a round of keeping the node's network failed", error=repr(error))
             self.problem = repr(error)
             return False
         return done

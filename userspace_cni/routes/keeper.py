@@ -98,8 +98,7 @@ class RouteKeeper(Loop):
                     acted = True
                     self.rounds += 1
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-                if self.problem != repr(error):
-                    say("error", "a round of keeping routes failed", error=repr(error))
+                say("error", "a round of keeping routes failed", error=repr(error))
                 self.problem = repr(error)
                 self.remind(_AGAIN_S)
                 self._rest(_AGAIN_S)

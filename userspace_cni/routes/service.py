@@ -220,8 +220,7 @@ class NodeRoutes:
         try:
             found = read_routes_file(self._node)
         except UserspaceError as error:
-            if str(error) != self._file_problem:
-                say("warning", "the file of routes cannot be read; what was in it stays", error=error)
+            say("warning", "the file of routes cannot be read; what was in it stays", error=error)
             self._file_problem = str(error)
             return before
         self._file_problem, self._file_identity = "", identity
@@ -244,9 +243,9 @@ class NodeRoutes:
             finally:
                 os.close(dirfd)
         except (OSError, ValueError, TypeError, RecursionError, UserspaceError) as error:
-            if repr(error) != self._keep_problem:
-                say("warning", "what is known of routes cannot be kept for the next agent", error=repr(error))
-            self._keep_problem = repr(error)
+            problem, text = repr(error), "what is known of routes cannot be kept for the next agent"
+            if problem != self._keep_problem and say("warning", text, error=problem):
+                self._keep_problem = problem
             self._keeper.remind(KEEP_AGAIN_S)
         else:
             if self._keep_problem:

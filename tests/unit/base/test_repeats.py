@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Mapping
 
 import pytest
 
+from userspace_cni.base import repeats
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.log import about, bound, counted, say
 from userspace_cni.base.loops import Loop
@@ -129,3 +131,29 @@ def test_each_thread_that_stays_counts(capsys: pytest.CaptureFixture[str]) -> No
     loop.start()
     assert done.wait(60)
     assert capsys.readouterr().err.count("a round failed") == 3
+
+
+def test_a_problem_that_returns_soon_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where only the beginning of a problem is written, one that ends and begins anew is a repeat: it is written when it may be,
+    once, for else the log would never say what holds."""
+    monkeypatch.setattr(repeats, "PAUSE_MIN_S", 0.3)
+    done = threading.Event()
+
+    class Flapping(Loop):
+        def _run(self) -> None:
+            for problem in ("it is away", ""):
+                self._note(problem)
+            until = time.monotonic() + 30
+            while not self._noted and time.monotonic() < until:
+                self._note("it is away")
+                self._rest(0.01)
+            for _ in range(100):
+                self._note("it is away")
+            done.set()
+
+    loop = Flapping("flapping", "flapping")
+    loop.start()
+    assert done.wait(40)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "repeated" not in first
+    assert re.search(r"it is away.* repeated=\d+$", second)
