@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from typing import NoReturn
 
 from tests.lab.suite import checks
 from tests.lab.suite.beds import Making
-from tests.lab.suite.calls import ROOT, Call, Result, again
+from tests.lab.suite.calls import Call, Result, again
+from tests.lab.suite.changed import select, told
+from tests.lab.suite.exercised import ROOT
 from tests.lab.suite.groups import QUICK, ROOTLESS, beds, files, groups, kinds
 from tests.lab.suite.table import Row, summary
 
@@ -28,6 +31,15 @@ def say(what: str) -> None:
     print(f"\n== {what} ({time.monotonic() - _BEGAN:.0f} s)", flush=True)
 
 
+def prepare(tests: Sequence[str]) -> None:
+    """Install what these test files need. SystemExit says why not."""
+    needed = kinds(tests) - {"unit"}
+    if needed and os.geteuid():
+        sys.exit("tests/run.sh: needs root for OVS-DPDK, mounts and namespaces; 'tests/run.sh unit' and 'check' do not")
+    if needed and subprocess.run(["deploy/prepare.sh", *sorted(needed)], check=False).returncode:
+        sys.exit("tests/run.sh: what the tests need could not be installed")
+
+
 def check() -> Row:
     """Style, types, import and house rules."""
     say("style, types, import and house rules")
@@ -38,6 +50,7 @@ def check() -> Row:
 
 def run(tests: Sequence[str]) -> bool:
     """Run checks and these test files, then once more what failed; whether all passed."""
+    prepare(tests)
     rows = [check()]
     if not rows[0].failed:
         rows += run_groups(tests)
@@ -85,12 +98,17 @@ def run_groups(tests: Sequence[str]) -> list[Row]:
 def main(arguments: Sequence[str]) -> int:
     """What `tests/run.sh` is asked for."""
     what, *rest = arguments or ("all",)
+    if rest and what in ("all", "quick", "check"):
+        print(f"tests/run.sh: {what} takes no arguments, and was given {' '.join(rest)}", file=sys.stderr)
+        return 2
     if what == "check":
         return bool(check().failed)
     if what == "all":
         return not run(files())
     if what == "quick":
         return not run(files(*QUICK))
+    if what == "changed":
+        return run_changed(*rest)
     if what not in kinds(files()):
         print(
             f"tests/run.sh: there is no {what}: all, quick, changed, check, or one of {', '.join(sorted(kinds(files())))}",
@@ -100,8 +118,20 @@ def main(arguments: Sequence[str]) -> int:
     return run_kind(what, rest)
 
 
+def run_changed(base: str | None = None) -> int:
+    """Say what the change since `base` can reach, and run that."""
+    try:
+        found = select(base)
+    except ValueError as error:
+        print(f"tests/run.sh: {error}", file=sys.stderr)
+        return 2
+    print(told(found), flush=True)
+    return not run([each.file for each in found])
+
+
 def run_kind(kind: str, options: Sequence[str]) -> NoReturn:
     """Become pytest, with its own options, for one directory, or for the files and tests among the options."""
+    prepare(files(f"tests/{kind}"))
     if told := Making(beds(files(f"tests/{kind}"))).wait():
         print(told, file=sys.stderr, flush=True)
     workers = ROOTLESS if kind == "unit" else ()

@@ -15,7 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
 
-ROOT: Final = Path(__file__).resolve().parents[3]
+from tests.lab.suite.exercised import ROOT
+
 SILENCE_S: Final = 900.0
 """A call that tells of no test for so long hangs: no test may take longer."""
 _ENDING_S: Final = 60.0

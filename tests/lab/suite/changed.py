@@ -24,7 +24,7 @@ from tests.lab.suite import exercised
 from tests.lab.suite.changes import Change, changes, difference
 from tests.lab.suite.tree import Tree, is_above, is_test
 
-ALL: Final = frozenset({"pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/run.sh", ".ci/run"})
+ALL: Final = frozenset({"pyproject.toml", "constraints.txt", "tests/conftest.py"})
 """What every test runs with."""
 CLUSTER: Final = "tests/cluster/"
 IN_THE_CLUSTER: Final = (

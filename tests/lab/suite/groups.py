@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.lab.suite.calls import ROOT
+from tests.lab.suite.exercised import ROOT
 
 LANES: Final = 2
 """Tests that run side by side, each process with a switch of its own: more would starve the polling threads."""
@@ -54,7 +54,7 @@ class Bed:
 
 
 BEDS: Final = (
-    Bed("the agent's image, from a minimal Debian 12", "tests.lab.runtimes.agent_image", frozenset({"cluster", "runtimes"})),
+    Bed("the agent's image, from a minimal Debian 12", "tests.lab.runtimes.agent_image", frozenset({"cluster"})),
     Bed("Kubernetes from Debian's source", "tests.lab.cluster.binaries", frozenset({"cluster"})),
     Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", frozenset({"kubevirt"})),
     Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", frozenset({"kubevirt"})),
