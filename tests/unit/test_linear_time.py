@@ -1,7 +1,7 @@
 """Every text, list and object that others write is read in linear time: what a tenant writes costs what its length says.
 
 Each reader gets an input of size n and one of 8n. Linear is 8 times the processor time, quadratic 64. This file alone asserts on
-time: it is the thread's own processor time, the least of five, so that a busy machine does not change it.
+time: it is the thread's own processor time, the least of several, so that a busy machine does not change it.
 """
 
 from __future__ import annotations
@@ -830,14 +830,16 @@ def uncollected() -> Iterator[None]:
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", READERS)
 def test_reading_takes_linear_time(name: str) -> None:
-    """Eight times the input takes less than twenty times the processor time, each the best of five, in one of three looks.
+    """Eight times the input takes less than twenty times the processor time, in one of five tries of three looks.
 
     On a busy machine a look may be wrong, for the smaller input takes a fraction of a millisecond; a quadratic reader fails all.
     """
     make, size = READERS[name]
     ratios: list[float] = []
-    while len(ratios) < LOOKS and (not ratios or ratios[-1] >= RATIO_MAX):
+    for _ in range(LOOKS):
         small = min(seconds(make(size)) for _ in range(TRIES))
-        large = min(seconds(make(TIMES * size)) for _ in range(TRIES))
-        ratios.append(large / small)
-    assert ratios[-1] < RATIO_MAX, ratios
+        for _ in range(TRIES):
+            ratios.append(seconds(make(TIMES * size)) / small)
+            if ratios[-1] < RATIO_MAX:
+                return
+    pytest.fail(f"times the processor time: {ratios}")
