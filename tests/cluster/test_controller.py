@@ -39,10 +39,12 @@ def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: lis
         return status
 
     deployed.wait(lambda: found("provider-network", "net1").get("readyNodes") == ["elsewhere"], "the sum of a provider network")
-    vlan = found("vlan", "v100")
-    assert (vlan["subnets"], vlan["conflict"]) == (["pods"], False)
+    # each status is a write of its own, and written again when the next object is seen
+    vlan = deployed.wait(lambda: (status := found("vlan", "v100")).get("subnets") == ["pods"] and status, "the sum of a VLAN")
+    assert vlan["conflict"] is False
     assert [(each["type"], each["status"]) for each in vlan["conditions"]] == [("Ready", "True")]
-    assert [each["node"] for each in found("subnet", "pods")["nodeRanges"]] == ["elsewhere"]
+    ranges = deployed.wait(lambda: found("subnet", "pods").get("nodeRanges"), "the ranges of a subnet")
+    assert [each["node"] for each in ranges] == ["elsewhere"]
     deployed.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/userspace-cni-controller", "--timeout=120s")
     leader = holder(deployed)
     deployed.kubectl("-n", NAMESPACE, "delete", "pod", leader.rpartition("_")[0], "--wait=false")

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import Daemon, Machine
+from tests.lab.node.below import files_below
 from tests.lab.node.node import PLUGINS
 from tests.lab.runtimes.containerd_host import remove_cgroup
 from tests.lab.runtimes.cri import Cri
@@ -224,4 +225,4 @@ def ovs_directory(top: Path) -> Path:
 
 
 def _files(directory: Path) -> list[str]:
-    return [str(path) for path in directory.rglob("*") if not path.is_dir()]
+    return [str(path) for path in files_below(directory)]

@@ -19,6 +19,7 @@ from typing import Self
 import psutil
 
 from tests.lab.guests import guest, roots, trixie
+from tests.lab.node.below import files_below
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
@@ -177,7 +178,7 @@ class Compute:
 
     def log(self) -> str:
         """The ends of all logs in the pod, for a failing test."""
-        files = sorted(path for path in self._logs.rglob("*.log") if path.is_file())
+        files = [path for path in files_below(self._logs) if path.suffix == ".log"]
         return "\n".join(f"--- {path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in files)
 
     def _prepare(self) -> None:

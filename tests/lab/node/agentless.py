@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
+from tests.lab.node.belongings import descriptors
 from tests.lab.switch.switch import wait_until
 from userspace_cni import shim
 from userspace_cni.base.settings import Settings
@@ -161,9 +162,7 @@ def waits(process: Process) -> bool:
 
 def knocks(process: Process) -> bool:
     """Whether the process waits between two attempts to connect, or for what it is connected to."""
-    return waits(process) and any(
-        str(path.readlink()).startswith("socket:") for path in Path(f"/proc/{process.pid}/fd").iterdir()
-    )
+    return waits(process) and any(name.startswith("socket:") for name in descriptors(process.pid))
 
 
 Script = Callable[[socket.socket], object]

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.lab.node.below import all_below, files_below
 from tests.lab.node.links import drop_guards, left_of_ours
 from tests.lab.node.stored import live
 from tests.lab.runtimes.runtime import Call, call
@@ -154,7 +155,7 @@ class Node:
     def leftovers(self) -> dict[str, list[str]]:
         """What attachments left: bridges and rows beside them, host ends and guards, records, resources, mounts, sockets and
         directories, leases. Empty when clean."""
-        leases = [str(path) for path in self.ipam_dir.rglob("*") if path.is_file() and path.name[0].isdigit()]
+        leases = [str(path) for path in files_below(self.ipam_dir) if path.name[0].isdigit()]
         found = {
             **(self._left_in(self.switch) if self.switch else {}),
             "records": _files(self.state / "attachments"),
@@ -162,7 +163,7 @@ class Node:
             "mounts": mounts_below(self.directory),
             "short": _files(self.short),
             "shared": _files(self.shared),
-            "volumes": [str(path) for path in self.kubelet.rglob("*") if not path.is_dir() or path.name == "vhostuser"],
+            "volumes": [str(path) for path in all_below(self.kubelet) if path.name == "vhostuser" or not path.is_dir()],
             "leases": leases,
         }
         return {kind: items for kind, items in found.items() if items}
@@ -183,7 +184,7 @@ def _launcher() -> bytes:
 
 
 def _files(directory: Path) -> list[str]:
-    return sorted(str(path) for path in directory.rglob("*")) if directory.is_dir() else []
+    return [str(path) for path in all_below(directory)]
 
 
 def mounts_below(directory: Path) -> list[str]:

@@ -23,11 +23,11 @@ def stored(state: Path, run: Path) -> list[dict[str, Any]]:
     for path in sorted((state / "attachments").glob("*.json")):
         try:
             record = {"state": "ready", "result": None, **_value(path)}
+            beside = state_file(run, path)
+            told = _value(beside) if beside else None
         except FileNotFoundError:
             continue  # it has just been dropped
-        beside = state_file(run, path)
-        if beside:
-            told = _value(beside)
+        if told:
             steps = [step for number, step in enumerate(record["steps"]) if number not in told["undone"]]
             record |= {"state": told["state"], "result": told["result"], "steps": steps}
         found.append(record)

@@ -6,6 +6,7 @@ mount namespace of its caller, as runtimes do: what it mounts is seen by the plu
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.lab.node.below import all_below
 from tests.lab.node.node import PLUGINS, Node
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
@@ -84,13 +86,13 @@ class RuntimeHost:
 
 def remove_cgroup(name: str) -> None:
     """End the processes in the cgroup `name`, which begins with a slash, and remove it with all below it."""
-    lists = CGROUPS.glob(f"*{name}/**/cgroup.procs")
-    for pid in {int(pid) for procs in lists for pid in procs.read_text().split()}:
+    tops = [top for controller in CGROUPS.iterdir() if (top := controller / name[1:]).is_dir()]
+    below = {top: [path for path in all_below(top) if path.is_dir()] for top in tops}
+    for pid in {pid for top in tops for path in (top, *below[top]) for pid in _processes(path)}:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    for controller in CGROUPS.iterdir():
-        top = controller / name[1:]
-        for path in [*sorted(top.rglob("*/"), reverse=True), top] if top.is_dir() else ():
+    for top in tops:
+        for path in (*reversed(below[top]), top):
             wait_until(lambda: _removed(path), what=f"the processes in {path} to end")  # noqa: B023 -- called at once
 
 
@@ -136,6 +138,16 @@ def mount_points(directory: Path) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = [line.split()[4] for line in lines]
     return [point for point in reversed(points) if Path(point).is_relative_to(directory)]
+
+
+def _processes(cgroup: Path) -> list[int]:
+    """Those in a cgroup; none when it has been removed meanwhile, which a read tells by another error than an open."""
+    try:
+        return [int(pid) for pid in (cgroup / "cgroup.procs").read_text().split()]
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENODEV}:
+            return []
+        raise
 
 
 def _removed(cgroup: Path) -> bool:
