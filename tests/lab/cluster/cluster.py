@@ -58,6 +58,8 @@ class Cluster:
         """Start it; the node is Ready when this returns."""
         self.control.start()
         self.node.power_on(self._images)
+        self.control.wait_serving()
+        self.node.start_kubelet()
         self.wait_ready()
 
     def end(self) -> None:
@@ -86,16 +88,22 @@ class Cluster:
         return dict(json.loads(self.kubectl("get", *arguments, "--ignore-not-found", "-o", "json") or "{}"))
 
     def apply(self, *manifests: Path | Mapping[str, Any]) -> None:
-        """`kubectl apply`: -f of files, -k of directories, or objects."""
-        for manifest in manifests:
-            if isinstance(manifest, Path):
-                self.kubectl("apply", "-k" if manifest.is_dir() else "-f", str(manifest))
-            else:
-                self.kubectl("apply", "-f", "-", told=json.dumps(manifest))
+        """`kubectl apply`: -f of files, -k of directories, then objects, all of which are told to one process, in their order."""
+        for path in (manifest for manifest in manifests if isinstance(manifest, Path)):
+            self.kubectl("apply", "-k" if path.is_dir() else "-f", str(path))
+        if objects := [manifest for manifest in manifests if not isinstance(manifest, Path)]:
+            self.kubectl("apply", "-f", "-", told=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def delete(self, *arguments: str) -> None:
-        """`kubectl delete`; returns when the objects are gone."""
+        """`kubectl delete`; returns when the objects are gone: for pods see `end_pods`."""
         self.kubectl("delete", *arguments)
+
+    def end_pods(self, *names: str) -> None:
+        """Have the kubelet end these pods of the namespace default, or all; it is not waited for.
+
+        What they have on the node goes at once; a kubelet of 1.20 tells the API server of their end every 10 s.
+        """
+        self.delete("pods", *(names or ("--all",)), "--grace-period=1", "--wait=false")
 
     def deploy(self) -> None:
         """Apply the agent's DaemonSet as it is written, and wait until its pod is Ready."""
@@ -244,13 +252,13 @@ class Cluster:
         """Delete all Deployments and pods of the namespace default, then the networks; nothing may be left of the pods there."""
         # A ReplicaSet would make new pods while the old ones are deleted
         self.delete("deployments,replicasets", "--all", "--cascade=orphan")
-        self.delete("pods", "--all", "--grace-period=1", "--wait=false")
+        self.end_pods()
         try:
             self.wait(lambda: not self.node.leftovers(), "nothing left of the pods")
         except AssertionError as error:
             raise AssertionError(f"{error}: {json.dumps(self.node.leftovers(), indent=1)}") from error
         finally:
-            self.delete("pods", "--all", "--force", "--grace-period=0")  # whose end a kubelet of 1.20 reports every 10 s
+            self.delete("pods", "--all", "--force", "--grace-period=0")
             self.node.join()
 
     # what happens to nodes
@@ -326,6 +334,7 @@ class Cluster:
         """
         self.node.power_off()
         self.node.power_on()
+        self.node.start_kubelet()
         boot = self.path(BOOT_ID).read_text().strip()
         told = lambda: self.get("node", NODE_NAME)["status"]["nodeInfo"]["bootID"] == boot  # noqa: E731
         wait_until(told, RUNNING_S, f"the kubelet to report boot {boot}")
@@ -367,7 +376,7 @@ def own_top() -> Iterator[Path]:
 
 
 def _remove_dead(lock: Path) -> None:
-    """Remove what a cluster left, unless the process that has `lock` lives: cgroups, hugepages, files. All else ended with it."""
+    """Remove what a cluster left, unless the process that has `lock` lives: cgroups, memory, files. All else ended with it."""
     with lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -64,7 +64,7 @@ class Control:
         self._write_users()
 
     def start(self) -> None:
-        """Start it all; the API server answers when this returns."""
+        """Start etcd and the API server, which takes some seconds to answer: `wait_serving`."""
         self.machine = self._ending.enter_context(Machine("bash", "-ec", _BOOT, "boot", str(self._etcd), API))
         self._start("etcd", f"--data-dir={self._etcd}/data", "--listen-peer-urls=http://127.0.0.1:2380")
         self._start(
@@ -87,6 +87,9 @@ class Control:
             "--endpoint-reconciler-type=none",
             "--kubelet-preferred-address-types=InternalIP",
         )
+
+    def wait_serving(self) -> None:
+        """Wait until the API server answers, and start what follows its objects."""
         wait_until(self._answers, _READY_S, f"the API server; see {self.directory}/kube-apiserver.log")
         self._start(
             "kube-controller-manager",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -111,7 +112,7 @@ class Machine:
         """The same, whatever its exit code is."""
         return subprocess.run(self.command(*argv), input=told, capture_output=True, text=True, timeout=seconds, check=False)
 
-    def start(self, log: Path, *argv: str, environ: dict[str, str] | None = None) -> Daemon:
+    def start(self, log: Path, *argv: str, environ: Mapping[str, str] | None = None) -> Daemon:
         """Start a program that stays, with its output appended to `log`."""
         with log.open("ab") as file:
             null = subprocess.DEVNULL

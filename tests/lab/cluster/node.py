@@ -1,14 +1,17 @@
 """The node: kubelet, containerd and OVS-DPDK in a machine of their own, on a disk that outlives its boots.
 
-`start` is a power-on and `power_off` a power cut; between them lies what is on the disk.
+`power_on` and `start_kubelet` are a power-on and `power_off` a power cut; between them lies what is on the disk. containerd's
+part of the disk is memory that outlives boots, too: to unpack images and to remove their files takes long on a disk that is busy.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from tests.lab.cluster.machine import Daemon, Machine
 from tests.lab.node.below import files_below
 from tests.lab.node.node import PLUGINS
 from tests.lab.runtimes.containerd_host import remove_cgroup
-from tests.lab.runtimes.cri import Cri
+from tests.lab.runtimes.cri import Cri, CriError
 from tests.lab.runtimes.images import IMAGE
 from tests.lab.switch.switch import Switch, wait_until
 
@@ -72,6 +75,9 @@ _KUBELET: Mapping[str, Any] = {
     "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
     "imageGCHighThresholdPercent": 100,
 }
+_LOOK_S = 0.5
+_NO_CLOUD = {"AWS_EC2_METADATA_DISABLED": "true"}
+"""Without it each start of the kubelet waits six seconds for a cloud to tell it of credentials for images."""
 
 
 class ClusterNode:
@@ -93,10 +99,11 @@ class ClusterNode:
         self._ovs = ovs_directory(top)
         self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages), "PRIVATE_SWITCH_NETNS": "/proc/self/ns/net"}
         self._ovs.mkdir(parents=True)
+        hold_images(top)
         self._ending = ExitStack()
 
     def power_on(self, images: Sequence[Path] = ()) -> None:
-        """Start it; its switch and its containerd answer, which has `images` beside those on the disk, and its kubelet begins."""
+        """Start it but for its kubelet; its switch and its containerd answer, which has `images` beside those on the disk."""
         binds = [str(path) for path in (*self._binds, self._programs)]
         self.machine = self._ending.enter_context(Machine(str(_BOOT), str(self.top), NODE_NAME, *binds))
         self._plug_in()
@@ -116,7 +123,6 @@ class ClusterNode:
         self.start_containerd()
         for archive in images:
             self.machine.run("ctr", "--namespace=k8s.io", "images", "import", str(archive))
-        self.start_kubelet()
 
     def power_off(self) -> None:
         """Cut its power: every process ends at once, and what is in memory is lost; hugepages stay taken."""
@@ -153,11 +159,35 @@ class ClusterNode:
             f"--node-ip={ADDRESS}",
             "--container-runtime=remote",
             f"--container-runtime-endpoint=unix://{CONTAINERD}",
+            environ=os.environ | _NO_CLOUD,
         )
 
     def cri(self) -> Cri:
         """A client of its containerd."""
         return Cri(self.machine.path(CONTAINERD), "/")
+
+    @contextmanager
+    def pods_removed(self) -> Iterator[None]:
+        """In the block remove the containers of pods as soon as their sandboxes have ended; no pod may be started again then.
+
+        A kubelet of 1.20 tells of a pod's end when its containers are removed. Often it does that in its next minute: where it
+        learns of the containers' and the sandbox's end at the same time.
+        """
+        over = threading.Event()
+        thread = threading.Thread(target=self._remove_ended, args=(over,))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _remove_ended(self, over: threading.Event) -> None:
+        with self.cri() as cri:
+            while not over.wait(_LOOK_S):
+                for sandbox in cri.ended():
+                    with suppress(CriError):  # its network is taken down; it is asked again
+                        cri.remove(sandbox)
 
     def join(self, *lists: Mapping[str, Any]) -> None:
         """Let each pod that is made from now on join these networks beside the default one, as eth1, eth2 and so on."""
@@ -213,10 +243,23 @@ class ClusterNode:
 
 
 def give_back(top: Path) -> None:
-    """Remove what a node with its files below `top`, whose processes have ended, has of this machine: cgroups and hugepages."""
+    """Remove what a node below `top`, whose processes have ended, has of this machine: cgroups, memory, hugepages."""
     remove_cgroup(f"/{top.name}")
+    if images_directory(top).is_mount():
+        subprocess.run(["umount", "--lazy", str(images_directory(top))], check=True)
     if (ovs_directory(top) / ".private-switch").exists():
         Switch(ovs_directory(top)).stop()
+
+
+def hold_images(top: Path) -> None:
+    """Make a place in memory for what containerd of the node with its files below `top` keeps; `give_back` removes it."""
+    images_directory(top).mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "images", str(images_directory(top))], check=True)
+
+
+def images_directory(top: Path) -> Path:
+    """Where that is."""
+    return top / "disk" / "var" / "containerd"
 
 
 def ovs_directory(top: Path) -> Path:

@@ -25,7 +25,8 @@ _VOLUMES: Sequence[Mapping[str, Any]] = (
     {"name": "podinfo", "downwardAPI": {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}},
 )
 """What a container of docs/network.md's pod mounts, and the pod's volumes for that: sockets and annotations."""
-_SLEEP = ("sleep", "2147483647")
+_SLEEP = ("sh", "-c", "trap exit TERM; sleep 2147483647 & wait")
+"""It ends when it is told to, as applications do: a first process without a trap does not, and the kubelet gives each 2 s."""
 
 
 def pod(name: str, *command: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:

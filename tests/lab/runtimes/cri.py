@@ -102,6 +102,11 @@ class Cri:
         """IDs of all sandboxes that it knows, ready or not."""
         return [item.id for item in self._call("ListPodSandbox").items]
 
+    def ended(self) -> list[str]:
+        """IDs of those that are not ready: all that were stopped, as far as they are not removed."""
+        items = self._call("ListPodSandbox").items
+        return [item.id for item in items if item.state != self._messages.SANDBOX_READY]
+
     def start(self, sandbox: str, pod: Pod, command: Sequence[str], mounts: Mapping[str, str]) -> str:
         """CreateContainer and StartContainer; its ID. `mounts` has the host's path of each path in the container."""
         config = {
