@@ -43,15 +43,14 @@ def sandboxes(cluster: Cluster) -> list[str]:
 def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> None:
     """Both die while pods are made, and again while they are deleted: all run, each with one port; nothing is left."""
     clean.join(network(NETWORK))
-    for name in PODS:
-        clean.apply(attached_pod(name))
+    clean.apply(*(attached_pod(name) for name in PODS))
     wait_until(clean.node.ports, RUNNING_S, "the first port")
     clean.kill("kubelet", "containerd")
     clean.start_daemons()
     clean.wait_running(*PODS)
     wait_until(lambda: len(clean.node.ports()) == len(PODS), LEFT_S, "one port for each pod")
     assert len(sandboxes(clean)) == len(set(sandboxes(clean))) == len(PODS)
-    clean.delete("pods", "--all", "--wait=false", "--grace-period=1")
+    clean.end_pods()
     wait_until(lambda: len(clean.node.ports()) < len(PODS), RUNNING_S, "the first port to go")
     clean.kill("kubelet", "containerd")
     clean.start_daemons()
@@ -61,8 +60,7 @@ def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> Non
 def test_force_deletion(clean: Cluster) -> None:
     """Of pods that are deleted by force, amid their start or later, nothing is left, though the API server waited for no DEL."""
     clean.join(network(NETWORK))
-    for name in PODS[:2]:
-        clean.apply(attached_pod(name))
+    clean.apply(*(attached_pod(name) for name in PODS[:2]))
     clean.wait_running(PODS[0])
     clean.apply(attached_pod(PODS[2]))
     clean.delete("pod", *PODS[:3], "--grace-period=0", "--force")
@@ -82,8 +80,8 @@ def test_network_removed_before_its_pods(quick: Cluster) -> None:
     quick.wait_running(PODS[0])
     assert len(quick.node.ports()) == 1
     quick.node.join()
-    quick.delete("pod", PODS[0], "--grace-period=1")
-    wait_until(lambda: quick.node.leftovers() == other, LEFT_S + PASSES_S, "the agent to collect the attachment")
+    quick.end_pods(PODS[0])
+    wait_until(lambda: quick.node.leftovers() == other, RUNNING_S + PASSES_S, "the agent to collect the attachment")
 
 
 def test_twenty_pods_at_once(clean: Cluster) -> None:
@@ -98,6 +96,5 @@ def test_twenty_pods_at_once(clean: Cluster) -> None:
         assert len(clean.node.leases(NETWORK)) == MANY
         clean.kubectl("scale", "deployment/many", "--replicas=0")
         wait_until(lambda: not clean.node.leftovers(), RUNNING_S, "nothing left of twenty pods")
-        wait_until(lambda: not clean.pods("app=many"), RUNNING_S, "the kubelet to tell of twenty pods' end")
     finally:
         clean.delete("deployment", "many")

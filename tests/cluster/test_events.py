@@ -34,7 +34,7 @@ def test_a_pod_without_a_volume_and_a_key_that_has_no_effect(clean: Cluster) -> 
     assert "shared-dir" in described
     assert clean.pod("bare")["status"]["phase"] == "Pending"
 
-    clean.delete("pod", "bare")
+    clean.delete("pod", "bare", "--force", "--grace-period=0")  # nothing of it was made that its end could wait for
     clean.apply(tap_pod("bare", "eth1"))
     clean.wait_running("bare")
     uid = clean.pod("bare")["metadata"]["uid"]

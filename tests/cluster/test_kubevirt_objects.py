@@ -61,9 +61,12 @@ def definitions() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kubevirt(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster with those definitions, and the CR that KubeVirt's operator has: it has fields of its own."""
+    """The cluster with those definitions, and the CR that KubeVirt's operator has: it has fields of its own.
+
+    Each test makes or changes objects of its own names, and leaves them to the end of the definitions.
+    """
     defined = definitions()
     cluster.apply(*defined, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubevirt"}})
     names = [each["metadata"]["name"] for each in defined]

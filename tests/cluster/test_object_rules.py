@@ -157,7 +157,7 @@ def filled(value: Any) -> Any:
     return [filled(each) for each in value] if isinstance(value, list) else value
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def defined(cluster: Cluster) -> Cluster:
     """The cluster with the custom resources of deploy/cluster, which are served."""
     cluster.apply(*definitions())

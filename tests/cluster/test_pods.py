@@ -9,11 +9,8 @@ import pytest
 from tests.lab.cluster.cluster import Cluster, is_ready
 from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.pods import BRIDGE, dpdk_pod, forwarding, network
-from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
-COUNTED_S = 60.0
-"""OVSDB has a port's counters some seconds later, on a loaded machine much later."""
 
 
 def test_node_and_agent_are_ready(deployed: Cluster) -> None:
@@ -28,12 +25,17 @@ def test_node_and_agent_are_ready(deployed: Cluster) -> None:
 def test_frames_from_pod_to_pod(clean: Cluster) -> None:
     """Two pods as in the guide: what the one's application sends arrives at the other's; deleted, they leave nothing."""
     clean.join(network("dpdk-net"))
-    for name, mode in (("receiver", "rxonly"), ("sender", "txonly")):
-        clean.apply(dpdk_pod(name, *forwarding(mode)))
-        clean.wait_running(name)
+    clean.apply(*(dpdk_pod(name, *forwarding(mode)) for name, mode in (("receiver", "rxonly"), ("sender", "txonly"))))
+    clean.wait_running("receiver", "sender")
+    for name in ("receiver", "sender"):
         clean.wait_connected(name)
     ports = [clean.port_of(name) for name in ("receiver", "sender")]
     assert sorted(clean.switch.ports(BRIDGE)) == sorted(ports)
     receiver = ports[0]
-    wait_until(lambda: clean.switch.interface(receiver)["statistics"].get("tx_packets"), COUNTED_S, "frames to the receiver")
+
+    def received() -> int:
+        clean.switch.write_statistics()
+        return int(clean.switch.interface(receiver)["statistics"].get("tx_packets", 0))
+
+    clean.wait(received, "frames to the receiver")
     clean.wait_as_made()

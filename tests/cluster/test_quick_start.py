@@ -54,4 +54,5 @@ def test_from_the_agent_to_two_pods_that_talk(administered: Cluster) -> None:
     for line in (first, second):
         assert line.startswith("default/tap-")
         assert {"up", "connected"} <= set(line.split())
-    run(administered, away)
+    with administered.node.pods_removed():
+        run(administered, away)

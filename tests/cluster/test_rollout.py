@@ -23,8 +23,7 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
 def test_rollout_loses_no_frame(clean: Cluster) -> None:
     """Every frame sent during a rollout is answered, and a pod that is made in the gap becomes Running."""
     clean.join(network("dpdk-net"))
-    for name in ("left", "right"):
-        clean.apply(tap_pod(name, "eth1"))
+    clean.apply(*(tap_pod(name, "eth1") for name in ("left", "right")))
     clean.wait_running("left", "right")
     for name in ("left", "right"):
         clean.wait_connected(name)

@@ -52,10 +52,11 @@ def test_uninstall_leaves_a_clean_node_and_install_works_again(removable: Cluste
     assert "nothing was changed" in refused.stderr
     assert removable.node.ports() == [port]
     removable.wait_agent()
-    removable.delete("pod", "app", "--grace-period=1")
-    removable.node.join()
-    wait_until(lambda: not removable.node.leftovers(), LEFT_S, "nothing left of the pod")
-    done = uninstall(removable, tmp_path)
+    with removable.node.pods_removed():
+        removable.delete("pod", "app", "--grace-period=1")
+        removable.node.join()
+        wait_until(lambda: not removable.node.leftovers(), LEFT_S, "nothing left of the pod")
+        done = uninstall(removable, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path for path in OURS if removable.path(path).exists()] == []
     assert removable.get("namespace", "userspace-cni") == {}
