@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from tests.lab.suite import exercised
-from tests.lab.suite.changes import Change, changes, difference
+from tests.lab.suite.changes import Change, changes, difference, functions_of
 from tests.lab.suite.tree import Tree, is_above, is_test
 
 ALL: Final = frozenset({"pyproject.toml", "constraints.txt", "tests/conftest.py"})
@@ -111,12 +111,13 @@ class Reach:
         functions, names = difference(change)
         if not functions and not names:
             return
-        found = {test: f"calls {name} of {path}" for name in sorted(functions) for test in self._calling(path, name, set())}
+        found = {test: f"calls {name} of {path}" for name in sorted(functions) for test in self._calling(path, name)}
         for module, name in sorted(self._tree.users(path, names)):
-            for test in self._calling(module, name, set()):
+            for test in self._calling(module, name):
                 found.setdefault(test, f"calls {name} of {module}, which uses what is changed in {path}")
-        if not found:
-            found = dict.fromkeys(self._near(path, set()), f"calls other functions of {path}, or a module that imports it")
+        if not found or any(f"{path}:{name}" not in self._callers for name in functions & functions_of(change.before)):
+            for test in self._near(path, set()):
+                found.setdefault(test, f"calls other functions of {path}, or a module that imports it")
         for test in self._exercising.get(path, ()):
             if test.startswith(f"{_unit_room(path)}/"):
                 found.setdefault(test, f"calls other functions of {path}")
@@ -139,7 +140,7 @@ class Reach:
         yield from ((test, f"compiles {path}") for test in native if shim == test.startswith("tests/native/test_shim"))
         users = self._shims() if shim else self._calling_c((change.before or "") + (change.after or ""))
         for module, function in sorted(users):
-            for test in sorted(self._calling(module, function, set())):
+            for test in sorted(self._calling(module, function)):
                 yield test, f"calls {function} of {module}, which needs {path}"
 
     def _shims(self) -> set[tuple[str, str]]:
@@ -160,17 +161,19 @@ class Reach:
         found = {(module, piece.function) for module, piece in pieces if piece.uses & named}
         return found or {(module, piece.function) for module, piece in pieces}
 
-    def _calling(self, path: str, function: str, seen: set[tuple[str, str]]) -> frozenset[str]:
-        """The test files that call a function: recorded, or, where it is in no record, those of the functions that mention it."""
-        if (path, function) in seen:
-            return frozenset()
-        seen.add((path, function))
+    def _calling(self, path: str, function: str, steps: int = 2) -> frozenset[str]:
+        """The test files that call a function: recorded, or, where it is in no record, those of the functions that mention it.
+
+        After `steps` of such functions without a record no test file is found: names alone would soon lead to all.
+        """
         if is_test(path) or path.endswith("/conftest.py"):
             return self._tests_in([path])
         if own := self._callers.get(f"{path}:{function}"):
             return frozenset(own)
-        users = self._tree.users(path, {function.rpartition(".")[2]}) if path in self._tree.paths else ()
-        return frozenset(test for user in users for test in self._calling(*user, seen))
+        if not steps or path not in self._tree.paths:
+            return frozenset()
+        users = self._tree.users(path, {function.rpartition(".")[2]})
+        return frozenset(test for user in users for test in self._calling(*user, steps - 1))
 
     def _near(self, path: str, seen: set[str]) -> frozenset[str]:
         """The test files that exercise a module, or, where none is recorded, the modules that import it."""
@@ -204,9 +207,9 @@ class Reach:
                 if is_test(path):
                     found.add(path)
                 elif piece.function:
-                    found |= self._calling(path, piece.function, set())
+                    found |= self._calling(path, piece.function)
                 else:
-                    found.update(test for user in self._tree.users(path, piece.binds) for test in self._calling(*user, set()))
+                    found.update(test for user in self._tree.users(path, piece.binds) for test in self._calling(*user))
         return frozenset(found)
 
     def _readers(self, path: str, seen: set[str]) -> frozenset[str]:

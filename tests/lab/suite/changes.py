@@ -44,6 +44,11 @@ def difference(change: Change) -> tuple[frozenset[str], frozenset[str]]:
     return functions, frozenset(name for function, binds, _ in differing if function == WHOLE for name in binds)
 
 
+def functions_of(text: str | None) -> frozenset[str]:
+    """The qualified names of a module's functions."""
+    return frozenset(piece.function for piece in Source(text or "").pieces if piece.function != WHOLE)
+
+
 def _merge_base(root: Path) -> str:
     for main in ("main", "origin/main"):
         try:
