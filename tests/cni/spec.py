@@ -47,8 +47,12 @@ def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
 
 def refused_soon(calling: Callable[[], Call], code: int, *words: str) -> None:
     """As `refused`, of a call after changes of the switch, of which an agent hears a moment later."""
-    wait_until(lambda: all(word in calling().stdout.decode() for word in words), what=f"{words} to be told")
-    refused(calling(), code, *words)
+
+    def telling() -> Call | None:
+        made = calling()
+        return made if all(word in made.stdout.decode() for word in words) else None
+
+    refused(wait_until(telling, what=f"{words} to be told"), code, *words)  # that one: the agent puts back what it can
 
 
 def switch_of(node: Node) -> Switch:
