@@ -81,6 +81,13 @@ def saw(mark):
         return  # for lack of something: tried again when it is called again
     seen.add(mark)
 
+def forget():
+    """A forked process may run for another test file than the one in which its parent was started: it is asked anew."""
+    seen.clear()
+    state["places"] = None
+    posix.environ.pop(b"PYTEST_CURRENT_TEST", None)
+
+posix.register_at_fork(after_in_child=forget)
 saw.seen, saw.state = seen, state
 builtins._saw_ = saw
 '''

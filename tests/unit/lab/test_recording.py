@@ -65,6 +65,17 @@ def test_a_process_without_an_environment(place: Path) -> None:
     assert set(collected(place)) == {"tests/a/test_d.py"}
 
 
+def test_a_forked_process(place: Path) -> None:
+    """Counts for the test file that runs by then, not for the one in which its parent was started."""
+    (place / "now" / str(os.getpid())).write_text("tests/a/test_d.py")
+    program = f"import os, sys; sys.path.append({str(place.parent)!r}); from userspace_cni.disk import Disk; Disk().size()"
+    program += "; os.fork() and os.wait(); Disk().size()"
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], env={"PYTEST_CURRENT_TEST": "tests/a/test_b.py::test_c"}, check=True
+    )
+    assert collected(place) == dict.fromkeys(("tests/a/test_b.py", "tests/a/test_d.py"), CALLED - {"userspace_cni/disk.py:die"})
+
+
 def test_a_process_whose_ancestors_are_not_seen(place: Path) -> None:
     """As in a PID namespace: counts for all test files that run then."""
     for number, test in ((2**22, "tests/a/test_d.py"), (2**22 + 1, "tests/a/test_e.py")):
