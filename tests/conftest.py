@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.lab.node.forked_node import ForkedNode
 from tests.lab.node.node import Node, clean
 from tests.lab.node.served import HandedNode, ServedNode, served
 from tests.lab.runtimes.runtime import netns
@@ -30,6 +32,12 @@ settings.load_profile("suite")
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
 
 
+def pytest_collection_finish() -> None:
+    """What importing the tests has made stays until the end: a look for garbage, of which some tests make many, leaves it out."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that runs in the test's own process says no more on a loaded machine than on an idle one."""
@@ -44,7 +52,13 @@ def switch() -> Iterator[Switch]:
 
 
 @pytest.fixture
-def node(switch: Switch, request: pytest.FixtureRequest) -> Iterator[Node]:
+def node_kind() -> type[Node]:
+    """The node whose plugin serves calls as a process. Modules that judge the launcher itself have `Node` in its place."""
+    return ForkedNode
+
+
+@pytest.fixture
+def node(switch: Switch, request: pytest.FixtureRequest, node_kind: type[Node]) -> Iterator[Node]:
     """A node of this test's own, with the plugin installed as a runtime finds it, on the run's switch.
 
     With the indirect parameter "agent", the plugin is the shim and an agent is behind it; with "handed", it is the launcher, and
@@ -53,15 +67,15 @@ def node(switch: Switch, request: pytest.FixtureRequest) -> Iterator[Node]:
     kinds = {"agent": ServedNode, "handed": HandedNode}
     with _short_directory() as directory:
         kind = kinds.get(getattr(request, "param", ""))
-        made = served(directory / "n", switch, kind) if kind else clean(Node(directory / "n", switch))
+        made = served(directory / "n", switch, kind) if kind else clean(node_kind(directory / "n", switch))
         with made as node:
             yield node
 
 
 @pytest.fixture
-def bare_node() -> Iterator[Node]:
+def bare_node(node_kind: type[Node]) -> Iterator[Node]:
     """The same without any switch: OVSDB is unreachable."""
-    with _short_directory() as directory, clean(Node(directory / "n")) as made:
+    with _short_directory() as directory, clean(node_kind(directory / "n")) as made:
         yield made
 
 

@@ -15,7 +15,7 @@ from tests.cni.spec import refused, succeeded, switch_of
 from tests.lab.kube.pods import MAPPED_DIR
 from tests.lab.node.links import addresses, guards, host_ends, links
 from tests.lab.node.node import PLUGINS, Node
-from tests.lab.runtimes.runtime import Call, Recording, call, recordings
+from tests.lab.runtimes.runtime import Call, Recording, recordings
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MULTUS = "multus-4.3-thin"
@@ -58,7 +58,7 @@ class Replay:
         here = {"CNI_NETNS": self.netns, "CNI_PATH": f"{self.node.bin}:{PLUGINS}"}
         command = recording.env["CNI_COMMAND"]
         environment = {**self.node.variables(command), **recording.env, **here, **environ}
-        return call(self.node.plugin, command, environment, recording.stdin if stdin is None else stdin)
+        return self.node.called(command, environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
         """Every ADD, as it was sent; the results by interface."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.lab.node.node import Node
+
+
+@pytest.fixture
+def node_kind() -> type[Node]:
+    """The plugin is started as a runtime starts it, by its launcher."""
+    return Node
 
 
 def test_attach_and_detach(node: Node, sandbox: str) -> None:

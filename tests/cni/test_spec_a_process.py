@@ -36,6 +36,12 @@ from tests.lab.switch.switch import wait_until
 ANYWHERE = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/absent", "CNI_IFNAME": "net1", "CNI_PATH": "/opt/cni/bin"}
 
 
+@pytest.fixture
+def node_kind() -> type[Node]:
+    """The plugin is started as a runtime starts it, by its launcher."""
+    return Node
+
+
 def test_001_exit_status(bare_node: Node) -> None:
     """Success ends with 0, and every handled failure, whatever its code, with 1."""
     assert bare_node.run("VERSION", b"").status == 0

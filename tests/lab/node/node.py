@@ -37,9 +37,9 @@ class Node:
 
     def __post_init__(self) -> None:
         self.bin.mkdir(parents=True)
-        launcher = Path(self.plugin)
-        launcher.write_bytes(_launcher())
-        launcher.chmod(0o755)
+        plugin = Path(self.plugin)
+        plugin.write_bytes(launcher())
+        plugin.chmod(0o755)
         self.ipam_dir.mkdir()
 
     @property
@@ -143,7 +143,11 @@ class Node:
     ) -> Call:
         """One call as a runtime makes it; see `variables`."""
         stdin = network if isinstance(network, bytes) else json.dumps(network).encode()
-        return call(self.plugin, command, self.variables(command, netns, container, ifname, **environ), stdin)
+        return self.called(command, self.variables(command, netns, container, ifname, **environ), stdin)
+
+    def called(self, command: str, environ: Mapping[str, str], stdin: bytes) -> Call:
+        """One call of the plugin as a runtime executes it, to its end."""
+        return call(self.plugin, command, environ, stdin)
 
     def empty_dir(self, uid: str, volume: str = "shared-dir") -> Path:
         """An emptyDir volume of a pod, made as the kubelet makes it."""
@@ -174,7 +178,7 @@ class Node:
 
 
 @cache
-def _launcher() -> bytes:
+def launcher() -> bytes:
     """What `install` writes, the same for every node; it takes as long as an ADD."""
     with TemporaryDirectory(prefix="uc-") as directory:
         argv = [sys.executable, "-m", "userspace_cni", "install", "--standalone", "--bin-dir", directory]

@@ -17,9 +17,11 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -31,6 +33,9 @@ _STRUCTS: Mapping[str, tuple[str, ...]] = {
     "ips": ("version", "interface", "address", "gateway"),
     "routes": ("dst", "gw", "mtu", "advmss", "priority", "table", "scope"),
 }
+
+
+Pipe = IO[bytes] | Connection
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,12 @@ def call(
     began = time.monotonic()
     pipe = subprocess.PIPE
     process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, bufsize=0)
+    pipes = cast("tuple[IO[bytes], IO[bytes], IO[bytes]]", (process.stdin, process.stdout, process.stderr))
     try:
-        heard = _converse(process, stdin, began + timeout)
+        with open(os.pidfd_open(process.pid), "rb") as ended:  # noqa: PTH123
+            # Popen's own would reap one that has just ended
+            kill = partial(signal.pidfd_send_signal, ended.fileno(), signal.SIGKILL)
+            heard = converse(pipes, ended.fileno(), kill, stdin, began + timeout)
     except BaseException:
         process.kill()
         process.wait()
@@ -104,20 +113,25 @@ def call(
     return Call(arguments[-1], command, stdin, heard["out"], heard["err"], process.returncode, wall, cpu)
 
 
-def _converse(process: subprocess.Popen[bytes], stdin: bytes, until: float | None) -> dict[str, bytes]:
-    """Send stdin, collect both outputs to their ends, and wait for the process to end, which is not reaped."""
-    to, out, err = cast("tuple[IO[bytes], IO[bytes], IO[bytes]]", (process.stdin, process.stdout, process.stderr))
+def converse(
+    pipes: tuple[Pipe, Pipe, Pipe], end: int, kill: Callable[[], object], stdin: bytes, until: float | None
+) -> dict[str, bytes]:
+    """Send stdin, collect both outputs to their ends ("out", "err"), and wait for the process to end, which is not reaped.
+
+    `end` is a descriptor that can be read once it has ended; `kill` is called when the time is `until`.
+    """
     heard = {"out": b"", "err": b""}
     unsent = memoryview(stdin)
-    with to, out, err, open(os.pidfd_open(process.pid), "rb") as ended, selectors.DefaultSelector() as selector:  # noqa: PTH123
+    to, out, err = pipes
+    with to, out, err, selectors.DefaultSelector() as selector:
         os.set_blocking(to.fileno(), False)
         selector.register(to, selectors.EVENT_WRITE, "in")
-        for stream, name in ((out, "out"), (err, "err"), (ended, "ended")):
+        for stream, name in ((out, "out"), (err, "err"), (end, "ended")):
             selector.register(stream, selectors.EVENT_READ, name)
         while selector.get_map():
             ready = selector.select(None if until is None else max(0.0, until - time.monotonic()))
             if not ready:
-                signal.pidfd_send_signal(ended.fileno(), signal.SIGKILL)  # Popen's own would reap one that has just ended
+                kill()
                 until = None
             for key, _ in ready:
                 if key.data == "in":
@@ -128,7 +142,7 @@ def _converse(process: subprocess.Popen[bytes], stdin: bytes, until: float | Non
                     selector.unregister(to)
                     to.close()
                 elif key.data == "ended":
-                    selector.unregister(ended)
+                    selector.unregister(end)
                 else:
                     chunk = os.read(key.fd, 65536)
                     heard[key.data] += chunk
