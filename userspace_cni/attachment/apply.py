@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.journal import Journal, Shared, keys_of
 from userspace_cni.attachment.records import Record, completed, record_key
-from userspace_cni.attachment.steps import Resource, Rest, Step
+from userspace_cni.attachment.steps import Driver, Resource, Rest, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
 from userspace_cni.base.log import say
@@ -94,6 +94,19 @@ class Turn:
 
         Each shared thing is first entered in its place's list of holders, also when it is made again after it was lost.
         """
+        return self._begin(record, steps, deadline, lambda driver, step: driver.apply(step, deadline))
+
+    def begin_again(self, record: Record, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
+        """As `begin`, of what was lost: what other programs have not made by now is not waited for."""
+        return self._begin(record, steps, deadline, lambda driver, step: driver.make_again(step, deadline))
+
+    def _begin(
+        self,
+        record: Record,
+        steps: Iterable[Step],
+        deadline: Deadline,
+        make: Callable[[Driver[Any], Step], Rest | None],
+    ) -> list[Rest]:
         rests: list[Rest] = []
         held: set[str] = set()
         for place, run in _by_place(steps):
@@ -107,7 +120,7 @@ class Turn:
                 for step in run:
                     deadline.require(f"applying step '{step.kind}'")
                     with stage(step.stage):
-                        rest = self._node.driver(step).apply(step, deadline)
+                        rest = make(self._node.driver(step), step)
                     if rest:
                         rests.append(rest)
         return rests

@@ -28,9 +28,9 @@ TURN_S: Final = 2.0
 """Seconds for one record: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
 GIVE_UP_S: Final = 10.0
 """Seconds for one record when there will be no other time for it."""
-PLACE_S: Final = 0.05
-"""Seconds for placing a socket again: OVS has made it anew, or there is nothing to wait for. A pod that removes its own socket
-must not delay every call on its node."""
+FINISH_ONE_S: Final = 6.0
+"""The same in a process that lives for one verb: it has all of that to start, beside others on a busy node. Only what hangs needs
+so long."""
 
 Report = Callable[[str], None]
 """Receives the name of each action that was taken, for counting."""
@@ -275,10 +275,11 @@ def _deleted_by(entry: Entry, environment: Environment, network: Network, node: 
 
 
 def finish(node: Node, deadline: Deadline) -> None:
-    """Finish what earlier processes left; begin with no record after the deadline.
+    """Finish what earlier processes left; begin with no other record than the first after the deadline.
 
     Never fails: the verb at whose end it runs has its own answer. Each call begins at another record, so that one that cannot
-    be finished does not block the others.
+    be finished does not block the others. It does that one however late it is: on a node so busy that reading the records takes
+    all of the time, nothing would be finished otherwise.
     """
     try:
         records = node.journal.records()
@@ -287,8 +288,8 @@ def finish(node: Node, deadline: Deadline) -> None:
         say("warning", "the attachments of earlier calls could not be looked at", error=error)
         return
     first = node.boottime_ns() % max(1, len(records))
-    for record in records[first:] + records[:first]:
-        if not deadline.remaining():
+    for number, record in enumerate(records[first:] + records[:first]):
+        if number and not deadline.remaining():
             return
         with about(record.subject):
             try:
@@ -306,7 +307,7 @@ def finish_one(record: Record, node: Node) -> None:
         current = turn.read() if turn else None
         if turn and current and is_unfinished(current, node.boot_id()):
             say("info", "finishing what an earlier call left", state=current.state)
-            turn.remove(current, Deadline.after(TURN_S))
+            turn.remove(current, Deadline.after(FINISH_ONE_S))
 
 
 def place_again(record: Record, node: Node) -> bool:
@@ -317,7 +318,7 @@ def place_again(record: Record, node: Node) -> bool:
         if turn is None or turn.read() != record:
             return False
         lost = _lost_sockets(record, node)
-        turn.settle(turn.begin(record, lost, Deadline.after(PLACE_S)))
+        turn.settle(turn.begin_again(record, lost, Deadline.after(TURN_S)))
     for step in lost:
         say("info", "placed again what a restarted OVS made anew", step=step.kind)
     return bool(lost)
@@ -325,5 +326,5 @@ def place_again(record: Record, node: Node) -> bool:
 
 def _lost_sockets(record: Record, node: Node) -> list[Step]:
     """The steps made of what OVS makes whose thing is not where the pod sees it."""
-    deadline, seen = Deadline.after(PLACE_S), Seen()
+    deadline, seen = Deadline.after(TURN_S), Seen()
     return [step for step in record.steps if step.from_switch and node.driver(step).lost(step, seen, deadline)]

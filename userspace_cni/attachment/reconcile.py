@@ -451,7 +451,7 @@ class Reconciliation:
             if turn is None or turn.read() != record:
                 return
             turn.settle(begun.rests)
-            turn.settle(turn.begin(record, begun.later, Deadline.after(cleanup.PLACE_S)))
+            turn.settle(turn.begin_again(record, begun.later, Deadline.after(cleanup.TURN_S)))
             self._report_again(begun.later)
             if record.port and record.port in begun.first:
                 text = f"port {record.port.name} of bridge {record.port.bridge} was lost or closed, and is there again"

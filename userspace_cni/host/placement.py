@@ -25,6 +25,7 @@ sockets on the same device survive a restart of OVS under a running pod. `pod_vi
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import time
@@ -49,6 +50,9 @@ from userspace_cni.host.sockets import remove_name
 
 _POLL_S = 0.005
 """Between two looks for OVS's socket. Usually the first look finds it: it is bound when the port's read-back is done."""
+_AGAIN_S: Final = 0.05
+"""How long a socket is awaited that is to be placed again, from the first look on: OVS has made it anew, or there is nothing to
+wait for. A pod that removes its own socket must not delay every call on its node."""
 _DELETED: Final = "//deleted"
 """The mount table appends this to the path of an object that was unlinked; proc_pid_mountinfo(5), d_path(9)."""
 _DEAD: Final = (
@@ -69,13 +73,20 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
 
     def apply(self, step: PlacedSocket, deadline: Deadline) -> None:
         """Place OVS's socket; owner, mode and label are set before the pod can see it."""
+        self._apply(step, deadline, math.inf)
+
+    def make_again(self, step: PlacedSocket, deadline: Deadline) -> None:
+        """The same, if OVS has made the socket anew."""
+        self._apply(step, deadline, _AGAIN_S)
+
+    def _apply(self, step: PlacedSocket, deadline: Deadline, patience_s: float) -> None:
         deadline.require(_what(step))
         self._free(step.source, deadline)
         wanted = Ownership.of(step, self._root)
         with directory(step.directory, step.trusted, self._root) as dirfd:
             lives = _placed(dirfd, step) and not sockets.is_dead(dirfd, step.name)
             with translated(f"socket {step.source}"):
-                source = self._await_source(step, deadline, needed=not lives)
+                source = self._await_source(step, deadline.within(patience_s), needed=not lives)
             if source is None:
                 _own_placed(dirfd, step, wanted)
                 return

@@ -149,6 +149,10 @@ class Session:
         """The account's description, for messages."""
         return str(self._kubeconfig) if self._kubeconfig else "the pod's service account"
 
+    def prepare(self, what: str, deadline: Deadline) -> None:
+        """Load the credentials, for callers whose time limit is for the server alone. Raises as `request`."""
+        self._connect(what, deadline)
+
     def request(
         self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None, patch: str = MERGE_PATCH
     ) -> Answer:

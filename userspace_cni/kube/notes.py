@@ -20,7 +20,8 @@ from userspace_cni.kube.client import MIRROR, Clients, KubeClient, annotations_o
 from userspace_cni.kube.credentials import load_library
 from userspace_cni.pod import document, eal
 
-UNDO_LIMIT_S = 1.0
+UNDO_LIMIT_S = 3.0
+"""How long DEL waits for the API server, which may hang. On a busy node an answer takes a second."""
 OPTIONAL_LIMIT_S = 5.0
 """How long an optional note may delay an ADD when the API server hangs."""
 WRITE_TRIES = 20
@@ -61,10 +62,10 @@ class PodNoteDriver(Driver[PodNote]):
             say("warning", f"the pod's annotations are not written, which this consumer does not need: {error}")
 
     def undo(self, step: PodNote, deadline: Deadline) -> None:
-        """Remove the entry: one try within a second. A note that stays goes with the pod, or its next sandbox replaces it."""
-        load_library()  # first: on a busy node it may take a second itself
+        """Remove the entry: one try, and no long wait. A note that stays goes with the pod, or its next sandbox replaces it."""
+        load_library()  # first: on a busy node it may take a second itself, and so may the credentials
         try:
-            self._undo(step, deadline.within(UNDO_LIMIT_S))
+            self._undo(step, deadline)
         except UserspaceError as error:
             say("warning", f"the entry of {step.ifname} stays in the annotations of pod {_named(step)}: {error}")
 
@@ -130,6 +131,8 @@ class PodNoteDriver(Driver[PodNote]):
         if known and view_of(known).deleting:
             return
         client = self._clients.of(step.kubeconfig)
+        client.session.prepare(f"reading pod {_named(step)}", deadline.within(UNDO_LIMIT_S))
+        deadline = deadline.within(UNDO_LIMIT_S)
         if self._written_from_watch(client, step, lambda annotations: _without_entry(step, annotations), deadline):
             return
         pod = client.read(step.namespace, step.pod, deadline, tries=1)

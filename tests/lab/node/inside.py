@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -45,6 +46,28 @@ class Trip:
             self.act()
 
 
+class Clock:
+    """The clock by which deadlines in this process pass. A test lets time go by at a point of its choice: so what hangs there is
+    met by a verb that had long enough to come to it, and does not have to be waited for as long.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._skipped = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return time.monotonic() + self._skipped
+
+    def leave(self, seconds: float, of: float = Settings.deadline_s) -> None:
+        """Let all but so many seconds go by, `of` those that a verb had that began when the clock was made."""
+        self.skip(max(0.0, self._began + of - seconds - self.monotonic()))
+
+    def skip(self, seconds: float) -> None:
+        """Let so many seconds go by."""
+        self._skipped += seconds
+
+
 def raising(error: BaseException) -> Callable[[], object]:
     """An act that raises."""
 
@@ -71,6 +94,9 @@ class _TrippedDriver(Driver[Step]):
         self._trip(f"before rest of {kind}")
         rest()
         self._trip(f"after rest of {kind}")
+
+    def make_again(self, step: Step, deadline: Deadline) -> Rest | None:
+        return self._driver.make_again(step, deadline)
 
     def undo(self, step: Step, deadline: Deadline) -> None:
         self._trip(f"before undo {step.kind}")

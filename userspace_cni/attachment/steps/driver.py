@@ -71,6 +71,10 @@ class Driver(ABC, Generic[S]):
         Raises Unavailable for a failure that may pass by itself, StepFailed for any other.
         """
 
+    def make_again(self, step: S, deadline: Deadline) -> Rest | None:
+        """As `apply`, of a thing that was lost. It hardly waits for what another program is to make: a later look tries again."""
+        return self.apply(step, deadline)
+
     @abstractmethod
     def undo(self, step: S, deadline: Deadline) -> None:
         """Remove what `apply` made, and nothing else. What is already absent is fine."""
