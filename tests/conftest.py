@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,11 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("suite")
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
+    # nohup(1), and a shell for what runs in its background, have signals ignored, and so would every program that a test starts.
+    # A handler that does nothing keeps this process from them as well, and no program that it starts has it
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda _number, _frame: None)
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
 
 
