@@ -55,6 +55,23 @@ def refused_soon(calling: Callable[[], Call], code: int, *words: str) -> None:
     refused(wait_until(telling, what=f"{words} to be told"), code, *words)  # that one: the agent puts back what it can
 
 
+def refused_late(
+    node: Node, calling: Callable[[], Call], code: int, *words: str, met: Callable[[], bool] = lambda: True
+) -> dict[str, Any]:
+    """As `refused`, of a call that meets something that hangs; it has a second for that.
+
+    On a busy machine a second may pass before the call comes there: then it is made again, and has longer. `met`: whether it was
+    there, besides what it says.
+    """
+    for seconds in ("1", "4", "16", "64"):
+        node.settings["USERSPACE_CNI_DEADLINE_S"] = seconds
+        made = calling()
+        if all(word in made.stdout.decode() for word in words) and met():
+            break
+    del node.settings["USERSPACE_CNI_DEADLINE_S"]
+    return refused(made, code, *words)
+
+
 def switch_of(node: Node) -> Switch:
     """The node's switch, which a node of the fixture `node` has."""
     assert node.switch

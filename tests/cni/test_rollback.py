@@ -13,13 +13,15 @@ from tests.crash.test_kill_add import OF_VETHS
 from tests.crash.victims import Victim
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
-from tests.lab.node.inside import Trip, answer, raising
+from tests.lab.node.inside import Clock, Trip, answer, raising
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment import verbs
 from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
+from userspace_cni.base.settings import Settings
 from userspace_cni.cni.call import Answer
+from userspace_cni.fastpath.sys import deadline
 
 STEPS = {
     "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note", "rest of port"),
@@ -86,6 +88,14 @@ class Attaching:
 
 
 @pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By which the deadlines of verbs in this process pass."""
+    clock = Clock()
+    monkeypatch.setattr(deadline, "time", clock)
+    return clock
+
+
+@pytest.fixture
 def attaching(node: Node, api: ApiServer, sandbox: str) -> Attaching:
     """A pod that is to be attached."""
     return Attaching(node, api, sandbox)
@@ -99,13 +109,14 @@ def error_of(answered: Answer) -> dict[str, Any]:
 
 
 def finish(node: Node) -> None:
-    """DELs of another container, which have 200 ms each for what earlier calls left recorded."""
+    """DELs of another container, each of which finishes some of what earlier calls left recorded."""
     assert node.leftovers()["records"]
-    for _ in range(10):
+
+    def finished() -> bool:
         assert node.run("DEL", node.network(), container=OTHER).status == 0
-        if "records" not in node.leftovers():
-            return
-    pytest.fail(f"not finished after ten calls: {node.leftovers()}")
+        return "records" not in node.leftovers()
+
+    wait_until(finished, what="no record is left")
 
 
 @pytest.mark.parametrize("mode", STEPS)
@@ -180,13 +191,13 @@ def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
 
 
 @pytest.mark.parametrize("then", ["close", "mute"])
-def test_commit_that_landed_while_its_answer_was_lost(attaching: Attaching, then: Any) -> None:
+def test_commit_that_landed_while_its_answer_was_lost(attaching: Attaching, then: Any, clock: Clock) -> None:
     """OVSDB took the rows and its answer never came: ADD finds them, or fails with 11 and removes them."""
     node = attaching.node
     assert node.switch
     with Proxy(node.directory / "proxy.sock", node.switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then=then) as proxy:
-        node.settings |= {"USERSPACE_CNI_OVSDB": proxy.remote, "USERSPACE_CNI_DEADLINE_S": "2"}
-        answered = attaching.add(Trip())
+        node.settings["USERSPACE_CNI_OVSDB"] = proxy.remote
+        answered = attaching.add(Trip("before port", lambda: clock.leave(2 if then == "mute" else Settings.deadline_s)))
         assert proxy.lost.is_set()
         if then == "close":
             assert answered.code == 0
@@ -197,17 +208,18 @@ def test_commit_that_landed_while_its_answer_was_lost(attaching: Attaching, then
         attaching.assert_clean()
 
 
-def test_commit_that_landed_before_the_database_went_away(attaching: Attaching) -> None:
+def test_commit_that_landed_before_the_database_went_away(attaching: Attaching, clock: Clock) -> None:
     """The rows are there, the answer was lost and then OVSDB: 11, all else is undone, and a later call removes the rows."""
     node = attaching.node
     assert node.switch
-    node.settings["USERSPACE_CNI_DEADLINE_S"] = "2"
     with ExitStack() as stack:
         lossy = Proxy(node.directory / "proxy.sock", node.switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then="mute")
         remote = stack.enter_context(lossy).remote
 
         def watch(point: str) -> None:
-            if point == "before undo port":
+            if point == "before port":
+                clock.leave(2)
+            elif point == "before undo port":
                 stack.close()
 
         environ = attaching.variables("ADD") | {"USERSPACE_CNI_OVSDB": remote}
@@ -220,11 +232,10 @@ def test_commit_that_landed_before_the_database_went_away(attaching: Attaching) 
 
 
 @pytest.mark.parametrize("mode", STEPS)
-def test_database_that_hangs(attaching: Attaching, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_that_hangs(attaching: Attaching, mode: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped ovsdb-server: 11 by the deadline; what it did not answer for stays recorded, and the next call finishes it."""
     node = attaching.node
     assert node.switch
-    node.settings["USERSPACE_CNI_DEADLINE_S"] = "1"
     monkeypatch.setattr(verbs, "UNDO_S", 1.0)
     switch, paused = node.switch, []
 
@@ -232,6 +243,7 @@ def test_database_that_hangs(attaching: Attaching, mode: str, monkeypatch: pytes
         if point == "before port":
             switch.pause_ovsdb()
             paused.append(point)
+            clock.leave(1)
 
     try:
         error = error_of(answer(attaching.variables("ADD"), attaching.network(mode), watch))
@@ -243,20 +255,18 @@ def test_database_that_hangs(attaching: Attaching, mode: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("mode", STEPS)
-def test_read_back_that_timed_out(attaching: Attaching, mode: str) -> None:
+def test_read_back_that_timed_out(attaching: Attaching, mode: str, clock: Clock) -> None:
     """A stopped vswitchd never opens the interface: 11 within the deadline, and the rows are gone, which vswitchd never saw."""
     node = attaching.node
     assert node.switch
-    node.settings["USERSPACE_CNI_DEADLINE_S"] = "1.5"
     node.switch.pause_vswitchd()
     try:
-        error = error_of(attaching.add(Trip(), mode))
+        error = error_of(attaching.add(Trip("before rest of port", lambda: clock.leave(1)), mode))
     finally:
         node.switch.resume_vswitchd()
     assert error["code"] == 11
     assert "vswitchd" in error["msg"]
     attaching.assert_clean()
-    del node.settings["USERSPACE_CNI_DEADLINE_S"]
     assert attaching.add(Trip(), mode).code == 0
     attaching.delete()
     attaching.assert_clean()

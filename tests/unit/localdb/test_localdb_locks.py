@@ -131,8 +131,11 @@ def test_any_string_names_a_lock(store: Store, name: str) -> None:
         assert lock_files(store) == ["bytes"]
 
 
-def test_a_timeout_names_the_lock_and_its_holder(store: Store, holder: subprocess.Popen[str]) -> None:
+def test_a_timeout_names_the_lock_and_its_holder(
+    store: Store, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Waiting in vain ends with the lock's name, its file and the pid of the holder."""
+    monkeypatch.setattr("localdb.locks.SEARCH", LONG)
     with pytest.raises(LockTimeout, match=f"'l'.*bytes.*pid {holder.pid}") as caught:
         store.lock("l", 0.05)
     assert isinstance(caught.value, StoreError)
