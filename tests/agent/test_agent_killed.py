@@ -25,8 +25,8 @@ from tests.crash.test_kill_add import CASES as ADD_CASES
 from tests.crash.test_kill_add import POINTS as ADD_POINTS
 from tests.crash.test_kill_del import CASES as DEL_CASES
 from tests.crash.test_kill_del import POINTS as DEL_POINTS
-from tests.crash.victims import Victim
-from tests.lab.switch.switch import wait_until
+from tests.crash.victims import Victim, apart
+from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])
@@ -126,8 +126,8 @@ def test_ports_do_not_notice(live: LiveNode, sandbox: str, how: str) -> None:
 def test_killed_at_any_point_of_add(live: LiveNode, sandbox: str, mode: str) -> None:
     """Whichever step a process died before or after, one pass of the agent undoes what it left."""
     victim = Victim(live, sandbox, mode)
-    live.start()
-    for point in ADD_POINTS[mode]:
+    live.start(TURN_S=FOR_EVER_S)
+    for point in apart(ADD_POINTS[mode]):
         victim.kill("ADD", point)
         if point == "after writing ready":
             victim.delete()
@@ -139,8 +139,8 @@ def test_killed_at_any_point_of_add(live: LiveNode, sandbox: str, mode: str) -> 
 def test_killed_at_any_point_of_del(live: LiveNode, sandbox: str, mode: str) -> None:
     """Whichever step a process died before or after, one pass of the agent brings the DEL to its end."""
     victim = Victim(live, sandbox, mode)
-    live.start()
-    for point in DEL_POINTS[mode]:
+    live.start(TURN_S=FOR_EVER_S)
+    for point in apart(DEL_POINTS[mode]):
         assert victim.call("ADD").code == 0
         victim.kill("DEL", point)
         if point == "before writing deleting":
@@ -165,7 +165,7 @@ def test_between_any_two_steps(live: LiveNode, sandbox: str, verb: str) -> None:
             refused(answered, 11, live.socket)
         if point == "after writing ready":
             succeeded(live.run("DEL", victim.network, sandbox))
-        live.start()
+        live.start(TURN_S=FOR_EVER_S)
         live.tick()
         assert (victim.leftovers(), live.spooled()) == ({}, []), (mode, point)
         assert live.end() == 0

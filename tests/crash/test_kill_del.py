@@ -9,9 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cni.spec import succeeded, switch_of
-from tests.crash.test_kill_add import around
-from tests.crash.victims import ANOTHER, Victim
-from tests.lab.node.inside import Trip
+from tests.crash.victims import ANOTHER, Stillness, Victim, apart, around
 from tests.lab.node.node import Node, mounts_below
 from tests.lab.node.stored import live
 from userspace_cni.attachment.journal import Journal
@@ -37,20 +35,20 @@ OF_SERVER_MODE = around("undo placed-socket", "undo port")
 OF_VMS = ["after undo pod-mount", "before undo directory", "after undo directory"]
 OF_VETHS = around("undo port", "undo shaper", "undo link", "undo guard")
 CASES = [
-    *(("client", point) for point in POINTS["client"]),
-    *(("server", point) for point in OF_SERVER_MODE),
-    *(("kubevirt", point) for point in OF_VMS),
-    *(("veth", point) for point in OF_VETHS),
+    *(("client", point) for point in apart(POINTS["client"])),
+    *(("server", point) for point in apart(OF_SERVER_MODE)),
+    *(("kubevirt", point) for point in apart(OF_VMS)),
+    *(("veth", point) for point in apart(OF_VETHS)),
 ]
 
 
 @pytest.mark.parametrize("mode", POINTS)
 def test_all_points_are_known(node: Node, sandbox: str, mode: str) -> None:
-    """DEL passes exactly the points at which it is killed below."""
-    victim, trip = Victim(node, sandbox, mode), Trip()
+    """DEL passes exactly the points at which it is killed below, and does nothing between those of which one is left out."""
+    victim, watch = Victim(node, sandbox, mode), Stillness(node)
     assert victim.call("ADD").code == 0
-    assert victim.call("DEL", trip).code == 0
-    assert trip.passed == POINTS[mode]
+    assert victim.call("DEL", watch).code == 0
+    assert (watch.passed, watch.broken) == (POINTS[mode], [])
     assert victim.leftovers() == {}
 
 

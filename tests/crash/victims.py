@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,8 @@ import pytest
 
 from tests.lab.guests.vm_pods import LauncherPod
 from tests.lab.node.inside import Trip, answer, killed_at
-from tests.lab.node.node import Node
+from tests.lab.node.node import Node, mounts_below
+from tests.lab.switch.switch import FOR_EVER_S
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.base.settings import load
@@ -22,6 +23,23 @@ from userspace_cni.node.local import LocalNode
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 CALLS = 10
 """How many calls of another container, 200 ms each, may be needed to finish what a killed one left."""
+
+
+def around(*names: str) -> list[str]:
+    """Each point, before and after."""
+    return [f"{when} {name}" for name in names for when in ("before", "after")]
+
+
+def apart(points: Sequence[str]) -> list[str]:
+    """Of points between which nothing happens, the first: what dies after one thing dies before the next one, too.
+
+    `Stillness` looks whether that is so.
+    """
+    return [
+        point
+        for number, point in enumerate(points)
+        if not (number and point.startswith("before ") and points[number - 1].startswith("after "))
+    ]
 
 
 @dataclass(frozen=True)
@@ -114,10 +132,38 @@ class Victim:
         assert self.leftovers() == {}
 
 
+@dataclass
+class Stillness:
+    """A watch of a call's points: `broken` are those "before" something at which files, mounts or rows differ from the point
+    "after" something that was passed just before."""
+
+    node: Node
+    passed: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    _seen: object = None
+
+    def __call__(self, point: str) -> None:
+        """A point is passed."""
+        seen = self._look()
+        if point.startswith("before ") and self.passed and self.passed[-1].startswith("after ") and seen != self._seen:
+            self.broken.append(point)
+        self.passed.append(point)
+        self._seen = seen
+
+    def _look(self) -> object:
+        assert self.node.switch
+        files = {str(path): path.lstat() for path in self.node.directory.rglob("*")}
+        facts = {path: (each.st_ino, each.st_mode, each.st_size, each.st_mtime_ns) for path, each in files.items()}
+        rows = [
+            word for table in ("Bridge", "Port", "Interface") for word in ("--columns=name,external_ids", "list", table, "--")
+        ]
+        return facts, mounts_below(self.node.directory), self.node.switch.vsctl("--no-wait", *rows[:-1])
+
+
 @contextmanager
 def _with_time() -> Iterator[None]:
     """What is finished for others has the time that it takes on any machine: what does not come to its end within 2 s is left
     for the next pass or call."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleanup, "TURN_S", 60.0)
+        patch.setattr(cleanup, "TURN_S", FOR_EVER_S)
         yield
