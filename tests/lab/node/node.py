@@ -209,9 +209,7 @@ def clean(node: Node) -> Iterator[Node]:
         yield node
     finally:
         if node.switch:
-            for bridge in node.switch.bridges():
-                node.switch.vsctl("--if-exists", "del-br", bridge)
-            node.switch.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
+            node.switch.clear()
             drop_guards(node.switch.netns)
         for point in mounts_below(node.directory):
             subprocess.run(["umount", "-l", point], check=False, capture_output=True)

@@ -182,6 +182,14 @@ class Switch:
         }
         return {"bridges": lines[len(tables) :], **marks}
 
+    def clear(self) -> None:
+        """Remove all bridges, and the rows of QoS and Queue."""
+        held = self.held()
+        for bridge in held["bridges"]:
+            self.vsctl("--if-exists", "del-br", bridge)
+        if held["QoS"] or held["Queue"]:
+            self.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
+
     def ports(self, bridge: str) -> list[str]:
         """Names of a bridge's ports, without the local one."""
         return self.vsctl("--no-wait", "list-ports", bridge).splitlines()
