@@ -14,7 +14,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMANDS: Final = "bash"
-_BESIDE_DOCS: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "tests/README.md")
+_BESIDE_DOCS: Final = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "tests/README.md",
+    "deploy/cluster/README.md",
+)
 _FENCE: Final = re.compile(r"```(\w*)")
 _MARK: Final = re.compile(r"<!-- not run: (.*) -->")
 _HEADING: Final = re.compile(r"#+ (.+)")
@@ -23,7 +30,7 @@ _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def pages_of(root: Path) -> tuple[Path, ...]:
-    """The pages of a project: its README first, then those for contributors, then docs/*.md."""
+    """The pages of a project: its README first, then those for contributors and the deployment, then docs/*.md."""
     return *(root / name for name in _BESIDE_DOCS), *sorted((root / "docs").glob("*.md"))
 
 

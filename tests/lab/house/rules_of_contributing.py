@@ -56,11 +56,15 @@ def targets_run_what_exists(tree: Tree) -> Iterator[Finding]:
 def hooks_are_the_checks(tree: Tree) -> Iterator[Finding]:
     """Before a commit run the checks of the suite, from .venv; nothing is fetched."""
     for file in _named(tree, HOOKS):
-        repositories = yaml.safe_load(file.text)["repos"]
+        try:
+            repositories = yaml.safe_load(file.text)["repos"]
+            hooks = [hook for repository in repositories for hook in repository["hooks"]]
+            called = {_tool(hook["entry"].split()) for hook in hooks}
+        except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+            yield file.wrong(1, f"the hooks cannot be read: {error!r}")
+            continue
         for foreign in sorted({each["repo"] for each in repositories} - {"local"}):
             yield file.wrong(file.line_of(foreign), f"hooks of {foreign} are fetched: write them as local ones")
-        hooks = [hook for repository in repositories for hook in repository["hooks"]]
-        called = {_tool(hook["entry"].split()) for hook in hooks}
         for hook in hooks:
             if lack := _lack(tree, hook["entry"].split()):
                 yield file.wrong(file.line_of(f"entry: {hook['entry']}"), f"there is no {lack}")
@@ -76,7 +80,7 @@ def forms_can_be_used(tree: Tree) -> Iterator[Finding]:
             continue
         try:
             wrong = _wrong_in(yaml.safe_load(form.text), form.path.stem)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, AttributeError, TypeError) as error:
             wrong = str(error).replace("\n", " ")
         if wrong:
             yield form.wrong(1, f"the site refuses this form: {wrong}")
@@ -146,11 +150,18 @@ def _lack(tree: Tree, command: list[str]) -> str:
     if words[0:1] and words[0].startswith(_ENVIRONMENT):
         if not (Path(sys.executable).parent / words[0].removeprefix(_ENVIRONMENT)).exists():
             return f"program {words[0]}"
-        if words[1:2] == ["-m"] and not find_spec(words[2]):
+        if words[1:2] == ["-m"] and words[2:] and not _has_module(words[2]):
             return f"module {words[2]}"
     if "-k" in words[:-1] and (SUITE in words or "pytest" in words) and not _has_test(tree, words):
         return f"test with the name {words[words.index('-k') + 1]}"
     return ""
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # what is above it is not there
+        return False
 
 
 def _targets(tree: Tree) -> set[str]:
