@@ -283,7 +283,7 @@ def test_silent_connections_are_cheap(place: str) -> None:
         for _ in range(10):
             silent = stack.enter_context(socket.socket(socket.AF_UNIX))
             silent.connect(place)
-            back_ends.append(stack.enter_context(listener.accept(10)))
+            back_ends.append(stack.enter_context(listener.accept(60)))
         with ThreadPoolExecutor() as pool:
             accepted = pool.submit(listener.accept)
             with FrontEnd.connect(place) as front_end, accepted.result(60) as back_end:
@@ -312,7 +312,7 @@ def test_no_more_descriptors(place: str) -> None:
     with BackEndListener(place) as listener, ExitStack() as stack, ExitStack() as others:
         for _ in range(16):
             others.enter_context(socket.socket(socket.AF_UNIX)).connect(place)
-        first = stack.enter_context(listener.accept(10))
+        first = stack.enter_context(listener.accept(60))
         lowest = os.dup(0)
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 6, hard))
@@ -322,12 +322,12 @@ def test_no_more_descriptors(place: str) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert first.alive()
-        stack.enter_context(listener.accept(10))
+        stack.enter_context(listener.accept(60))
 
 
 def _accept_all(listener: BackEndListener, stack: ExitStack) -> None:
     for _ in range(15):
-        stack.enter_context(listener.accept(10))
+        stack.enter_context(listener.accept(60))
 
 
 def test_bad_options() -> None:

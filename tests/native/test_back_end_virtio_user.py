@@ -67,7 +67,7 @@ def _attached(path: str, vdev: str, *options: str) -> Iterator[tuple[subprocess.
         with (
             BackEndListener(path, OFFERED) as listener,
             _testpmd(path, vdev, *options) as process,
-            listener.accept(30) as back_end,
+            listener.accept(60) as back_end,
         ):
             yield process, back_end
     assert lib.fp_guard_count() == 0
@@ -158,7 +158,7 @@ def test_front_end_is_killed(place: str) -> None:
     """A front-end that dies amid frames is a hang-up by name; another one that comes to the same socket is served."""
     with BackEndListener(place, OFFERED) as listener:
         for _ in range(2):
-            with _testpmd(place, "in_order=1,mrg_rxbuf=1") as process, listener.accept(30) as back_end:
+            with _testpmd(place, "in_order=1,mrg_rxbuf=1") as process, listener.accept(60) as back_end:
                 back_end.wait_started(30)
                 _echoes(back_end.pairs[0])
                 process.kill()

@@ -53,7 +53,7 @@ def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[F
         with (
             Listener(str(path), options) as listener,
             net_vhost(path, options.queue_pairs, dials=True),
-            listener.accept(30) as front_end,
+            listener.accept(60) as front_end,
         ):
             yield front_end
         return
@@ -89,5 +89,5 @@ def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> 
         for _ in range(3):
             for length in (14, 60, 64, 300, 1500):
                 assert comes_back(front_end, bytes(number % 251 for number in range(length)))
-            front_end.reattach(20)
+            front_end.reattach(60)
             assert front_end.alive()

@@ -88,7 +88,7 @@ def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 5.0) -
 def awaited(path: Path, answer: Answer = good, options: FrontEndOptions = SMALL, **offers: int) -> Iterator[ScriptedBackEnd]:
     """A back-end, as that of a dpdkvhostuserclient port, to which a front-end was attached that is closed by now."""
     with Listener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
-        listener.accept(5).close()
+        listener.accept(60).close()
         yield peer
 
 
@@ -324,14 +324,14 @@ def test_a_detach_that_fails(path: Path) -> None:
         nothing_left(),
         Listener(str(path), SMALL) as listener,
         dialling_back_end(path, silent),
-        listener.accept(5) as front_end,
+        listener.accept(60) as front_end,
     ):
         with pytest.raises(TimedOut, match="GET_VRING_BASE"):
             front_end.detach(0.03)
         assert not front_end.alive()
         front_end.detach()
         with dialling_back_end(path):
-            front_end.reattach(5)
+            front_end.reattach(60)
             assert front_end.alive()
 
 
@@ -344,7 +344,7 @@ def test_a_hang_up_is_noticed(path: Path) -> None:
             with pytest.raises(Disconnected, match="hung up"):
                 front_end.pairs[0].wait(60)
             assert not front_end.alive()
-            front_end.reattach(5)
+            front_end.reattach(60)
             assert front_end.alive()
             assert front_end.pairs is pairs
             assert front_end.control_fd == number
@@ -358,10 +358,10 @@ def test_reattach_of_one_that_is_alive(path: Path) -> None:
         nothing_left(),
         Listener(str(path), SMALL) as listener,
         dialling_back_end(path) as first,
-        listener.accept(5) as front_end,
+        listener.accept(60) as front_end,
         dialling_back_end(path) as second,
     ):
-        front_end.reattach(5)
+        front_end.reattach(60)
         assert first.names == ATTACHMENT + FAREWELL
         assert second.names == ATTACHMENT
 
@@ -374,7 +374,7 @@ def test_rings_are_empty_after_reattach(path: Path) -> None:
         assert 0 < first <= SMALL.queue_size
         assert front_end.pairs[0].send_frames(frames) == 0
         peer.hang_up()
-        front_end.reattach(5)
+        front_end.reattach(60)
         assert front_end.pairs[0].send_frames(frames) == first
 
 
@@ -395,12 +395,12 @@ def test_reattach_without_a_back_end(path: Path) -> None:
             front_end = attach(path)
         with front_end:
             with pytest.raises(SocketRefused, match="no process listens"):
-                front_end.reattach(0.05)
+                front_end.reattach(0.5)
             path.unlink()
             with pytest.raises(SocketRefused, match="nothing is there"):
-                front_end.reattach(0.05)
+                front_end.reattach(0.5)
             with back_end(path):
-                front_end.reattach(5)
+                front_end.reattach(60)
                 assert front_end.alive()
 
 
@@ -409,9 +409,13 @@ def test_reattach_while_the_other_side_hangs_up(path: Path) -> None:
     with nothing_left(), back_end(path) as peer, attach(path) as front_end:
         peer.answer = at(3, Act.HANG_UP)
         peer.hang_up()
-        with pytest.raises(Disconnected):
-            front_end.reattach(0.1)
-        assert peer.names.count("SET_OWNER") > 2
+        for seconds in (0.1, 1.0, 10.0, 60.0):  # on a busy machine one connection may take longer than the shortest
+            before = peer.names.count("SET_OWNER")
+            with pytest.raises((Disconnected, TimedOut)):
+                front_end.reattach(seconds)
+            if peer.names.count("SET_OWNER") > before + 1:
+                break
+        assert peer.names.count("SET_OWNER") > before + 1
         assert not front_end.alive()
 
 
@@ -478,7 +482,7 @@ def test_reattach_while_others_send_and_wait(path: Path) -> None:
         for thread in threads:
             thread.start()
         for _ in range(30):
-            front_end.reattach(5)
+            front_end.reattach(60)
         ending.set()
         for thread in threads:
             thread.join(60)
@@ -488,7 +492,7 @@ def test_reattach_while_others_send_and_wait(path: Path) -> None:
 def test_reattach_to_one_that_is_stuck(path: Path) -> None:
     """A back-end that answers nothing is left within half of the time; the rest is for the next connection."""
     with nothing_left(), back_end(path, at(len(ATTACHMENT), Act.SILENT)) as peer, attach(path) as front_end:
-        front_end.reattach(0.1)
+        front_end.reattach(4)
         assert front_end.alive()
         assert peer.names.count("SET_OWNER") == 2
 
@@ -497,7 +501,7 @@ def test_close_ends_a_reattachment(path: Path) -> None:
     """A reattach that waits for a back-end ends with Closed when another thread closes."""
     with nothing_left(), Listener(str(path), SMALL) as listener:
         front_ends: list[FrontEnd] = []
-        peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(5)))
+        peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(60)))
         peer_thread.start()
         with dialling_back_end(path):
             peer_thread.join(60)
@@ -522,11 +526,11 @@ def test_a_listener(path: Path) -> None:
     with nothing_left(), Listener(str(path), SMALL) as listener:
         connect(str(path), Deadline.after(1)).close()  # a connection that ended before it was accepted is ignored
         with dialling_back_end(path):
-            front_end = listener.accept(5)
+            front_end = listener.accept(60)
             assert front_end.alive()
         wait_until(lambda: not front_end.alive())
         with front_end, dialling_back_end(path):
-            front_end.reattach(5)
+            front_end.reattach(60)
             assert front_end.alive()
         with pytest.raises(TimedOut, match="no connection came"):
             listener.accept(0.01)
@@ -536,7 +540,7 @@ def test_a_listener(path: Path) -> None:
 def test_a_listener_that_is_closed(path: Path) -> None:
     """A closed listener accepts no connection, and its front-ends cannot be attached again."""
     listener = Listener(str(path), SMALL)
-    with dialling_back_end(path), listener.accept(5) as front_end:
+    with dialling_back_end(path), listener.accept(60) as front_end:
         listener.close()
         assert front_end.alive()
         with pytest.raises(Closed):
@@ -589,7 +593,7 @@ def test_another_front_end(path: Path) -> None:
 
     def accept(listener: Listener) -> None:
         try:
-            listener.accept(5)
+            listener.accept(60)
         except FastPathError as error:
             raised.append(error)
 
