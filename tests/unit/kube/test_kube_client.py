@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
 from tests.lab.node.scarce import scarce
-from tests.lab.switch.switch import FOR_EVER_S
+from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
@@ -230,6 +230,7 @@ def test_a_hanging_exec_plugin_ends_at_the_deadline_and_runs_once(api: ApiServer
         for _ in range(2):
             with pytest.raises(Unavailable, match="exec plugin"):
                 read(client, soon(0.6))
+        wait_until((tmp_path / "runs").exists, what="the plugin to run")
         assert (tmp_path / "runs").read_text() == "x\n"
     finally:
         os.close(os.open(gate, os.O_RDWR))  # the plugin ends
