@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import refused, succeeded, switch_of
+from tests.cni.spec import refused, refused_late, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import Pod, downward_file
 from tests.lab.node.node import CONTAINER, Node
@@ -154,14 +154,12 @@ def test_others_that_write_at_the_same_time(noted: Noted) -> None:
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 def test_api_server_that_does_not_answer(noted: Noted, fault: Fault, method: str) -> None:
     """ADD fails with 11 and leaves nothing, whether reading or writing the pod fails; DEL of an attachment succeeds."""
-    noted.node.settings["USERSPACE_CNI_DEADLINE_S"] = "1.5"
     failing = Fault(method, fault.status, fault.close, fault.hang)
     noted.api.faults.append(failing)
-    refused(noted.call("ADD"), 11, f"{method} ", "default/pods/app")
+    refused_late(noted.node, lambda: noted.call("ADD"), 11, f"{method} ", "default/pods/app")
     assert noted.node.leftovers() == {}
     noted.api.faults.clear()
     assert noted.annotations == {}
-    noted.node.settings["USERSPACE_CNI_DEADLINE_S"] = "30"
     succeeded(noted.call("ADD"))
     noted.api.faults.append(failing)
     succeeded(noted.call("DEL"))

@@ -21,6 +21,7 @@ from tests.cni.spec import (
     paused_vswitchd,
     records,
     refused,
+    refused_late,
     row_of,
     scripted,
     start,
@@ -31,9 +32,6 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import Pod
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.switch import wait_until
-
-SHORT_S = "1"
-"""USERSPACE_CNI_DEADLINE_S of calls that meet something that hangs."""
 
 
 def test_042_the_interface_has_its_name_or_add_fails(node: Node, sandbox: str) -> None:
@@ -199,16 +197,16 @@ class TestDeadline:
     def test_048_the_delegate_hangs(self, node: Node, sandbox: str) -> None:
         """A delegate that never ends is given up with 11 at the deadline, and its lease is returned."""
         delegate = scripted(node).tell("ADD", hang=True)
-        node.settings["USERSPACE_CNI_DEADLINE_S"] = SHORT_S
-        refused(node.run("ADD", node.network(ipam=ipam(delegate)), sandbox), 11, "scripted")
-        assert delegate.commands() == ["ADD", "DEL"]
+        network = node.network(ipam=ipam(delegate))
+        refused_late(node, lambda: node.run("ADD", network, sandbox), 11, "scripted", met=lambda: "ADD" in delegate.commands())
+        assert delegate.commands()[-2:] == ["ADD", "DEL"]
         assert node.leftovers() == {}
 
     def test_048_the_switch_hangs(self, node: Node, sandbox: str) -> None:
         """An ovs-vswitchd that takes no notice of the port is given up with 11."""
-        node.settings["USERSPACE_CNI_DEADLINE_S"] = SHORT_S
+        network = node.network("1.0.0", ipam=node.host_local())
         with paused_vswitchd(switch_of(node)):
-            refused(node.run("ADD", node.network("1.0.0", ipam=node.host_local()), sandbox), 11, "ovs-vswitchd")
+            refused_late(node, lambda: node.run("ADD", network, sandbox), 11, "ovs-vswitchd")
         assert node.leftovers() == {}
 
     def test_048_the_api_server_hangs(self, node: Node, sandbox: str, api: ApiServer) -> None:
@@ -216,11 +214,10 @@ class TestDeadline:
         pod = Pod(volume={"emptyDir": {}})
         pod.create(api)
         node.empty_dir(pod.uid)
-        node.settings["USERSPACE_CNI_DEADLINE_S"] = SHORT_S
         network = node.network("1.0.0", ipam=node.host_local(), kubeconfig=api.kubeconfig(node.directory))
         for method in ("GET", "PATCH"):
             api.faults[:] = [Fault(method, hang=60)]
-            refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 11)
+            refused_late(node, lambda: node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 11, f"{method} /api/v1")
             assert node.leftovers() == {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import LEASED, ipam, refused, scripted, succeeded, switch_of
+from tests.cni.spec import LEASED, ipam, refused, refused_late, scripted, succeeded, switch_of
 from tests.lab.node.node import Node
 from tests.lab.runtimes.delegates.scripting import Scripted
 from tests.lab.switch.switch import wait_until
@@ -146,10 +146,14 @@ class TestProcess:
 
     def test_100_killed_with_its_children(self, node: Node, sandbox: str) -> None:
         """At the deadline the delegate is killed with everything in its process group, which is its own."""
-        node.settings["USERSPACE_CNI_DEADLINE_S"] = "0.7"
         delegate = scripted(node).tell("ADD", hang=True, grandchild=True)
-        refused(node.run("ADD", node.network(ipam=ipam(delegate)), sandbox), 11, "scripted")
-        told = delegate.calls()[0]
+        network = node.network(ipam=ipam(delegate))
+
+        def hung() -> list[dict[str, Any]]:
+            return [call for call in delegate.calls() if call["command"] == "ADD"]
+
+        refused_late(node, lambda: node.run("ADD", network, sandbox), 11, "scripted", met=lambda: bool(hung()))
+        told = hung()[-1]
         assert told["sid"] == told["pid"]
         wait_until(lambda: not (_lives(told["pid"]) or _lives(told["grandchild"])), what="both processes are gone")
 

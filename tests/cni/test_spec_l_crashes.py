@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.cni.spec import (
     kill,
     paused_vswitchd,
     records,
-    refused,
+    refused_late,
     scripted,
     start,
     succeeded,
@@ -80,13 +81,14 @@ class Dying:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Killed when everything is done but the pod's annotation, whose request goes on under an agent to its deadline."""
-        self.node.settings["USERSPACE_CNI_DEADLINE_S"] = "4"
+        """Killed when everything is done but the pod's annotation; an agent goes on with that until the server is stopped."""
         self.api.faults.append(Fault("PATCH", hang=60))
         with self._started() as process:
             wait_until(lambda: self.api.count("PATCH"), what="a PATCH")
             kill(process)
             self.api.faults.clear()
+            self.api.stop()
+            self.api.start()
             yield
 
     @contextmanager
@@ -146,9 +148,7 @@ class TestConcurrency:
         with held(delegate, "ADD", answer=LEASED) as newest, start(node, node.variables("ADD", sandbox), slow) as process:
             newest()
             for verb in ("ADD", "DEL"):
-                refused(
-                    node.run(verb, node.network(), sandbox, ifname="net2", USERSPACE_CNI_DEADLINE_S="0.3"), 11, "another call"
-                )
+                refused_late(node, partial(node.run, verb, node.network(), sandbox, ifname="net2"), 11, "another call")
             kill(process)
         succeeded(node.run("ADD", node.network(), sandbox, ifname="net2"))
         succeeded(node.run("GC", node.network(**GC)))

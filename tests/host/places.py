@@ -143,7 +143,7 @@ def looping(work: Callable[[], object]) -> Iterator[None]:
         assert os.WIFSIGNALED(status), "the racing process ended by itself"
 
 
-def eventually(fact: Callable[[], bool], seconds: float = 5) -> None:
+def eventually(fact: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until `fact` is true; fails when it takes longer."""
     end = time.monotonic() + seconds
     while not fact():

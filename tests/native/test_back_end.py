@@ -71,7 +71,7 @@ def _carry(source: QueuePair, sink: QueuePair, frames: list[bytes]) -> list[byte
     seen: list[bytes] = []
     sent = 0
     burst = Burst(32, 9216)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while len(seen) < len(frames):
         assert time.monotonic() < end, f"{sent} sent, {len(seen)} of {len(frames)} seen"
         if sent < len(frames):

@@ -270,7 +270,7 @@ class Pods:
 
     def _received(self, step: OvsPort, count: int, wanted: Callable[[bytes], bool]) -> list[bytes]:
         pair, got = self._open[step.name][1].pairs[0], []
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             more = pair.receive_frames()
             got += [frame for frame in more if wanted(frame)]

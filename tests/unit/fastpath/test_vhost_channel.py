@@ -31,7 +31,7 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
         yield channel, far
 
 
-def received(channel: Channel, seconds: float = 5.0) -> Message:
+def received(channel: Channel, seconds: float = 60.0) -> Message:
     """The next message; its descriptors are closed."""
     message = channel.receive(Deadline.after(seconds))
     assert message is not None

@@ -79,7 +79,7 @@ def at(step: int, answer: bytes | Act) -> Answer:
     return lambda number, message: answer if number == step else Act.GOOD
 
 
-def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 5.0) -> FrontEnd:
+def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 60.0) -> FrontEnd:
     """A front-end that connects."""
     return FrontEnd.connect(str(path), options, seconds)
 
@@ -92,7 +92,7 @@ def awaited(path: Path, answer: Answer = good, options: FrontEndOptions = SMALL,
         yield peer
 
 
-def failure(path: Path, answer: Answer, seconds: float = 5.0) -> FastPathError:
+def failure(path: Path, answer: Answer, seconds: float = 60.0) -> FastPathError:
     """The error with which an attachment to such a back-end ends; nothing is left of it."""
     with nothing_left(), back_end(path, answer), pytest.raises(FastPathError) as caught:
         attach(path, seconds=seconds)

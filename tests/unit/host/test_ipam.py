@@ -63,7 +63,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether `condition` became true in time."""
     deadline = Deadline.after(seconds)
     while not condition():

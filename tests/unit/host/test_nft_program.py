@@ -12,7 +12,7 @@ from userspace_cni.base.root import HERE
 from userspace_cni.host import nft_program
 
 
-def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, seconds: float = 10.0) -> object:
+def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, seconds: float = 60.0) -> object:
     """What is in a table by a program in the place of nft."""
     nft = directory / "nft"
     nft.write_text(f"#!/bin/sh\n{script}\n")
