@@ -15,7 +15,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from tests.lab.node import agent, inside
+from tests.lab.node import agent, brisk, inside
 from tests.lab.node.agentless import filled
 from tests.lab.node.forked import server
 from tests.lab.node.node import CONTAINER, Node
@@ -23,6 +23,7 @@ from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import service, watchdog
+from userspace_cni.attachment import cleanup, wishes
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import Answer
@@ -33,11 +34,15 @@ ENDED_S = 60
 """How long an agent that was told to end is waited for. Where a verb must not hold up its end, that verb may take longer."""
 
 
+WITHOUT_API_S = 0.5
+"""How long an agent waits for an API server of which the test knows that it does not answer."""
+
+
 class LiveNode(Node):
     """The node. Its `plugin` is the shim, which finds an agent only between `start` and `kill` or `end`.
 
     The agent is forked from a process that has imported everything: a start costs a tenth of a second. Its tick is half a second,
-    and comes as often as its thread wakes: once a second.
+    and its other pauses are short, too (`lab.node.brisk`).
     """
 
     def __post_init__(self) -> None:
@@ -76,7 +81,7 @@ class LiveNode(Node):
         return self._process.pid
 
     def start(self, *, until: str = "", **limits: float) -> LiveNode:
-        """Have an agent that serves. `limits`: constants of the watchdog and the service, by name.
+        """Have an agent that serves. `limits`: constants of the watchdog, the service, `cleanup`, `wishes` and `lab.node.brisk`.
 
         `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.node.inside.
         """
@@ -228,8 +233,10 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
+    brisk.look_sooner()
     for name, value in limits.items():
-        setattr(watchdog if name in vars(watchdog) else service, name, value)
+        [module] = [each for each in (watchdog, service, cleanup, wishes, brisk) if name in vars(each)]
+        setattr(module, name, value)
     if until:
         vars(service)["LocalNode"] = partial(_TrippedDrivers, until)
     sys.exit(service.serve(load(environ), environ))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from tests.agent.living import LiveNode
 from tests.lab.network.outside import NIC, Wire, wired
+from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import wait_until
 from userspace_cni.host.netlink.codec import ROUTE, Connection, attributes
 from userspace_cni.host.netns import opened_switch
@@ -78,7 +77,7 @@ def test_what_others_change_is_followed_at_once(live: LiveNode) -> None:
         assert [change for change in changes if change[1] in many] == [(False, each) for each in many]
         live.close()
         settings.write_text("")
-        argv = [sys.executable, "-m", "userspace_cni", "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}"]
-        subprocess.run(argv, env=live.environ, stdout=subprocess.DEVNULL, check=True, timeout=60)
+        done = run_command(live.environ, "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}")
+        assert done.returncode == 0, done.stderr
         assert (place(wire, ADDRESS), place(wire, "192.0.2.13"), place(wire, ADDED)) == (NIC, NIC, "")
         assert wire.answers(ADDRESS)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.agent.living import LiveNode
+from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import define_all
 from tests.lab.kube.network_objects import GROUP, add
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
+from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import Switch, wait_until
 
 TABLE = """
@@ -74,8 +73,7 @@ class Kept:
 
     def run(self, *argv: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command of ours on this node."""
-        argv = (sys.executable, "-m", "userspace_cni", *argv)
-        done = subprocess.run(argv, env=self.live.environ, capture_output=True, text=True, timeout=60, check=False)
+        done = run_command(self.live.environ, *argv)
         return done.returncode, done.stdout, done.stderr
 
 
@@ -124,7 +122,7 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
 
 def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
     """Amid a pursuit of wishes each of which waits for the switch, they are on the NIC before the next of these begins."""
-    live = kept.live.start()
+    live = kept.live.start(WISH_S=4.0)
     kept.wish(TABLE)
     wait_until(kept.holds, what="the uplink")
     others = (f'[[provider_network]]\nname = "net{each}"\ninterface = "vdev:net_null{each}"\n' for each in (7, 8))
@@ -197,7 +195,7 @@ def test_objects_of_the_api(kept: Kept) -> None:
         wait_until(lambda: _reported(api) == {"net1": True}, what="the NodeState")
         live.kill()
         api.faults.append(Fault(status=503))
-        live.start()
+        live.start(START_S=WITHOUT_API_S)
         wait_until(lambda: "net1" in kept.wishes(), what="the next agent")
         assert (kept.wishes()["net1"]["said_by"], kept.place(), kept.wire.answers(ADDRESS)) == ("", "br-net1", True)
         api.faults.clear()

@@ -29,7 +29,7 @@ EGRESS = 'egress_gateway = {via = "192.0.2.1", table = 1042, priority = 1042}\n'
 __all__ = ["kept"]  # a fixture
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
     """A switch that these tests take apart."""
     with Switch() as started:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.agent.living import LiveNode
+from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.cni.spec import succeeded
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours
@@ -19,6 +17,7 @@ from tests.lab.kube.definitions import define_all
 from tests.lab.kube.pods import Pod
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
+from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import Switch, wait_until
 
 ADDRESS = "192.0.2.11"
@@ -62,8 +61,8 @@ def followed(live: LiveNode) -> Iterator[Followed]:
         found = Followed(live, wire, api)
         yield found
         live.close()
-        argv = [sys.executable, "-m", "userspace_cni", "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}"]
-        subprocess.run(argv, env=live.environ, check=True, capture_output=True, timeout=60)
+        done = run_command(live.environ, "uninstall", "--force", f"--bin-dir={Path(live.plugin).parent}")
+        assert done.returncode == 0, done.stderr
 
 
 def test_an_uplink_of_objects(followed: Followed) -> None:
@@ -84,7 +83,7 @@ def test_an_uplink_of_objects(followed: Followed) -> None:
     api.faults.append(Fault(status=404))
     api.close_watches()
     live.kill()
-    live.start()
+    live.start(START_S=WITHOUT_API_S)
     wait_until(lambda: followed.wish() and api.count("LIST") > 8)
     assert (followed.place(), followed.trunks(), followed.wire.answers(ADDRESS)) == ("br-net1", [0, 100], True)
     api.faults.clear()
@@ -116,8 +115,8 @@ def object_file(followed: Followed, name: str, **spec: Any) -> str:
 
 def rehearse(followed: Followed, name: str, *files: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the rehearsal on the node."""
-    argv = [sys.executable, "-m", "userspace_cni", "uplink", "add", name, "--dry-run", *(f"--filename={file}" for file in files)]
-    done = subprocess.run(argv, env=followed.live.environ, capture_output=True, text=True, check=False, timeout=60)
+    argv = ["uplink", "add", name, "--dry-run", *(f"--filename={file}" for file in files)]
+    done = run_command(followed.live.environ, *argv)
     return done.returncode, done.stdout, done.stderr
 
 

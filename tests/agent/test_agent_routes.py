@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.living import LiveNode
+from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import define_all
@@ -238,7 +238,7 @@ def test_without_the_api_server(clustered: Routed) -> None:
     clustered.live.kill()
     api.faults.append(Fault(status=503))
     clustered.pod.ip("route", "flush", "proto", str(OURS))
-    clustered.live.start()
+    clustered.live.start(START_S=WITHOUT_API_S)
     clustered.wait("172.16.0.0/16 - eth1")
     api.faults.clear()
     api.objects("routes.k8s.ovn.org").remove("", "one")
@@ -258,7 +258,7 @@ def test_what_was_deleted_stays_so_without_the_api_server(clustered: Routed) -> 
     clustered.live.kill()
     api.faults.append(Fault(status=503))
     clustered.pod.ip("route", "flush", "proto", str(OURS))
-    clustered.live.start()
+    clustered.live.start(START_S=WITHOUT_API_S)
     clustered.wait("172.17.0.0/16 - eth1")
 
 
@@ -275,7 +275,7 @@ def test_what_was_learnt_last_is_kept_at_the_end(clustered: Routed) -> None:
     assert clustered.live.end() == 0
     api.faults.append(Fault(status=503))
     clustered.pod.ip("route", "flush", "proto", str(OURS))
-    clustered.live.start()
+    clustered.live.start(START_S=WITHOUT_API_S)
     clustered.wait("10.96.0.2 - eth1")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import define_all
 from tests.lab.network.dual_pod import DualPod, dual_pod
+from tests.lab.node.forked_node import run_command
 from tests.lab.runtimes.cached import BOX, cached, routing, written
 from tests.lab.switch.switch import wait_until
 from userspace_cni.kube.client import KubeClient
@@ -42,8 +41,7 @@ class Front:
 
     def run(self, *argv: str, given: str = "") -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command of ours on this node."""
-        whole = (sys.executable, "-m", "userspace_cni", *argv)
-        done = subprocess.run(whole, env=self.live.environ, input=given, capture_output=True, text=True, timeout=60, check=False)
+        done = run_command(self.live.environ, *argv, given=given)
         return done.returncode, done.stdout, done.stderr
 
     def json(self, *argv: str, code: int = 0) -> Any:

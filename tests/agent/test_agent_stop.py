@@ -20,6 +20,8 @@ from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 TGKILL = 234
 """The system call by which one thread is given a signal; no library wraps it."""
+SOON_S = 0.3
+"""How long an agent that ends waits for a call of which the test knows that it hangs."""
 
 
 def ended(live: LiveNode) -> None:
@@ -85,7 +87,7 @@ def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None
 def test_with_an_add_that_does_not(live: LiveNode, sandbox: str, mode: str) -> None:
     """ADDs that wait for a switch that hangs are cut short with 11, and the next agent leaves nothing of them."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)
-    live.start()
+    live.start(FINISH_S=SOON_S)
     network = live.network("1.0.0", ipam=live.host_local())
     network["host"]["vhost"]["mode"] = mode
     names = [container(number) for number in range(5)]
@@ -103,7 +105,7 @@ def test_with_an_add_that_does_not(live: LiveNode, sandbox: str, mode: str) -> N
 def test_with_verbs_in_the_ipam_plugin(live: LiveNode, sandbox: str) -> None:
     """An IPAM plugin that hangs holds the end no longer; the DEL is spooled, and the next agent finishes both."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)
-    live.start()
+    live.start(FINISH_S=SOON_S)
     adding, deleting = scripted(live, "adding"), scripted(live, "deleting")
     old = live.network(ipam=ipam(deleting))
     new = live.network(ipam=ipam(adding))

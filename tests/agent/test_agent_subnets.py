@@ -22,7 +22,7 @@ from tests.lab.kube.pods import Pod
 from tests.lab.node.links import addresses, pings, routes
 from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.runtime import netns
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.rounds import Hearing, Pace, Rounds
 from userspace_cni.controller.watches import Watches
@@ -244,7 +244,7 @@ def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
     add(api, "Subnet", "theirs", spec={**SUBNET, "namespaces": ["tenant"]}, status={"nodeRanges": RANGES})
     add(api, "Subnet", "tagged", spec={**SUBNET, "bridge": "", "vlan": "v100"}, status={"nodeRanges": RANGES})
     [pod, *_] = Pods(first, api, sandbox).pods
-    first.start()
+    first.start(CONFIRM_S=FOR_EVER_S)
 
     def answer(subnet: str, code: int, *words: str) -> None:
         refused(first.run("ADD", podnet(first, subnet=subnet), sandbox, CNI_ARGS=pod.args), code, *words)
@@ -252,6 +252,8 @@ def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
     answer("late", 11, "Subnet 'late' has no range for this node yet", "nodeRanges")
     answer("theirs", 7, "key 'subnet' is 'theirs'", "namespace 'default'", "tenant")
     answer("absent", 11, "Subnet 'absent' is not known yet", "another list")
+    first.kill()
+    first.start()
     absent, tagged = (podnet(first, subnet=subnet) for subnet in ("absent", "tagged"))
     for network in (absent, tagged):
         wait_until(partial(is_no_more_awaited, first, network, sandbox, pod.args), what="the second list")

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lab.network.dual_pod import DualPod, dual_pod
-from tests.lab.node.agent import running
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node, mounts_below
+from tests.lab.node.served import forked_agent
 from tests.lab.runtimes.cached import cached, routing
 from tests.lab.switch.switch import wait_until
 from userspace_cni.cli.node.seccomp import install_profile
@@ -22,8 +23,7 @@ POD = f"IgnoreUnknown=1;K8S_POD_UID={UID}"
 
 def uninstall(node: Node, *options: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command on that node."""
-    argv = [sys.executable, "-m", "userspace_cni", "uninstall", f"--bin-dir={Path(node.plugin).parent}", *options]
-    done = subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(node.environ, "uninstall", f"--bin-dir={Path(node.plugin).parent}", *options)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -109,7 +109,7 @@ def test_a_directory_without_a_plugin(node: Node, tmp_path: Path) -> None:
 
 def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
     """While the agent serves, and then while a pod is attached, nothing is removed; after its DEL nothing is left."""
-    with running(node) as agent:
+    with forked_agent(node) as agent:
         attached(node, sandbox)
         code, _, told = uninstall(node)
         [holder] = (node.state / "agent.lock").read_text().splitlines()
@@ -136,7 +136,7 @@ def routed(node: Node, directory: Path, **entry: str) -> Iterator[tuple[DualPod,
         before = pod.routes()
         cached(cache, pod.path)
         node.settings.update(settings)
-        with running(node):
+        with forked_agent(node):
             wait_until(lambda: len(pod.routes()) > len(before), what="the route of ours")
             wait_until((node.state / "routes.json").exists, what="what is known to be kept")
         yield pod, before
@@ -155,12 +155,12 @@ def test_a_pod_whose_routes_cannot_be_taken_out(node: Node, tmp_path: Path) -> N
     """It is named each time, until they are out: what a first try could not do is not forgotten."""
     with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
         many = "".join(f"route add 10.{number >> 8}.{number & 255}.0/24 dev eth1\n" for number in range(1 << 15))
-        command = ["nsenter", f"--net={pod.path}", "ip", "-batch", "-"]
-        subprocess.run(command, input=many, text=True, check=True)
+        batch = ["nsenter", f"--net={pod.path}", "ip", "-batch", "-"]
+        subprocess.run(batch, input=many, text=True, check=True)
         for _ in range(2):
             code, told, _ = uninstall(node)
             assert (code, "default/web-0: its routes of ours" in told) == (1, True)
-        subprocess.run(command, input=many.replace("add", "del"), text=True, check=True)
+        subprocess.run(batch, input=many.replace("add", "del"), text=True, check=True)
         assert uninstall(node)[:2] == (0, "")
         assert pod.routes() == before
     assert left(node) == []
@@ -195,7 +195,7 @@ def loop(path: Path) -> Path:
 
 def test_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
     """It may have ports of ours: nothing is removed, and it does not say that nothing is left. With --force the rest goes."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
         assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
     assert node.switch
@@ -215,7 +215,7 @@ def test_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
 
 def test_a_port_without_a_record_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
     """The plugin and the identity of its records stay, and the next try finds the port as ours."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
     for record in (node.state / "attachments").iterdir():
         record.unlink()
@@ -236,7 +236,7 @@ def test_a_port_without_a_record_while_the_switch_cannot_be_asked(node: Node, sa
 def test_places_that_cannot_be_looked_at(node: Node, sandbox: str) -> None:
     """A directory in which attachments of the former plugin may be keeps everything; a plugin that may be ours, and what of the
     kubelet's cannot be read, are named as not removed."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
         assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
     before = left(node)
@@ -255,7 +255,7 @@ def test_places_that_cannot_be_looked_at(node: Node, sandbox: str) -> None:
 
 def test_a_record_of_a_newer_version(node: Node, sandbox: str) -> None:
     """What it undoes is not known here: it is named, and stays with all that is needed to undo it."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
     [record] = (node.state / "attachments").glob("*.json")
     content = json.loads(record.read_text())
@@ -290,7 +290,7 @@ def test_pods_of_which_nothing_can_be_read(node: Node, tmp_path: Path) -> None:
 
 def test_with_force(node: Node, sandbox: str) -> None:
     """With --force a living pod is detached: its port, mount and address go, and its own directory stays."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
     assert uninstall(node, "--force")[:2] == (0, "")
     assert left(node) == []
@@ -300,7 +300,7 @@ def test_with_force(node: Node, sandbox: str) -> None:
 
 def test_what_is_not_ours_stays(node: Node, sandbox: str) -> None:
     """Another plugin of that name, a file beside the records, and one in a directory mounted there are left, and named."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
         assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
     foreign = node.state / "backup.tar"
@@ -315,18 +315,18 @@ def test_what_is_not_ours_stays(node: Node, sandbox: str) -> None:
 
 def test_an_agent_that_ends_meanwhile_is_awaited(node: Node) -> None:
     """With --wait the command begins when the agent has ended."""
-    with running(node) as agent:
+    with forked_agent(node) as agent:
         argv = [sys.executable, "-m", "userspace_cni", "uninstall", f"--bin-dir={Path(node.plugin).parent}", "--wait=60"]
-        command = subprocess.Popen(argv, env=node.environ)
-        wait_until(lambda: "userspace" in Path(f"/proc/{command.pid}/cmdline").read_text(), what="the command to run")
+        waiting = subprocess.Popen(argv, env=node.environ)
+        wait_until(lambda: "userspace" in Path(f"/proc/{waiting.pid}/cmdline").read_text(), what="the command to run")
         assert agent.stop() == 0
-        assert command.wait(60) == 0
+        assert waiting.wait(60) == 0
     assert left(node) == []
 
 
 def test_a_second_try_after_a_kill(node: Node, sandbox: str) -> None:
     """Cut short after the plugin, or amid the records, the command does the rest when it is run again."""
-    with running(node):
+    with forked_agent(node):
         attached(node, sandbox)
     assert uninstall(node)[0] == 1
     identity = (node.state / "identity").read_bytes()

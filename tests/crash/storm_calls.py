@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tests.agent.living import LiveNode
-from tests.lab.node.forked import IMPORTED
+from tests.lab.node.forked import imported
 from tests.lab.runtimes.runtime import call
 
 How = Literal["shim", "handed", "forked", "executed"]
@@ -119,7 +119,7 @@ class _Zygote:
 
 def _serve(connection: socket.socket) -> None:
     """Serve in the process that forks: one child for each message, its pidfd and later its status in return."""
-    for name in IMPORTED:
+    for name in imported():
         importlib.import_module(name)
     while True:
         try:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 
@@ -139,8 +140,7 @@ def value_of(exposition: str, name: str, **labels: str) -> float:
 
 def install_shim(node: Node) -> None:
     """Put the shim where the node's runtimes find `userspace`, with the node's socket and spool in it."""
-    argv = [sys.executable, "-m", "userspace_cni", "install", "--bin-dir", str(node.bin)]
-    done = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, check=False)
+    done = run_command({**os.environ, **node.environ}, "install", "--bin-dir", str(node.bin))
     assert done.returncode == 0, done.stderr
     assert Path(node.plugin).read_bytes().startswith(b"\x7fELF")
 

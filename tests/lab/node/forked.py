@@ -5,56 +5,41 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.context import ForkServerContext
+from pkgutil import walk_packages
 from typing import Final
 
-IMPORTED: Final = (
-    "userspace_cni.__main__",
-    "userspace_cni.agent.service",
-    "userspace_cni.attachment.link_plan",
-    "userspace_cni.attachment.plan",
-    "userspace_cni.attachment.verbs",
-    "userspace_cni.base.log",
-    "userspace_cni.cli.kubevirt.doctor",
-    "userspace_cni.cli.main",
-    "userspace_cni.cli.measure.probe",
-    "userspace_cni.cli.node.attachments",
-    "userspace_cni.cli.node.check",
-    "userspace_cni.cli.node.gc",
-    "userspace_cni.cli.node.status",
-    "userspace_cni.cni.addressing",
-    "userspace_cni.consumers",
-    "userspace_cni.dataplane.node_ports",
-    "userspace_cni.dataplane.ovsdb.commands",
-    "userspace_cni.dataplane.ovsdb.session",
-    "userspace_cni.dataplane.ports",
-    "userspace_cni.fastpath.tap",
-    "userspace_cni.host.device_info",
-    "userspace_cni.host.leases",
-    "userspace_cni.host.legacy",
-    "userspace_cni.host.mounts",
-    "userspace_cni.host.placement",
-    "userspace_cni.host.switch_links",
-    "userspace_cni.host.switch_taps",
-    "userspace_cni.kube.notes",
-    "userspace_cni.kube.watch",
-    "userspace_cni.node.gathering",
-    "userspace_cni.node.links",
-    "userspace_cni.node.local",
-    "userspace_cni.node.noted",
-    "userspace_cni.node.provider_bridges",
-    "userspace_cni.node.switch_sockets",
+import userspace_cni
+
+OF_OTHERS: Final = (
+    "kubernetes.client.rest",
+    "kubernetes.config.incluster_config",
+    "kubernetes.config.kube_config",
+    "prometheus_client",
+    "pyroute2",
 )
-"""What a verb, an agent or a command about the node imports, most of it when it is first used."""
+"""What is imported when it is first used. Not gRPC, which is not made for a process that forks."""
+ROOMS: Final = (
+    *("agent", "attachment", "base", "cli", "cni", "consumers"),
+    *("dataplane", "host", "kube", "network", "node", "probe", "routes", "tap"),
+)
+OF_TESTS: Final = ("tests.lab.node.forked_node", "tests.lab.node.inside", "tests.lab.node.served", "tests.agent.living")
 
 
 def server() -> ForkServerContext:
     """Where `Process` is such a one; what it runs is imported from its own module."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [*IMPORTED, "tests.lab.node.inside", "tests.lab.node.served", "tests.agent.living", "tests.lab.node.forked_node"]
-    )
+    context.set_forkserver_preload([*imported(), *OF_TESTS])
     return context
+
+
+@cache
+def imported() -> list[str]:
+    """The modules that a command, a verb or an agent imports, most of them when they are first used."""
+    found = [each.name for each in walk_packages(userspace_cni.__path__, f"{userspace_cni.__name__}.", onerror=lambda _: None)]
+    ours = [name for name in found if name.split(".")[1] in ROOMS and not name.endswith("_pb2")]
+    return ["userspace_cni.__main__", "userspace_cni.fastpath.tap", *ours, *OF_OTHERS]
 
 
 def died(work: Callable[..., None], *args: object) -> bool:

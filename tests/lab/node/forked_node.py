@@ -33,9 +33,9 @@ class ForkedNode(Node):
         return Call(self.plugin, command, stdin, done.stdout, done.stderr, done.returncode, time.monotonic() - began, 0.0)
 
 
-def run_command(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command for people, to its end."""
-    done = forked(environ, *arguments)
+def run_command(environ: Mapping[str, str], *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """A command for people, to its end; `given` is its stdin."""
+    done = forked(environ, *arguments, stdin=given.encode())
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

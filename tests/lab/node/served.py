@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tests.lab.node.agent import get
+from tests.lab.node.agent import START_S, Agent, get, install_shim
 from tests.lab.node.agentless import filled
+from tests.lab.node.brisk import look_sooner
 from tests.lab.node.forked import server
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
@@ -108,6 +109,68 @@ class HandedNode(ServedNode):
         """Leave the launcher in its place."""
 
 
+class ForkedAgent(Agent):
+    """`userspace-cni agent` without the start of an interpreter."""
+
+    _forked: ForkServerProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._forked
+        assert self._forked.pid
+        return self._forked.pid
+
+    def start(self, *, wait: bool = True) -> ForkedAgent:
+        """Start it."""
+        environ = {**self.node.environ, **self._settings}
+        self._forked = server().Process(target=_be_the_agent, args=(environ, str(self.log)))
+        self._forked.start()
+        if wait:
+            wait_until(self.answers, START_S, "the agent to serve")
+        return self
+
+    def answers(self) -> bool:
+        """Whether it serves; AssertionError when it has ended."""
+        assert self._forked
+        assert self._forked.is_alive(), self.log.read_text()[-2000:]
+        with suppress(OSError):
+            return self.get("/healthz")[0] in (200, 503)
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, reaped."""
+        assert self._forked
+        self._forked.kill()
+        self._forked.join()
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """End it in good order; its exit code."""
+        assert self._forked
+        os.kill(self.pid, sign)
+        self._forked.join(30)
+        code = self._forked.exitcode
+        assert code is not None, "the agent has not ended"
+        return code
+
+    def close(self) -> None:
+        """End it whatever state it is in."""
+        if self._forked and self._forked.is_alive():
+            os.kill(self.pid, signal.SIGCONT)
+            self.kill()
+
+
+@contextmanager
+def forked_agent(node: Node) -> Iterator[ForkedAgent]:
+    """A node with the shim and an agent that serves."""
+    install_shim(node)
+    agent = ForkedAgent(node)
+    try:
+        yield agent.start()
+    finally:
+        agent.close()
+
+
 def _be_the_agent(environ: dict[str, str], log: str) -> None:
     """In the forked process: be the agent."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -116,6 +179,7 @@ def _be_the_agent(environ: dict[str, str], log: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
+    look_sooner()
     sys.exit(serve(load(environ), environ))
 
 
