@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 import ssl
 import subprocess
@@ -320,10 +321,14 @@ class ApiServer:
         end = time.monotonic() + float(request.option("timeoutSeconds") or WATCH_S)
         bookmarks = request.option("allowWatchBookmarks") in ("1", "true")
         bookmark_at = time.monotonic() + self.bookmark_s
+        peer = select.poll()
+        peer.register(watch.connection, select.POLLRDHUP)
         while not self._stopping.is_set() and (self.silent or time.monotonic() < end):
             with store.changed:
                 if self.silent or not (watch.lines or version < store.version):
                     store.changed.wait(min(0.05, self.bookmark_s))
+                if peer.poll(0):
+                    raise ConnectionAbortedError("the peer has closed its end")
                 lines, watch.lines[:] = list(watch.lines), []
                 try:
                     changes = [] if self.silent else store.since(version) if version else store.all()
