@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, sig
     # A handler that does nothing keeps this process from them as well, and no program that it starts has it
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda _number, _frame: None)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each start of the program compiles it anew, which is half of a start
+sys.dont_write_bytecode = False
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
 
 
