@@ -19,6 +19,7 @@ import marshal
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from struct import Struct
@@ -35,6 +36,7 @@ _STAMP: Final = Struct("<III")
 """What is before the code of a module: flags, and the time and the size of its source (PEP 552)."""
 _NOW: Final = "now"
 _NOWHERE: Final = "unknown"
+_TESTS: Final = "tests"
 _RECORDER: Final = '''
 import builtins
 import posix
@@ -157,7 +159,8 @@ def compiled(source: bytes, path: Path, root: Path = ROOT, place: Path = PLACE) 
 def start(root: Path = ROOT, place: Path = PLACE) -> int:
     """Forget what was recorded, and let the modules of `root` record; how many do."""
     shutil.rmtree(place, ignore_errors=True)
-    (place / _NOW).mkdir(parents=True)
+    for each in (_NOW, _TESTS):
+        (place / each).mkdir(parents=True)
     place.chmod(0o777)
     found = recorded(root)
     for path in found:
@@ -181,6 +184,13 @@ def collected(place: Path = PLACE) -> dict[str, frozenset[str]]:
     """Per test file what was recorded of it: `PATH:FUNCTION`."""
     found = (path for path in place.iterdir() if path.is_file())
     return {path.name.replace("%", "/"): frozenset(path.read_text().split()) for path in found}
+
+
+def is_whole(test_file: str, place: Path = PLACE) -> bool:
+    """Whether all of its tests ran: of a part of them it is not known what the others call."""
+    ended = place / _TESTS / test_file.replace("/", "%")
+    number = ended.with_suffix(".number")
+    return ended.exists() and number.exists() and len(set(ended.read_text().splitlines())) >= int(number.read_text())
 
 
 def _now(test_file: str) -> None:
@@ -221,9 +231,26 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of each file, before some are left out."""
+    for file, number in Counter(_file_of(item.nodeid) for item in items).items():
+        (PLACE / _TESTS / file.replace("/", "%")).with_suffix(".number").write_text(str(number))
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """A test ended."""
+    with (PLACE / _TESTS / _file_of(nodeid).replace("/", "%")).open("a") as ended:
+        ended.write(f"{nodeid!r}\n")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logstart(nodeid: str) -> None:
     """A test begins."""
-    _now(nodeid.partition("::")[0])
+    _now(_file_of(nodeid))
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def main() -> int:
@@ -233,10 +260,11 @@ def main() -> int:
             print(f"{start()} modules record what is executed")
         case ["write"]:
             known = read(MAP)
-            found = {test: seen for test, seen in collected().items() if seen and (ROOT / test).is_file()}
-            write(MAP, known | found)
+            found = {test: seen for test, seen in collected().items() if (ROOT / test).is_file() and is_whole(test)}
+            kept = {test: seen for test, seen in known.items() if (ROOT / test).is_file()}
+            write(MAP, kept | found)
             stop()
-            print(f"{len(found)} test files recorded, {len(known.keys() - found.keys())} as before")
+            print(f"{len(found)} test files recorded, {len(kept.keys() - found.keys())} as before")
         case _:
             print("usage: python -m tests.lab.suite.recording start|write", file=sys.stderr)
             return 2

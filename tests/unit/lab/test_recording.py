@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.lab.suite.recording import collected, start, stop
+from tests.lab.suite.exercised import ROOT
+from tests.lab.suite.recording import collected, is_whole, start, stop
 
 MODULE = '''"""A docstring."""
 from __future__ import annotations
@@ -86,8 +88,7 @@ def test_a_process_whose_ancestors_are_not_seen(place: Path) -> None:
 
 def test_where_nothing_can_be_written(place: Path) -> None:
     """The process does what it does."""
-    (place / "now").rmdir()
-    place.rmdir()
+    shutil.rmtree(place)
     killed(place, environ={})
 
 
@@ -101,3 +102,41 @@ def test_a_source_that_is_edited_records_nothing(place: Path) -> None:
     stop(place.parent)
     killed(place, environ={})
     assert collected(place) == {}
+
+
+def test_a_file_whose_tests_did_not_all_run(tmp_path: Path) -> None:
+    """Is not whole; it is once all have ended, in one run or more; one test twice is one."""
+    (tmp_path / "tests").mkdir()
+    ended = tmp_path / "tests" / "tests%test_a.py"
+    assert not is_whole("tests/test_a.py", tmp_path)
+    ended.with_suffix(".number").write_text("2")
+    assert not is_whole("tests/test_a.py", tmp_path)
+    ended.write_text("'a'\n'a'\n")
+    assert not is_whole("tests/test_a.py", tmp_path)
+    ended.write_text("'a'\n'b'\n'a'\n")
+    assert is_whole("tests/test_a.py", tmp_path)
+
+
+def test_a_run_of_pytest(place: Path) -> None:
+    """The plugin tells processes which test file they run for, in each of its workers, and which files are whole."""
+    root = place.parent
+    for name in "ab":
+        text = f"from userspace_cni.disk import uncalled\ndef test_{name}(): uncalled()\ndef test_other(): pass\n"
+        (root / f"test_{name}.py").write_text(text)
+    program = f"from pathlib import Path; from tests.lab.suite import recording; recording.PLACE = Path({str(place)!r})"
+    (root / "userspace_cni" / "__init__.py").touch()
+    (root / "recorder.py").write_text(f"{program}\nfrom tests.lab.suite.recording import *\n")
+    (root / "pytest.ini").write_text("[pytest]\n")
+    environ = {**os.environ, "PYTHONPATH": f"{root}:{ROOT}", "PYTEST_ADDOPTS": ""}
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "recorder", "-n", "2", "--rootdir", str(root), "test_a.py"]
+    done = subprocess.run(argv, cwd=root, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    argv[argv.index("-n") : argv.index("-n") + 2] = ["--deselect", "test_b.py::test_other"]
+    done = subprocess.run([*argv, "test_b.py"], cwd=root, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {test for test, seen in collected(place).items() if "userspace_cni/disk.py:uncalled" in seen} == {
+        "test_a.py",
+        "test_b.py",
+    }
+    assert [is_whole(test, place) for test in ("test_a.py", "test_b.py")] == [True, False]
+    assert list((place / "now").iterdir()) == []
