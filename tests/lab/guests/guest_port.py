@@ -15,6 +15,7 @@ from userspace_cni.pod.launcher import DIRECTORY, QEMU_ID, socket_path
 
 BRIDGE, PORT = "br-device", "vm-device"
 SOCKET = socket_path("pod1")
+_SHOWN = 3000
 MAC, ADDRESS = "02:00:00:00:00:0a", "10.9.0.2/24"
 
 
@@ -39,7 +40,12 @@ def guest_at_port(switch: Switch, machine: Machine) -> Iterator[Qemu]:
                 peer_at(switch, BRIDGE, Path(directory), nic.mtu),
                 Qemu(Path(directory) / "vm" / "qemu", machine, public) as started,
             ):
-                started.until("GUEST ready")
+                try:
+                    started.until("GUEST ready")
+                except AssertionError as error:
+                    log = (switch.dir / "ovs-vswitchd.log").read_text()
+                    error.add_note(f"the port: {switch.interface(PORT)}\novs-vswitchd: {log[-_SHOWN:]}")
+                    raise
                 yield started
         finally:
             switch.vsctl("del-br", BRIDGE)

@@ -25,6 +25,7 @@ BOOT_SECONDS = 60.0
 """Seconds to wait for a guest that is usable after 3 on a quiet machine."""
 MONITOR_SECONDS = 60.0
 _END_SECONDS = 60.0
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -180,8 +181,15 @@ class Qemu:
         return []
 
     def until(self, words: str, seconds: float = BOOT_SECONDS, *, after: int = 0) -> str:
-        """The first line of the guest with these words; `after`: so many lines are passed over."""
-        return str(wait_until(lambda: next((line for line in self._said(after) if words in line), None), seconds, words))
+        """The first line of the guest with these words; `after`: so many lines are passed over.
+
+        AssertionError when it does not come, with what the guest and QEMU have said.
+        """
+        try:
+            return str(wait_until(lambda: next((line for line in self._said(after) if words in line), None), seconds, words))
+        except AssertionError as error:
+            error.add_note(f"the guest: {self.said[-_SHOWN:]}\nQEMU: {(self.directory / 'words').read_text()}\n{self._state()}")
+            raise
 
     def status(self) -> str:
         """Its run state: running, inmigrate, postmigrate, …"""
@@ -190,6 +198,15 @@ class Qemu:
     def _said(self, after: int) -> list[str]:
         self._require_alive()
         return self.said[after:]
+
+    def _state(self) -> str:
+        """Its run state, and where each processor is: for a guest that says nothing."""
+        try:
+            shown = self.monitor.run("human-monitor-command", command_line="info registers -a")
+            places = [line for line in str(shown).splitlines() if line.startswith(("CPU#", "RIP="))]
+            return f"{self.status()}: {places}"
+        except (AssertionError, OSError) as error:
+            return f"its monitor does not answer: {error!r}"
 
     def _connected(self) -> Monitor | None:
         self._require_alive()
