@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.cluster.cluster import NAMESPACE, Cluster
 from tests.lab.kube.cluster_objects import node, ours, state, wish
+from userspace_cni.kube.resources import LEASES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 
@@ -34,16 +35,16 @@ def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: lis
     """Both are Ready; one leads and sums up; when its pod is deleted, it has given the Lease back and the other leads."""
     deployed.deploy_controller()
 
-    def found(kind: str, name: str) -> dict[str, Any]:
-        status: dict[str, Any] = deployed.get(kind, name).get("status", {})
+    def found(resource: Resource, name: str) -> dict[str, Any]:
+        status: dict[str, Any] = deployed.control.look(resource.path(name)).get("status", {})
         return status
 
-    deployed.wait(lambda: found("provider-network", "net1").get("readyNodes") == ["elsewhere"], "the sum of a provider network")
+    deployed.wait(lambda: found(PROVIDER_NETWORKS, "net1").get("readyNodes") == ["elsewhere"], "the sum of a provider network")
     # each status is a write of its own, and written again when the next object is seen
-    vlan = deployed.wait(lambda: (status := found("vlan", "v100")).get("subnets") == ["pods"] and status, "the sum of a VLAN")
+    vlan = deployed.wait(lambda: (status := found(VLANS, "v100")).get("subnets") == ["pods"] and status, "the sum of a VLAN")
     assert vlan["conflict"] is False
     assert [(each["type"], each["status"]) for each in vlan["conditions"]] == [("Ready", "True")]
-    ranges = deployed.wait(lambda: found("subnet", "pods").get("nodeRanges"), "the ranges of a subnet")
+    ranges = deployed.wait(lambda: found(SUBNETS, "pods").get("nodeRanges"), "the ranges of a subnet")
     assert [each["node"] for each in ranges] == ["elsewhere"]
     deployed.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/userspace-cni-controller", "--timeout=120s")
     leader = holder(deployed)
@@ -56,5 +57,5 @@ def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: lis
 
 def holder(cluster: Cluster) -> str:
     """Who leads."""
-    lease = cluster.get("lease", "userspace-cni-controller", "-n", NAMESPACE)
+    lease = cluster.control.look(LEASES.within(NAMESPACE).path("userspace-cni-controller"))
     return str(lease["spec"].get("holderIdentity", ""))

@@ -64,7 +64,7 @@ def test_force_deletion(clean: Cluster) -> None:
     clean.wait_running(PODS[0])
     clean.apply(attached_pod(PODS[2]))
     clean.delete("pod", *PODS[:3], "--grace-period=0", "--force")
-    wait_until(lambda: not clean.node.leftovers(), RUNNING_S, "nothing left on the node")
+    clean.wait(lambda: not clean.node.leftovers(), "nothing left on the node")
 
 
 def test_network_removed_before_its_pods(quick: Cluster) -> None:
@@ -81,7 +81,7 @@ def test_network_removed_before_its_pods(quick: Cluster) -> None:
     assert len(quick.node.ports()) == 1
     quick.node.join()
     quick.end_pods(PODS[0])
-    wait_until(lambda: quick.node.leftovers() == other, RUNNING_S + PASSES_S, "the agent to collect the attachment")
+    quick.wait(lambda: quick.node.leftovers() == other, "the agent to collect the attachment", RUNNING_S + PASSES_S)
 
 
 def test_twenty_pods_at_once(clean: Cluster) -> None:
@@ -95,6 +95,6 @@ def test_twenty_pods_at_once(clean: Cluster) -> None:
         assert len(set(sandboxes(clean))) == len(sandboxes(clean)) == MANY
         assert len(clean.node.leases(NETWORK)) == MANY
         clean.kubectl("scale", "deployment/many", "--replicas=0")
-        wait_until(lambda: not clean.node.leftovers(), RUNNING_S, "nothing left of twenty pods")
+        clean.wait(lambda: not clean.node.leftovers(), "nothing left of twenty pods")
     finally:
         clean.delete("deployment", "many")

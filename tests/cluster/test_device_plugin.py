@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.lab.cluster.cluster import Cluster, is_ready
-from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.pods import dpdk_pod, forwarding, network
 from tests.lab.kube.pods import MAPPED_DIR
 
@@ -23,7 +22,7 @@ DEVICES = "/run/userspace-cni/devices"
 
 def allocatable(cluster: Cluster) -> str:
     """How many devices the node has to give, as the scheduler sees it."""
-    return str(cluster.get("node", NODE_NAME)["status"]["allocatable"].get(RESOURCE, ""))
+    return str(cluster.node_object()["status"]["allocatable"].get(RESOURCE, ""))
 
 
 def wait_allocatable(cluster: Cluster, count: int) -> None:

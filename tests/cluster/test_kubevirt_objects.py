@@ -80,7 +80,7 @@ def kubevirt(cluster: Cluster) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.delete("crd", *names)
-        cluster.delete("namespace", "kubevirt")
+        cluster.delete("namespace", "kubevirt", "--wait=false")
 
 
 def manifests(*what: str) -> str:

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.lab.cluster.cluster import Cluster, is_ready
-from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.pods import BRIDGE, dpdk_pod, forwarding, network
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the clus
 
 def test_node_and_agent_are_ready(deployed: Cluster) -> None:
     """The manifest is applied as it is written: its pod becomes Ready, lacks nothing, and is refused nothing."""
-    assert is_ready(deployed.get("node", NODE_NAME))
+    assert is_ready(deployed.node_object())
     assert json.loads(deployed.agent("list", "--json")) == []
     metadata = deployed.agent_pod()["metadata"]
     log = deployed.logs(metadata["name"], metadata["namespace"], "agent")

@@ -143,7 +143,7 @@ class Cluster:
 
     def agent_pod(self) -> dict[str, Any]:
         """The agent's pod; {} if there is none, or more than one."""
-        found = self.get("pods", "--all-namespaces", f"--selector={AGENT_LABEL}").get("items", [])
+        found = self.control.look("/api/v1/pods", labelSelector=AGENT_LABEL)["items"]
         return dict(found[0]) if len(found) == 1 else {}
 
     def agent(self, *command: str) -> str:
@@ -180,11 +180,15 @@ class Cluster:
 
     def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
         """A pod; {} if there is none."""
-        return self.get("pod", name, f"--namespace={namespace}")
+        return self.control.look(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     def pods(self, selector: str, namespace: str = "default") -> list[dict[str, Any]]:
         """The pods that a label selector chooses."""
-        return list(self.get("pods", f"--selector={selector}", f"--namespace={namespace}").get("items", []))
+        return list(self.control.look(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"])
+
+    def node_object(self) -> dict[str, Any]:
+        """The Node; {} if there is none."""
+        return self.control.look(f"/api/v1/nodes/{NODE_NAME}")
 
     def wait_running(self, *names: str, namespace: str = "default", seconds: float = RUNNING_S) -> None:
         """Wait until the pods are Running and Ready; AssertionError tells of their events."""
@@ -196,14 +200,16 @@ class Cluster:
 
     def events(self, name: str, namespace: str = "default") -> list[str]:
         """Events of the object, the oldest first: "REASON: message (count)"."""
-        found = self.get("events", f"--field-selector=involvedObject.name={name}", f"--namespace={namespace}").get("items", [])
+        found = self._events(namespace, f"involvedObject.name={name}")
         found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         return [f"{event['reason']}: {event.get('message', '')} ({event.get('count')})" for event in found]
 
     def reasoned(self, name: str, reason: str, namespace: str = "default") -> list[dict[str, Any]]:
         """The object's events with this reason."""
-        chosen = f"--field-selector=involvedObject.name={name},reason={reason}"
-        return list(self.get("events", chosen, f"--namespace={namespace}").get("items", []))
+        return self._events(namespace, f"involvedObject.name={name},reason={reason}")
+
+    def _events(self, namespace: str, chosen: str) -> list[dict[str, Any]]:
+        return list(self.control.look(f"/api/v1/namespaces/{namespace}/events", fieldSelector=chosen)["items"])
 
     def exec(self, pod: str, *command: str, container: str = "", namespace: str = "default") -> str:
         """What a command prints in a container of the pod."""
@@ -278,7 +284,7 @@ class Cluster:
 
     def wait_ready(self, seconds: float = RUNNING_S) -> None:
         """Wait until the node is Ready."""
-        self.wait(lambda: is_ready(self.get("node", NODE_NAME)), f"node Ready; see {self.node.top}/kubelet.log", seconds)
+        self.wait(lambda: is_ready(self.node_object()), f"node Ready; see {self.node.top}/kubelet.log", seconds)
 
     def kill_container(self, pod: str, container: str) -> None:
         """SIGKILL for the container's first process, and wait until the kubelet has started it again."""
@@ -336,7 +342,7 @@ class Cluster:
         self.node.power_on()
         self.node.start_kubelet()
         boot = self.path(BOOT_ID).read_text().strip()
-        told = lambda: self.get("node", NODE_NAME)["status"]["nodeInfo"]["bootID"] == boot  # noqa: E731
+        told = lambda: self.node_object()["status"]["nodeInfo"]["bootID"] == boot  # noqa: E731
         wait_until(told, RUNNING_S, f"the kubelet to report boot {boot}")
         self.wait_ready()
 
