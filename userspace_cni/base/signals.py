@@ -29,7 +29,7 @@ class Signals:
     """
 
     def __init__(self, handle: Handler, numbers: Iterable[int] = STOPPING, *, ignored_too: bool = False) -> None:
-        self._handle = handle
+        self._handle = handle if callable(handle) else int(handle)  # `_signal` does not take the members of an enum
         self._numbers = tuple(numbers)
         self._ignored_too = ignored_too
         self.former: dict[int, Any] = {}

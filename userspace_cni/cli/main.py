@@ -10,31 +10,9 @@ from typing import Final
 import click
 
 from userspace_cni.base.signals import Signals
-from userspace_cni.cli.cluster.controller import controller_command
-from userspace_cni.cli.cluster.lint import lint_command
-from userspace_cni.cli.kubevirt.group import kubevirt_command
-from userspace_cni.cli.measure.capture import capture_command
-from userspace_cni.cli.measure.load import load_command
-from userspace_cni.cli.measure.ping import ping_command
-from userspace_cni.cli.measure.probe import probe_command
-from userspace_cni.cli.measure.tap import tap_command
-from userspace_cni.cli.network.bridging import bridging_command
-from userspace_cni.cli.network.uplinks import uplink_command
-from userspace_cni.cli.network.wished import gateway_command, network_command
-from userspace_cni.cli.node.agent import agent_command
-from userspace_cni.cli.node.attachments import list_command, show_command
-from userspace_cni.cli.node.check import check_command
-from userspace_cni.cli.node.gc import gc_command
-from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
-from userspace_cni.cli.node.installed import DirectoryName
-from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
-from userspace_cni.cli.node.seccomp import install_profile
-from userspace_cni.cli.node.status import status_command
-from userspace_cni.cli.node.uninstall import uninstall_command
-from userspace_cni.cli.routes.entered import enter_command
-from userspace_cni.cli.routes.group import routes_command
-from userspace_cni.cli.site import FOUND, INTERRUPTED
-from userspace_cni.cli.view import plain, progress
+from userspace_cni.cli.deferred import deferred
+from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED
+from userspace_cni.cli.view import plain
 
 _STDERR: Final = 2
 
@@ -45,87 +23,158 @@ def userspace_cni() -> None:
     """CNI plugin of type 'userspace': vhost-user interfaces on OVS-DPDK."""
 
 
-@userspace_cni.command()
-@click.option("--standalone", is_flag=True, help="Install a launcher of the plugin as a process per call, which needs no agent.")
-@click.option("--mirrors", is_flag=True, help="Install it as ovs-mirror-producer and ovs-mirror-consumer, too.")
-@click.option(
-    "--bin-dir",
-    required=True,
-    metavar="DIR",
-    type=DirectoryName(file_okay=False),
-    help="The runtime's directory of CNI plugins, as /opt/cni/bin; made when missing.",
-)
-@click.option(
-    "--seccomp-dir",
-    metavar="DIR",
-    type=DirectoryName(file_okay=False),
-    help="The kubelet's directory of seccomp profiles, as /var/lib/kubelet/seccomp: put the profile for DPDK there, too.",
-)
-def install(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: str | None) -> None:
-    """Put the plugin where the container runtime looks for it: DIR/userspace.
+@deferred(userspace_cni, "list", help_text="List the attachments of this node, all or those named.")
+def _list() -> click.Command:
+    from userspace_cni.cli.node.attachments import list_command
 
-    It is a static binary that hands each call to the agent. It carries the settings by which it finds the agent's socket, and the
-    directory for DELs while the agent is away: socket, run_dir, state_dir and spool_max. Run this again when they change.
-
-    With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings. It
-    carries no settings: each call reads those of its own environment and of the settings file. Where an agent serves the same
-    directories, the call is handed to it.
-
-    With --mirrors networks may chain the types ovs-mirror-producer and ovs-mirror-consumer, which ovs-cni has, too; its own
-    files are not replaced.
-
-    With --seccomp-dir a pod may name the profile: localhostProfile: userspace-cni/dpdk.json. With it DPDK runs under the Pod
-    Security level restricted. Where it cannot be written, the plugin is installed all the same, and the exit code is 1.
-
-    The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
-    """
-    try:
-        with progress("installing the plugin, and trying it"):
-            names = NAMES if mirrors else (NAME,)
-            path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
-    except InstallError as error:
-        raise click.ClickException(str(error)) from error
-    carried = "it carries no settings, each call reads its environment and the settings file"
-    if settings is not None:
-        carried = (
-            f"the agent's socket is {settings.agent_socket}, "
-            f"its records are in {settings.state_dir}, DELs while it is away go to {settings.state_dir}/spool, "
-            f"at most {settings.spool_max}"
-        )
-    click.echo(f"installed {path}: {carried}")
-    if seccomp_dir is None:
-        return
-    try:  # after the plugin, which the node needs without the profile, too
-        profile = install_profile(seccomp_dir)
-    except InstallError as error:
-        raise click.ClickException(f"the plugin is installed, the seccomp profile is not: {error}") from error
-    click.echo(f"installed {profile}: pods name it as localhostProfile {PROFILE_NAME}")
+    return list_command
 
 
-for command in (
-    list_command,
-    show_command,
-    check_command,
-    gc_command,
-    status_command,
-    lint_command,
-    agent_command,
-    uninstall_command,
-    network_command,
-    uplink_command,
-    gateway_command,
-    bridging_command,
-    routes_command,
-    enter_command,
-    probe_command,
-    ping_command,
-    load_command,
-    capture_command,
-    tap_command,
-    kubevirt_command,
-    controller_command,
-):
-    userspace_cni.add_command(command)
+@deferred(userspace_cni, "show", "Show everything of an attachment.")
+def _show() -> click.Command:
+    from userspace_cni.cli.node.attachments import show_command
+
+    return show_command
+
+
+@deferred(userspace_cni, "check", "Compare attachments with what ADD made.")
+def _check() -> click.Command:
+    from userspace_cni.cli.node.check import check_command
+
+    return check_command
+
+
+@deferred(userspace_cni, "gc", "Finish or remove what dead calls and lost sandboxes left.")
+def _gc() -> click.Command:
+    from userspace_cni.cli.node.gc import gc_command
+
+    return gc_command
+
+
+@deferred(userspace_cni, "status", "Tell how agent, switch and records of this node are.")
+def _status() -> click.Command:
+    from userspace_cni.cli.node.status import status_command
+
+    return status_command
+
+
+@deferred(userspace_cni, "lint", "Tell what ADD would refuse of networks in files.")
+def _lint() -> click.Command:
+    from userspace_cni.cli.cluster.lint import lint_command
+
+    return lint_command
+
+
+@deferred(userspace_cni, "agent", "Serve the node until SIGTERM.")
+def _agent() -> click.Command:
+    from userspace_cni.cli.node.agent import agent_command
+
+    return agent_command
+
+
+@deferred(userspace_cni, "install", help_text="Put the plugin where the container runtime looks for it: DIR/userspace.")
+def _install() -> click.Command:
+    from userspace_cni.cli.node.installing import install_command
+
+    return install_command
+
+
+@deferred(userspace_cni, "uninstall", "Take the plugin and all of it away from this node.")
+def _uninstall() -> click.Command:
+    from userspace_cni.cli.node.uninstall import uninstall_command
+
+    return uninstall_command
+
+
+@deferred(userspace_cni, "network", "Tell what the node itself is to have, and what it has.")
+def _network() -> click.Command:
+    from userspace_cni.cli.network.wished import network_command
+
+    return network_command
+
+
+@deferred(userspace_cni, "uplink", "Apply, undo and tell of the node's uplinks.")
+def _uplink() -> click.Command:
+    from userspace_cni.cli.network.uplinks import uplink_command
+
+    return uplink_command
+
+
+@deferred(userspace_cni, "gateway", "Tell of the node's gateways.")
+def _gateway() -> click.Command:
+    from userspace_cni.cli.network.wished import gateway_command
+
+    return gateway_command
+
+
+@deferred(userspace_cni, "nic-to-bridge", "Make a bridge with a NIC as its uplink.")
+def _nic_to_bridge() -> click.Command:
+    from userspace_cni.cli.network.bridging import bridging_command
+
+    return bridging_command
+
+
+@deferred(userspace_cni, "routes", "Work with the routes that are kept in running pods.")
+def _routes() -> click.Command:
+    from userspace_cni.cli.routes.group import routes_command
+
+    return routes_command
+
+
+@deferred(userspace_cni, "enter", "Run a program in a pod's network namespace.")
+def _enter() -> click.Command:
+    from userspace_cni.cli.routes.entered import enter_command
+
+    return enter_command
+
+
+@deferred(userspace_cni, "probe", "Prove that bridges move frames.")
+def _probe() -> click.Command:
+    from userspace_cni.cli.measure.probe import probe_command
+
+    return probe_command
+
+
+@deferred(userspace_cni, "ping", "Measure round trips between two unused ports.")
+def _ping() -> click.Command:
+    from userspace_cni.cli.measure.ping import ping_command
+
+    return ping_command
+
+
+@deferred(userspace_cni, "load", "Measure the rate between two unused ports.")
+def _load() -> click.Command:
+    from userspace_cni.cli.measure.load import load_command
+
+    return load_command
+
+
+@deferred(userspace_cni, "capture", "Show the frames of a port.")
+def _capture() -> click.Command:
+    from userspace_cni.cli.measure.capture import capture_command
+
+    return capture_command
+
+
+@deferred(userspace_cni, "tap", "Make a kernel link of a vhost-user socket, until SIGTERM.")
+def _tap() -> click.Command:
+    from userspace_cni.cli.measure.tap import tap_command
+
+    return tap_command
+
+
+@deferred(userspace_cni, "kubevirt", "Manifests for KubeVirt, and what in them or on this node would fail.")
+def _kubevirt() -> click.Command:
+    from userspace_cni.cli.kubevirt.group import kubevirt_command
+
+    return kubevirt_command
+
+
+@deferred(userspace_cni, "controller", "Sum up for the cluster what nodes report, until SIGTERM.")
+def _controller() -> click.Command:
+    from userspace_cni.cli.cluster.controller import controller_command
+
+    return controller_command
 
 
 def run() -> int:

@@ -25,6 +25,7 @@ from userspace_cni.base.log import bound
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli import node_load
 from userspace_cni.cli.client import Client
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.view import note, plain
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.probes import ProbePorts
 
-FOUND: Final = 1
-USAGE: Final = 2
-UNREACHABLE: Final = 3
-INTERRUPTED: Final = 130
 ROOT_ONLY: Final = "only root may; run this as root"
 """The end of a message to a user who is not root, after what was to be done."""
 _NET_ADMIN: Final = 12

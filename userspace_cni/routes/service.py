@@ -20,7 +20,6 @@ from userspace_cni.host.listening import DirectoryWatch
 from userspace_cni.host.pod_routes import PodRoutes
 from userspace_cni.node.belongings import KNOWN_ROUTES
 from userspace_cni.routes.events import RefusalEvents
-from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.known import Known, as_json, from_json
 from userspace_cni.routes.passes import Passes, Rules
@@ -300,6 +299,9 @@ def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
     path = node.settings.routes_file
     if not path:
         return ()
+    # with YAML, which a node without such a file does not need
+    from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
+
     try:
         real = node.root.path(node.root.resolved(path))  # a file of a ConfigMap is a link
         directory, name = os.path.split(real)

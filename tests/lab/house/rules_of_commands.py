@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from tests.lab.commands import loaded
 from tests.lab.house.rules_of_pages import readable
 from tests.lab.house.tree import File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, ROOT, blocks, headings, section, spans
@@ -82,6 +83,7 @@ def every_code_is_documented(tree: Tree) -> Iterator[Finding]:
     for page in (each for each in readable(tree) if each.name == OPERATIONS):
         rows = _rows(page, "How a call fails", r"[\d, ]+")
         written = {int(code) for row in rows for code in row.split(",")}
+        _leaves(userspace_cni)  # imports the commands, and with them the errors
         ours = _codes(UserspaceError) | {UNEXPECTED, _STATUS_NOT_READY}
         for code in sorted(written ^ ours):
             line = page.line_of("## How a call fails")
@@ -100,6 +102,7 @@ def _rows(page: File, heading: str, first: str) -> list[str]:
 def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
     """Every command that does something by itself, by its words after `userspace-cni`."""
     found = {}
+    command = loaded(command)
     if not isinstance(command, click.Group) or command.invoke_without_command:
         found[" ".join(path)] = command
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
@@ -166,7 +169,7 @@ def _unknown(words: list[str]) -> list[str]:
                 wrong.append(word)
         elif isinstance(command, click.Group):
             if word in command.commands:
-                command = command.commands[word]
+                command = loaded(command.commands[word])
             elif not _PLACEHOLDER.fullmatch(word) and not command.invoke_without_command:
                 wrong.append(word)
     return wrong

@@ -14,7 +14,7 @@ INTERRUPTED = """
 import atexit, builtins, os, signal, sys
 real = builtins.__import__
 def importing(name, *rest, **named):
-    if name == "userspace_cni.cli.main" and "{moment}" == "import":
+    if name == "{moment}":
         os.kill(os.getpid(), signal.SIGINT)
     return real(name, *rest, **named)
 builtins.__import__ = importing
@@ -51,7 +51,11 @@ def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) 
     assert [line for line in notes if not line.startswith(expected)] == []
 
 
-@pytest.mark.parametrize("moment", ["import", "exit"])
+IMPORTS = ("userspace_cni.cli.main", "userspace_cni.cli.node.attachments")
+"""The command line, and the command."""
+
+
+@pytest.mark.parametrize("moment", [*IMPORTS, "exit"])
 def test_an_interrupt_at_a_bad_moment(tmp_path: Path, moment: str) -> None:
     """While the program is loaded, or when it has done its work, Ctrl-C ends it without a word, as if it were not Python."""
     argv = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment=moment), "list"]
@@ -61,7 +65,8 @@ def test_an_interrupt_at_a_bad_moment(tmp_path: Path, moment: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_interrupt_that_is_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", IMPORTS)
+def test_an_interrupt_that_is_ignored(tmp_path: Path, moment: str) -> None:
     """Where a shell had it ignored, as for what it starts in the background, it stays so."""
-    argv = ["env", "--ignore-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment="import"), "list"]
+    argv = ["env", "--ignore-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment=moment), "list"]
     assert subprocess.run(argv, env=environ(tmp_path), capture_output=True, check=False).returncode == 0

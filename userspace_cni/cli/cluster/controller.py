@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from userspace_cni.controller.service import Controller
 
 
-@click.command("controller", cls=NodeCommand, short_help="Sum up for the cluster what nodes report, until SIGTERM.")
+@click.command("controller", cls=NodeCommand)
 @click.pass_context
 def controller_command(ctx: click.Context) -> None:
     """Sum up what nodes report in the statuses of ProviderNetworks, Vlans and Subnets, give nodes their ranges of Subnets, and
@@ -36,6 +35,8 @@ def controller_command(ctx: click.Context) -> None:
 
 
 def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
+    from importlib.metadata import version
+
     from userspace_cni.agent.pages import Content, Page
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.metrics import CONTENT_TYPE

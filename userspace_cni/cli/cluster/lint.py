@@ -11,14 +11,14 @@ import click
 from kubevirt.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.cluster.networks import Found, Judged, Place, judge_document, judge_text
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.manifests import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
-from userspace_cni.cli.site import FOUND
 
 _IGNORED_SHOWN: Final = 5
 
 
-@click.command("lint", short_help="Tell what ADD would refuse of networks in files.")
+@click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

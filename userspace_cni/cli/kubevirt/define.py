@@ -21,8 +21,8 @@ from kubevirt.patience import Patience
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import Machine, read_vmi
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import read_file
-from userspace_cni.cli.site import FOUND
 from userspace_cni.cli.view import Cell
 
 _BINDING: Final = "vhostuser"
@@ -40,7 +40,7 @@ def _version(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
     return tuple(map(int, text.split(".")))
 
 
-@click.command("define", short_help="Print what the sidecar would make of a domain.")
+@click.command("define")
 @click.argument("vmi", type=_FILE, metavar="VMI")
 @click.argument("domain", type=_FILE, metavar="DOMAIN")
 @click.option("--binding", default=_BINDING, show_default=True, metavar="NAME", help="Name of the binding in KubeVirt.")

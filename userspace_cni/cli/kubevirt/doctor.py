@@ -18,21 +18,11 @@ from userspace_cni.attachment.listing import SwitchPort, name_of, objects
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.kubevirt.sockets import Parties, look
 from userspace_cni.cli.node.check import check_one
-from userspace_cni.cli.site import (
-    FOUND,
-    SWITCH_S,
-    UNREACHABLE,
-    USAGE,
-    NodeCommand,
-    Refused,
-    Site,
-    look_at_silence,
-    open_site,
-    patient,
-)
+from userspace_cni.cli.site import SWITCH_S, NodeCommand, Refused, Site, look_at_silence, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.consumers.kubevirt.guests import (
@@ -67,7 +57,7 @@ _VSWITCHD: Final = "ovs-vswitchd"
 _SELINUX: Final = "/sys/fs/selinux/enforce"
 
 
-@click.command("doctor", cls=NodeCommand, short_help="Tell what on this node would fail.")
+@click.command("doctor", cls=NodeCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
 @click.option("--notes", "with_notes", is_flag=True, help="Also what is no fault of the node, and good to know.")

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import click
 
-from userspace_cni.cli.kubevirt.define import define_command
-from userspace_cni.cli.kubevirt.doctor import doctor_command
-from userspace_cni.cli.kubevirt.lint import lint_command
-from userspace_cni.cli.kubevirt.manifests import manifests_command
+from userspace_cni.cli.deferred import deferred
 
 
-@click.group("kubevirt", short_help="Manifests for KubeVirt, and what in them or on this node would fail.")
+@click.group("kubevirt")
 def kubevirt_command() -> None:
     """VM interfaces on OVS-DPDK: manifests for KubeVirt, and what in them or on this node would fail. See docs/kubevirt.md."""
 
 
-kubevirt_command.add_command(lint_command)
-kubevirt_command.add_command(manifests_command)
-kubevirt_command.add_command(doctor_command)
-kubevirt_command.add_command(define_command)
+@deferred(kubevirt_command, "lint", "Tell what in manifests would fail.")
+def _lint() -> click.Command:
+    from userspace_cni.cli.kubevirt.lint import lint_command
+
+    return lint_command
+
+
+@deferred(kubevirt_command, "manifests", "Print what KubeVirt needs: registration, network, sample VM.")
+def _manifests() -> click.Command:
+    from userspace_cni.cli.kubevirt.manifests import manifests_command
+
+    return manifests_command
+
+
+@deferred(kubevirt_command, "doctor", "Tell what on this node would fail.")
+def _doctor() -> click.Command:
+    from userspace_cni.cli.kubevirt.doctor import doctor_command
+
+    return doctor_command
+
+
+@deferred(kubevirt_command, "define", "Print what the sidecar would make of a domain.")
+def _define() -> click.Command:
+    from userspace_cni.cli.kubevirt.define import define_command
+
+    return define_command

@@ -14,9 +14,9 @@ from kubevirt.findings import SEVERITIES, Finding, Severity
 from kubevirt.lint.documents import Document, Judged, judge
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import files_of, read_file
 from userspace_cni.cli.remarks import remarks_on
-from userspace_cni.cli.site import FOUND
 from userspace_cni.cli.view import Cell
 
 STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
@@ -32,7 +32,7 @@ _MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' 
 """The plugin's warnings of an unknown key in our blocks, and of one that it knows in another place."""
 
 
-@click.command("lint", short_help="Tell what in manifests would fail.")
+@click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
 @click.option("--binding", "bindings", multiple=True, metavar="NAME", help="A binding that is ours; else it is known by names.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")

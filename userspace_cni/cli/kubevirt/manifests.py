@@ -48,7 +48,7 @@ _BRIDGE: Final = _matching("bridge", manifests.BRIDGE)
 _USUAL: Final = Wanted()
 
 
-@click.command("manifests", short_help="Print what KubeVirt needs: registration, network, sample VM.")
+@click.command("manifests")
 @click.argument("what", nargs=-1, type=click.Choice(tuple(_MAKERS)), metavar="[WHAT]...")
 @click.option("--namespace", callback=_LABEL, default=_USUAL.namespace, show_default=True, help="Of the network and the VM.")
 @click.option("--name", "network", callback=_LABEL, default=_USUAL.network, show_default=True, help="The network's name.")

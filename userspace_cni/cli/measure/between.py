@@ -14,7 +14,8 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.site import FOUND, USAGE, Refused, Site
+from userspace_cni.cli.exit_codes import FOUND, USAGE
+from userspace_cni.cli.site import Refused, Site
 from userspace_cni.probe import opening
 from userspace_cni.probe.ending import Ending
 from userspace_cni.probe.endpoints import SIZE_MAX, SIZE_MIN, Pair, meet

@@ -9,9 +9,10 @@ from typing import Final
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure import between, outputs, tcpdump
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, open_site
 from userspace_cni.probe import capture
 from userspace_cni.probe.capture import Course, Taken
 from userspace_cni.probe.ending import Ending
@@ -20,7 +21,7 @@ from userspace_cni.probe.pcap import SNAPLEN_MAX
 _SNAPLEN_MIN: Final = 14
 
 
-@click.command("capture", cls=NodeCommand, short_help="Show the frames of a port.")
+@click.command("capture", cls=NodeCommand)
 @click.argument("name", metavar="POD/IF")
 @click.argument("words", nargs=-1, metavar="[FILTER]...")
 @click.option("--write", metavar="FILE", help="Write a pcap file; - for stdout.")

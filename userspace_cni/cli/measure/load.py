@@ -8,10 +8,11 @@ from typing import Any, Final
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.measure import between
 from userspace_cni.cli.measure.between import Wanted
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import FOUND, NodeCommand, open_site
+from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Cell
 from userspace_cni.probe import cores, rates
 from userspace_cni.probe.ending import Ending
@@ -23,7 +24,7 @@ WIRE_BYTES: Final = 24
 """Bytes of a frame on a wire beside its own: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
 
 
-@click.command("load", cls=NodeCommand, short_help="Measure the rate between two unused ports.")
+@click.command("load", cls=NodeCommand)
 @click.option("--seconds", default=5.0, show_default=True, type=Seconds(0.1, 86400), help="How long.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")

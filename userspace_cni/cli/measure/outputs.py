@@ -12,8 +12,9 @@ from typing import Final
 
 import click
 
+from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure import tcpdump
-from userspace_cni.cli.site import FOUND, USAGE, Refused
+from userspace_cni.cli.site import Refused
 from userspace_cni.probe import pcap
 from userspace_cni.probe.capture import SLICE_S, ReaderGone, Sink
 from userspace_cni.probe.frame_line import frame_line

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.measure import between
 from userspace_cni.cli.measure.between import Wanted
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import FOUND, NodeCommand, open_site
+from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Bar, Cell
 from userspace_cni.probe import cores, histogram, round_trips
 from userspace_cni.probe.ending import Ending
@@ -18,7 +19,7 @@ from userspace_cni.probe.histogram import Bucket
 from userspace_cni.probe.round_trips import Course, Echo
 
 
-@click.command("ping", cls=NodeCommand, short_help="Measure round trips between two unused ports.")
+@click.command("ping", cls=NodeCommand)
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
 @click.option("--interval", default=0.0, show_default=True, type=Seconds(0, 3600), help="Seconds from one to the next.")
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED, UNREACHABLE
 from userspace_cni.cli.measure.between import MAKING
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import FOUND, INTERRUPTED, UNREACHABLE, NodeCommand, open_site
+from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.probe import histogram
 from userspace_cni.probe.bridge import COUNT, TIMEOUT_S, Course, Stage, Verdict, probe
@@ -37,7 +38,7 @@ _COLUMNS: Final = (
 _STYLES: Final = {"forwards": "green", "dead": "red", "unknown": "yellow"}
 
 
-@click.command("probe", cls=NodeCommand, short_help="Prove that bridges move frames.")
+@click.command("probe", cls=NodeCommand)
 @click.argument("bridges", nargs=-1, metavar="[BRIDGE]...")
 @click.option("--timeout", "timeout_s", type=Seconds(0.1, 3600), default=TIMEOUT_S, metavar="SECONDS",
               show_default=True, help="What each stage may take.")  # fmt: skip

@@ -23,8 +23,9 @@ import click
 
 from userspace_cni.base.signals import Signals
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, require_net_admin
+from userspace_cni.cli.site import NodeCommand, Refused, require_net_admin
 from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     return int(text, 8)
 
 
-@click.command("tap", cls=NodeCommand, short_help="Make a kernel link of a vhost-user socket, until SIGTERM.")
+@click.command("tap", cls=NodeCommand)
 @click.argument("socket", required=False, default="", metavar="[SOCKET]")
 @click.option("--interface", default="", metavar="NAME", help="Without SOCKET: which of the pod's interfaces, if it has several.")
 @click.option(

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from userspace_cni.cli.site import FOUND, USAGE, Refused
+from userspace_cni.cli.exit_codes import FOUND, USAGE
+from userspace_cni.cli.site import Refused
 from userspace_cni.probe import pcap
 from userspace_cni.probe.packet_filter import BadProgram, PacketFilter
 

@@ -17,15 +17,16 @@ from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork, read_provider_networks, require_possible
 from userspace_cni.base.settings import files, load
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.network import uplinks, wished
-from userspace_cni.cli.site import FOUND, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.wish_list import COMMANDS, SETTINGS
 
 _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
 
 
-@click.command("nic-to-bridge", cls=NodeCommand, short_help="Make a bridge with a NIC as its uplink.")
+@click.command("nic-to-bridge", cls=NodeCommand)
 @click.argument("nic")
 @click.option("--persist", is_flag=True, help="Write it into the settings file, so that it is there after a boot, too.")
 @click.option(

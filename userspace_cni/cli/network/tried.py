@@ -8,8 +8,9 @@ from typing import Final
 
 from kubevirt.lint.documents import flattened
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import name_of, read_file
-from userspace_cni.cli.site import FOUND, Refused, Site
+from userspace_cni.cli.site import Refused, Site
 from userspace_cni.node.objects import WISHES, Kept, OwnNode, Seen, kept, look
 
 _NETWORK, _VLAN, _SUBNET = _KINDS = tuple(each.kind for each in WISHES)

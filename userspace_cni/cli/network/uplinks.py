@@ -17,8 +17,9 @@ from userspace_cni.attachment.wishes import Wish, meet, undo
 from userspace_cni.base.errors import BadRequest, Unavailable, shortened
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.network import wished
-from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.rehearsal import rehearsed
 from userspace_cni.network.sources import Sources
@@ -32,11 +33,7 @@ class Unanswered(Refused):
         super().__init__(text, UNREACHABLE)
 
 
-class UplinkGroup(click.Group, NodeCommand):
-    """A group whose commands are about uplinks."""
-
-
-@click.group("uplink", cls=UplinkGroup, short_help="Apply, undo and tell of the node's uplinks.")
+@click.group("uplink")
 def uplink_command() -> None:
     """Work with the provider networks of this node: bridges with an uplink."""
 

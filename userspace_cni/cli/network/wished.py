@@ -16,7 +16,8 @@ from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.base.whereabouts import likely_socket
 from userspace_cni.cli import view
 from userspace_cni.cli.client import Client, NoAgent
-from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Site, open_site
+from userspace_cni.cli.exit_codes import FOUND, USAGE
+from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import concerns
 from userspace_cni.network.service import described
@@ -26,7 +27,7 @@ from userspace_cni.network.wish_list import GATEWAY, TRANSLATION
 _COLUMNS: Final = (Column("WISH"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
 
 
-@click.command("network", cls=NodeCommand, short_help="Tell what the node itself is to have, and what it has.")
+@click.command("network", cls=NodeCommand)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def network_command(ctx: click.Context, as_json: bool) -> None:
@@ -41,11 +42,7 @@ def network_command(ctx: click.Context, as_json: bool) -> None:
     finish(ctx, found, as_json)
 
 
-class GatewayGroup(click.Group, NodeCommand):
-    """A group whose commands are about gateways."""
-
-
-@click.group("gateway", cls=GatewayGroup, short_help="Tell of the node's gateways.")
+@click.group("gateway")
 def gateway_command() -> None:
     """Tell of the gateways of the node: ports of its own on bridges."""
 

@@ -7,14 +7,15 @@ import os
 import click
 
 from userspace_cni.cli import view
-from userspace_cni.cli.site import FOUND, NodeCommand, open_site
+from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.site import NodeCommand, open_site
 
 
 class AgentGroup(click.Group, NodeCommand):
     """A group that is a command itself."""
 
 
-@click.group("agent", cls=AgentGroup, invoke_without_command=True, short_help="Serve the node until SIGTERM.")
+@click.group("agent", cls=AgentGroup, invoke_without_command=True)
 @click.pass_context
 def agent_command(ctx: click.Context) -> None:
     """Serve the node: the verbs behind a socket, and reconciliation, until SIGTERM.

@@ -79,7 +79,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
                 view.say(Cell(each["name"], "bold red"), ": ", problem)
 
 
-@click.command("show", cls=NodeCommand, short_help="Show everything of an attachment.")
+@click.command("show", cls=NodeCommand)
 @click.argument("names", nargs=-1, metavar="NAME...", required=True)
 @click.option("-o", "--output", type=click.Choice(["json"]), help="json: a JSON list, one object per attachment.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")

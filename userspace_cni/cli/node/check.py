@@ -19,7 +19,8 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, look_at_silence, open_site, patient
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.site import NodeCommand, Site, look_at_silence, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 
 RECORD_S: Final = 3.0
@@ -35,7 +36,7 @@ class Outcome:
     unchecked: tuple[dict[str, str], ...] = ()
 
 
-@click.command("check", cls=NodeCommand, short_help="Compare attachments with what ADD made.")
+@click.command("check", cls=NodeCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

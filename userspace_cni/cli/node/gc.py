@@ -26,7 +26,8 @@ from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent
-from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.cni.request import read_environment, read_network
 
@@ -111,7 +112,7 @@ class Look:
         return FOUND if self.due else UNREACHABLE if self.away else 0
 
 
-@click.command("gc", cls=NodeCommand, short_help="Finish or remove what dead calls and lost sandboxes left.")
+@click.command("gc", cls=NodeCommand)
 @click.option("--dry-run", is_flag=True, help="Tell what is left and what would be done; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

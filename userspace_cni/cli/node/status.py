@@ -17,8 +17,9 @@ from userspace_cni.attachment.steps import HostEnd
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent, SlowAgent
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.node.installed import DirectoryName, directories, plugins
-from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site, patient
+from userspace_cni.cli.site import SWITCH_S, NodeCommand, Site, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.fastpath.memory import hugepages
 
@@ -35,7 +36,7 @@ class Line:
     text: str
 
 
-@click.command("status", cls=NodeCommand, short_help="Tell how agent, switch and records of this node are.")
+@click.command("status", cls=NodeCommand)
 @click.option(
     "--bin-dir",
     "bin_dirs",

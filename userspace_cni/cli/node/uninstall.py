@@ -27,10 +27,11 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.node.gc import collect, look
 from userspace_cni.cli.node.install import NAMES
 from userspace_cni.cli.node.installed import USUAL, DirectoryName, plugins
-from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
 from userspace_cni.node import belongings
 from userspace_cni.routes.inspection import Inspector
 
@@ -39,7 +40,7 @@ _PAUSE_S: Final = 0.2
 """Between two looks at whether the agent has ended."""
 
 
-@click.command("uninstall", cls=NodeCommand, short_help="Take the plugin and all of it away from this node.")
+@click.command("uninstall", cls=NodeCommand)
 @click.option(
     "--bin-dir",
     "bin_dirs",

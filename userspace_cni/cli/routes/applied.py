@@ -17,10 +17,11 @@ import click
 from userspace_cni.base.errors import Conflict, InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.manifests import Unreadable, name_of, read_text
 from userspace_cni.cli.routes import faulty
 from userspace_cni.cli.routes.asking import OFF
-from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.files import Faults, faults_in, has_objects, objects_in, parsed, route_name, routes_in
 from userspace_cni.routes.inspection import apply_object
@@ -57,7 +58,7 @@ class _Done:
         return {"name": self.name, "state": self.state, "details": self.details}
 
 
-@click.command("apply", cls=NodeCommand, short_help="Check a file of routes, and apply it.")
+@click.command("apply", cls=NodeCommand)
 @click.option(
     "-f", "--filename", required=True, metavar="FILE", help="Route objects or short entries, YAML or JSON; - for stdin."
 )

@@ -9,7 +9,8 @@ import click
 from userspace_cni.base.errors import Unavailable, shortened
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
-from userspace_cni.cli.site import UNREACHABLE, USAGE, Refused, Site
+from userspace_cni.cli.exit_codes import UNREACHABLE, USAGE
+from userspace_cni.cli.site import Refused, Site
 from userspace_cni.routes.inspection import Inspector
 
 OFF: Final = "routes in pods are off on this node: the setting routes turns them on (docs/routes.md)"

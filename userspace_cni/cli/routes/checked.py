@@ -11,8 +11,9 @@ import click
 from userspace_cni.base.errors import BadEnvironment, HostNamespace, quoted
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
-from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.inspection import Explained, Inspected, Inspection, described
 
@@ -20,7 +21,7 @@ _COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Colum
 _NAMED_MAX: Final = 10
 
 
-@click.command("check", cls=NodeCommand, short_help="Compare pods' routes with what is asked for.")
+@click.command("check", cls=NodeCommand)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def check_command(ctx: click.Context, as_json: bool) -> None:
@@ -75,7 +76,7 @@ def _summed(found: Inspection, wrong: int) -> str:
     return f"{view.counted(wanted, 'route')} wanted in {view.counted(len(found.pods), 'pod')}: {state}"
 
 
-@click.command("explain", cls=NodeCommand, short_help="Tell where a pod's packets go, and why.")
+@click.command("explain", cls=NodeCommand)
 @click.argument("pod", callback=pod_name, metavar="NAMESPACE/POD")
 @click.argument("dst")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")

@@ -9,8 +9,9 @@ import click
 
 from userspace_cni.base.errors import BadEnvironment, HostNamespace
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import inspector, pod_name
-from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, open_site
 from userspace_cni.routes.inspection import enter
 
 _NOT_FOUND = 127
@@ -24,7 +25,6 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
     "enter",
     cls=NodeCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Run a program in a pod's network namespace.",
 )
 @click.argument("pod", callback=pod_name, metavar="NAMESPACE/POD")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[CMD [ARG]...]")

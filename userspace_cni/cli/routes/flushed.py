@@ -9,8 +9,9 @@ from typing import Final
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, tell_problems
-from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.inspection import Holding
 
@@ -19,7 +20,7 @@ _SHOWN_MAX: Final = 20
 """So many routes are named one by one; --json has all."""
 
 
-@click.command("flush", cls=NodeCommand, short_help="Take our routes out of pods.")
+@click.command("flush", cls=NodeCommand)
 @click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Of this pod alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object; only with --yes.")

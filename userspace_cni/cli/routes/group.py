@@ -4,22 +4,51 @@ from __future__ import annotations
 
 import click
 
-from userspace_cni.cli.routes.applied import apply_command
-from userspace_cni.cli.routes.checked import check_command, explain_command
-from userspace_cni.cli.routes.flushed import flush_command
-from userspace_cni.cli.routes.listed import list_command
-from userspace_cni.cli.routes.manifests import manifests_command
-from userspace_cni.cli.site import NodeCommand
+from userspace_cni.cli.deferred import deferred
 
 
-class RoutesGroup(click.Group, NodeCommand):
-    """A group whose commands are about routes in pods."""
-
-
-@click.group("routes", cls=RoutesGroup, short_help="Work with the routes that are kept in running pods.")
+@click.group("routes")
 def routes_command() -> None:
     """Work with the routes that Route objects and files make in the pods of this node."""
 
 
-for command in (list_command, check_command, explain_command, flush_command, apply_command, manifests_command):
-    routes_command.add_command(command)
+@deferred(routes_command, "list", "List Routes, and what they make in pods.")
+def _list() -> click.Command:
+    from userspace_cni.cli.routes.listed import list_command
+
+    return list_command
+
+
+@deferred(routes_command, "check", "Compare pods' routes with what is asked for.")
+def _check() -> click.Command:
+    from userspace_cni.cli.routes.checked import check_command
+
+    return check_command
+
+
+@deferred(routes_command, "explain", "Tell where a pod's packets go, and why.")
+def _explain() -> click.Command:
+    from userspace_cni.cli.routes.checked import explain_command
+
+    return explain_command
+
+
+@deferred(routes_command, "flush", "Take our routes out of pods.")
+def _flush() -> click.Command:
+    from userspace_cni.cli.routes.flushed import flush_command
+
+    return flush_command
+
+
+@deferred(routes_command, "apply", "Check a file of routes, and apply it.")
+def _apply() -> click.Command:
+    from userspace_cni.cli.routes.applied import apply_command
+
+    return apply_command
+
+
+@deferred(routes_command, "manifests", "Print the definition of Route, and the agents' rights.")
+def _manifests() -> click.Command:
+    from userspace_cni.cli.routes.manifests import manifests_command
+
+    return manifests_command

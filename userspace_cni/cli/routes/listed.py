@@ -8,8 +8,9 @@ from typing import Any, Final
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
-from userspace_cni.cli.site import FOUND, NodeCommand, Refused, open_site
+from userspace_cni.cli.site import NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.facts import title_of
 from userspace_cni.routes.places import is_called
@@ -28,7 +29,7 @@ _REASONS_MAX: Final = 5
 """Of one Route or pod in a table of many: --json has all."""
 
 
-@click.command("list", cls=NodeCommand, short_help="List Routes, and what they make in pods.")
+@click.command("list", cls=NodeCommand)
 @click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Only what concerns this pod, with each route.")
 @click.option("--all", "each_route", is_flag=True, help="Each route of each pod.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")

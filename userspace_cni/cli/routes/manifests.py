@@ -24,7 +24,7 @@ _ABOUT: Final = f"""\
 """
 
 
-@click.command("manifests", short_help="Print the definition of Route, and the agents' rights.")
+@click.command("manifests")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects.")
 def manifests_command(as_json: bool) -> None:
     """Print the definition of the resource Route, and the rights that agents need for it: a stream of YAML documents for

@@ -1,0 +1,151 @@
+"""What a start of the command line imports: of its commands the one that is called, and of libraries what that one needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.lab.commands import loaded
+from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.cli.deferred import Deferred
+from userspace_cni.cli.main import userspace_cni
+
+ROOT = Path(__file__).parents[3]
+STORE = frozenset(("_cffi_backend", "localdb"))
+"""What is needed to read records: the store, and the binding of our C."""
+OTHERS = ("google", "grpc", "kubernetes", "prometheus_client", "psutil", "pyroute2", "rich", "urllib3", "yaml")
+LIBRARIES = STORE | {"click", "ovs", "ovsdbapp", *OTHERS}
+"""What pyproject.toml names, as it is imported, and the store."""
+SWITCH = STORE | {"ovs", "ovsdbapp"}
+
+HELP = {
+    "capture": {"_cffi_backend"},
+    "enter": STORE,
+    "gateway": STORE,
+    "gateway status": STORE,
+    "gc": {"localdb"},
+    "kubevirt define": {"yaml"},
+    "kubevirt doctor": {"yaml", "_cffi_backend"},
+    "kubevirt lint": {"yaml"},
+    "kubevirt manifests": {"yaml"},
+    "lint": {"yaml"},
+    "load": {"_cffi_backend"},
+    "network": STORE,
+    "nic-to-bridge": STORE,
+    "ping": {"_cffi_backend"},
+    "probe": {"_cffi_backend"},
+    "routes apply": STORE | {"yaml"},
+    "routes check": STORE,
+    "routes explain": STORE,
+    "routes flush": STORE,
+    "routes list": STORE,
+    "routes manifests": {"yaml"},
+    "status": {"localdb"},
+    "uninstall": STORE,
+    "uplink": STORE,
+    "uplink add": STORE,
+    "uplink remove": STORE,
+    "uplink status": STORE,
+}
+"""What a command's module imports beside click, by its words; nothing where it is not named."""
+CALLS = {
+    "": (0, set()),
+    "--version": (0, {"click"}),
+    "--help": (0, {"click"}),
+    "nosuch": (2, {"click"}),
+    "kubevirt": (2, {"click"}),
+    "routes": (2, {"click"}),
+    "list": (0, STORE | {"click"}),
+    "list --json": (0, STORE | {"click"}),
+    "show nosuch": (1, STORE | {"click"}),
+    "agent probe healthz": (3, STORE | {"click"}),
+    "network": (0, STORE | {"click"}),
+    "uplink status": (0, STORE | {"click"}),
+    "gateway status": (0, STORE | {"click"}),
+    "routes list": (2, STORE | {"click"}),
+    "routes manifests": (0, {"click", "yaml", "_cffi_backend"}),
+    "kubevirt manifests vm": (0, {"click", "yaml"}),
+    "lint deploy/examples/pair.yaml": (0, {"click", "yaml"}),
+    "check": (0, SWITCH | {"click"}),
+    "status": (3, SWITCH | {"click", "rich"}),
+}
+"""Exit code on a node that has neither agent, switch nor records, and the libraries that are imported by then."""
+SHARED = {
+    "kubevirt doctor": {"userspace_cni.cli.kubevirt.lint", "userspace_cni.cli.node.check"},
+    "lint": {"userspace_cni.cli.kubevirt.lint"},
+    "nic-to-bridge": {"userspace_cni.cli.network.uplinks", "userspace_cni.cli.network.wished"},
+    "uninstall": {"userspace_cni.cli.node.gc"},
+    "uplink": {"userspace_cni.cli.network.wished"},
+}
+"""Modules of other commands by the command that works with them."""
+PROGRAM = """
+import sys
+from userspace_cni.__main__ import main
+sys.argv[0] = "userspace-cni"
+code = main()
+sys.stderr.write("\\n" + " ".join(sys.modules))
+sys.exit(code)
+"""
+
+
+def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command, click.Command]]:
+    """Every command below: its words, what stands for it in its group, and itself."""
+    itself = loaded(command)
+    if words:
+        yield " ".join(words), command, itself
+    for name, below in itself.commands.items() if isinstance(itself, click.Group) else ():
+        yield from commands(below, (*words, name))
+
+
+ALL = {words: (listed, itself) for words, listed, itself in commands(userspace_cni)}
+
+
+def module_of(command: click.Command) -> str:
+    """The module that defines a command."""
+    assert command.callback is not None
+    return command.callback.__module__
+
+
+def started(directory: Path, *arguments: str) -> tuple[int, frozenset[str]]:
+    """The program as a process on a node without agent, switch and records: its exit code, and the modules that it imported."""
+    argv = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(argv, env=environ(directory), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, frozenset(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", ALL)
+def test_a_command_imports_itself(tmp_path: Path, words: str) -> None:
+    """The module of a command imports its libraries, and no other command but those that it works with."""
+    code, modules = started(tmp_path, *words.split(), "--help")
+    assert code == 0
+    assert modules & LIBRARIES == {"click"} | HELP.get(words, set())
+    path = words.split()
+    own = {module_of(ALL[" ".join(path[:end])][1]) for end in range(1, len(path) + 1)}
+    assert own <= modules
+    others = {module_of(itself) for _, itself in ALL.values()} - own
+    assert modules & others == SHARED.get(words, SHARED.get(path[0], set())) - own
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_imports_what_it_needs(tmp_path: Path, call: str) -> None:
+    """By the end of a call nothing is imported that it has no use for: lists of commands need no command, pages no switch."""
+    expected, libraries = CALLS[call]
+    code, modules = started(tmp_path, *call.split())
+    assert (code, modules & LIBRARIES) == (expected, libraries)
+
+
+@pytest.mark.parametrize("words", [words for words, (listed, _) in ALL.items() if isinstance(listed, Deferred)])
+def test_a_command_is_what_its_group_says(words: str) -> None:
+    """The name of a command is the one in its group. Its line has one place: there, or else it is cut from its help."""
+    listed, itself = ALL[words]
+    assert itself.name == listed.name == words.rsplit(maxsplit=1)[-1]
+    assert itself.short_help is None
+    assert listed.short_help or [listed.get_short_help_str(room) for room in range(10, 120)] == [
+        itself.get_short_help_str(room) for room in range(10, 120)
+    ]
