@@ -12,6 +12,7 @@
 # With a KIND nothing runs twice.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE   # where it is set, each of thousands of interpreters compiles the program anew
 deploy/prepare.sh unit   # the rest is installed once it is known which tests run
 # Programs inherit which signals are ignored: in the background a shell has SIGINT and SIGQUIT so, and under nohup SIGHUP is. Tests send
 # these to programs that they start.

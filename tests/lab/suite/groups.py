@@ -11,7 +11,8 @@ from tests.lab.suite.exercised import ROOT
 
 LANES: Final = 2
 """Tests that run side by side, each process with a switch of its own: more would starve the polling threads."""
-ROOTLESS: Final = ("-n", str(LANES), "--dist", "worksteal")
+ROOTLESS: Final = ("-n", str(2 * LANES), "--dist", "worksteal")
+"""They have no switch, and wait for half of their time."""
 SHARED: Final = ("-n", str(LANES), "--dist", "loadfile")
 ALONE: Final = (
     "tests/ovs/test_cli_ping.py",
