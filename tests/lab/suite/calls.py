@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -74,9 +73,7 @@ class Call:
         own = ("-p", "tests.lab.suite.reports", f"--reports={self._reports}", "-o", f"cache_dir={self._directory.name}/cache")
         self._began = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", *own, *options, f"@{listed}"]
-        self._process = subprocess.Popen(
-            command, stdout=output, stderr=output and subprocess.STDOUT, cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)}
-        )
+        self._process = subprocess.Popen(command, stdout=output, stderr=output and subprocess.STDOUT, cwd=place)
 
     def result(self) -> Result:
         """Wait for its end, and end it when it hangs."""

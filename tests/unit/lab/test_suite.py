@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.suite.calls import Call, Result, again
+from tests.lab.suite.exercised import ROOT
 from tests.lab.suite.groups import QUICK, files, groups, kinds
 from tests.lab.suite.table import MOST_FLAKY, Row, summary
 
@@ -53,6 +54,12 @@ def test_after():
     pass
 """
 BY_CHANCE = {"test_fails_once", "test_teardown_fails_once", "test_is_late_once", "test_dies_once"}
+
+
+@pytest.fixture(autouse=True)
+def _found_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls in other directories find the plugin that writes reports."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def run(place: Path, *options: str) -> Row:
