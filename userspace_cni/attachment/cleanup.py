@@ -307,6 +307,8 @@ def finish_one(record: Record, node: Node) -> None:
         current = turn.read() if turn else None
         if turn and current and is_unfinished(current, node.boot_id()):
             say("info", "finishing what an earlier call left", state=current.state)
+            for step in current.steps:
+                node.driver(step).prepare()
             turn.remove(current, Deadline.after(FINISH_ONE_S))
 
 

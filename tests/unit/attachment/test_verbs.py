@@ -6,12 +6,13 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.world import World, no_fault
+from tests.lab.node.world import MemoryDriver, World, no_fault
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.records import record_key
@@ -161,6 +162,25 @@ def test_one_is_finished_however_late_it_is(world: World) -> None:
     for left in (1, 0):
         cleanup.finish(world, Deadline.after(0))
         assert len(world.journal.records()) == left
+    assert leftovers(world) == NOTHING
+
+
+def test_what_is_imported_takes_nothing_of_the_time_to_finish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drivers of an unfinished attachment are prepared before the time for undoing it begins."""
+    order: list[str] = []
+    assert call(world, "ADD")[0] == 0
+    world.boot = "boot-2"
+    after = Deadline.after
+    monkeypatch.setattr(MemoryDriver, "prepare", lambda _self: order.append("prepare"))
+
+    def begin(seconds: float) -> Deadline:
+        order.append("time")
+        return after(seconds)
+
+    monkeypatch.setattr(cleanup, "Deadline", SimpleNamespace(after=begin))
+    cleanup.finish(world, Deadline.after(60))
+    assert order[0] == "prepare"
+    assert order[-1] == "time"
     assert leftovers(world) == NOTHING
 
 

@@ -62,7 +62,7 @@ class Driver(ABC, Generic[S]):
     """
 
     def prepare(self) -> None:
-        """Import what `check` needs, before its time begins: on a node whose cores all poll that takes seconds."""
+        """Import what `check` and `undo` need, before their time begins: on a node whose cores all poll that takes seconds."""
 
     @abstractmethod
     def apply(self, step: S, deadline: Deadline) -> Rest | None:
