@@ -24,7 +24,7 @@ from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod.launcher import interface_name
 
-BOOT_SECONDS = 90.0
+BOOT_SECONDS = 180.0
 """Seconds to wait for a guest that is usable after 4 on a quiet machine."""
 PING_SECONDS = 120.0
 """The same, with a switch that has just come back."""

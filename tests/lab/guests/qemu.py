@@ -21,7 +21,7 @@ from tests.lab.guests import guest, trixie
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
-BOOT_SECONDS = 60.0
+BOOT_SECONDS = 180.0
 """Seconds to wait for a guest that is usable after 3 on a quiet machine."""
 MONITOR_SECONDS = 60.0
 _END_SECONDS = 60.0

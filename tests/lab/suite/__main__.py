@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import FrameType
 from typing import NoReturn
 
@@ -19,11 +18,11 @@ from tests.lab.suite.beds import Making
 from tests.lab.suite.calls import Call, Result, again
 from tests.lab.suite.changed import select, told
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.groups import QUICK, ROOTLESS, beds, files, groups, kinds
+from tests.lab.suite.groups import QUICK, ROOTLESS, Group, files, groups, kinds
+from tests.lab.suite.lines import SLOWEST, Line
 from tests.lab.suite.table import Row, summary
 
 _BEGAN = time.monotonic()
-SLOWEST = "--durations=10"
 
 
 def say(what: str) -> None:
@@ -69,30 +68,29 @@ def run(tests: Sequence[str]) -> bool:
 
 
 def run_groups(tests: Sequence[str]) -> list[Row]:
-    """The rootless tests and those that share the machine side by side, while what the others need is made; then those."""
-    rootless, shared, alone = groups(tests)
-    rows = []
+    """Run the groups, side by side as far as they may."""
+    planned = groups(tests)
     with ExitStack() as stack:
-        making = Making(beds(tests))
+        making = Making([bed for group in planned for bed in group.beds])
         stack.callback(making.stop)
-        output = stack.enter_context(TemporaryFile("w+"))
-        beside = Call(rootless.files, (*rootless.options, SLOWEST), output if shared.files else None) if rootless.files else None
-        if beside:
-            stack.callback(beside.stop)
-        if shared.files:
-            say("tests that share the machine" + "; meanwhile the rootless ones" * bool(beside))
-            rows.append(Row(shared.name, Call(shared.files, (*shared.options, SLOWEST)).result()))
-        if beside:
-            say("the rootless tests" + ", which ran meanwhile" * bool(shared.files))
-            rows.append(Row(rootless.name, beside.result()))
-            output.seek(0)
-            print(output.read(), flush=True)
-        if alone.files:
-            say("tests that run alone")
+        beside = Line((planned.rootless, planned.cluster), making)
+        stack.callback(beside.stop)
+        rows = []
+        if planned.shared.files:
+            say("tests that share the machine; the rootless ones and those of the cluster run meanwhile")
+            rows += [run_group(planned.shared)]
+        say("waiting for the rootless tests and those of the cluster")
+        rows += beside.rows()
         print(making.wait(), flush=True)
-        if alone.files:
-            rows.append(Row(alone.name, Call(alone.files, (*alone.options, SLOWEST)).result()))
+        if planned.alone.files:
+            say("tests that run alone")
+            rows += [run_group(planned.alone)]
     return rows
+
+
+def run_group(group: Group) -> Row:
+    """Run a group by itself."""
+    return Row(group.name, Call(group.files, (*group.options, SLOWEST)).result())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -131,8 +129,9 @@ def run_changed(base: str | None = None) -> int:
 
 def run_kind(kind: str, options: Sequence[str]) -> NoReturn:
     """Become pytest, with its own options, for one directory, or for the files and tests among the options."""
-    prepare(files(f"tests/{kind}"))
-    if told := Making(beds(files(f"tests/{kind}"))).wait():
+    tests = files(f"tests/{kind}")
+    prepare(tests)
+    if told := Making([bed for group in groups(tests) for bed in group.beds]).wait():
         print(told, file=sys.stderr, flush=True)
     workers = ROOTLESS if kind == "unit" else ()
     named = any(Path(each.partition("::")[0]).exists() for each in options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,15 +14,9 @@ LANES: Final = 2
 ROOTLESS: Final = ("-n", str(2 * LANES), "--dist", "worksteal")
 """They have no switch, and wait for half of their time."""
 SHARED: Final = ("-n", str(LANES), "--dist", "loadfile")
-ALONE: Final = (
-    "tests/ovs/test_cli_ping.py",
-    "tests/ovs/test_cli_load.py",
-    "tests/cni/test_page_commands.py",
-    "tests/cluster",
-    "tests/kubevirt",
-)
-"""A cluster takes both cores, and so does a virtual machine; ping, load and the commands of README and docs look at every unix
-socket of the machine before they take a port."""
+CLUSTER: Final = ("tests/cluster",)
+ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py", "tests/kubevirt")
+"""A virtual machine takes both cores; ping and load look at every unix socket of the machine before they take a port."""
 QUICK: Final = (
     "tests/unit",
     "tests/agent/test_agent_smoke.py",
@@ -44,6 +38,24 @@ class Group:
     files: tuple[str, ...]
     options: tuple[str, ...] = ()
 
+    @property
+    def beds(self) -> tuple[Bed, ...]:
+        """What its tests need made."""
+        return tuple(bed for bed in BEDS if bed.kind in kinds(self.files))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Test files, each in one group: `rootless` and then `cluster` run beside `shared`, and `alone` after all."""
+
+    rootless: Group
+    shared: Group
+    cluster: Group
+    alone: Group
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter((self.rootless, self.shared, self.cluster, self.alone))
+
 
 @dataclass(frozen=True)
 class Bed:
@@ -51,14 +63,14 @@ class Bed:
 
     what: str
     module: str
-    kinds: frozenset[str]
+    kind: str
 
 
 BEDS: Final = (
-    Bed("the agent's image, from a minimal Debian 12", "tests.lab.runtimes.agent_image", frozenset({"cluster"})),
-    Bed("Kubernetes from Debian's source", "tests.lab.cluster.binaries", frozenset({"cluster"})),
-    Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", frozenset({"kubevirt"})),
-    Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", frozenset({"kubevirt"})),
+    Bed("the agent's image, from a minimal Debian 12", "tests.lab.runtimes.agent_image", "cluster"),
+    Bed("Kubernetes from Debian's source", "tests.lab.cluster.binaries", "cluster"),
+    Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", "kubevirt"),
+    Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", "kubevirt"),
 )
 
 
@@ -73,17 +85,18 @@ def kinds(tests: Iterable[str]) -> frozenset[str]:
     return frozenset(Path(each).parts[1] for each in tests)
 
 
-def groups(tests: Sequence[str]) -> tuple[Group, Group, Group]:
-    """The rootless ones of these test files, those that share the machine, and those that run alone."""
+def groups(tests: Sequence[str]) -> Groups:
+    """These test files by how they run."""
     rootless = tuple(each for each in tests if each.startswith("tests/unit/"))
-    alone = tuple(each for each in tests if any(each == place or each.startswith(f"{place}/") for place in ALONE))
-    shared = tuple(each for each in tests if each not in {*rootless, *alone})
-    return Group("unit", rootless, ROOTLESS), Group("shared", shared, SHARED), Group("alone", alone)
+    cluster, alone = _among(CLUSTER, tests), _among(ALONE, tests)
+    shared = tuple(each for each in tests if each not in {*rootless, *cluster, *alone})
+    return Groups(
+        Group("unit", rootless, ROOTLESS), Group("shared", shared, SHARED), Group("cluster", cluster), Group("alone", alone)
+    )
 
 
-def beds(tests: Sequence[str]) -> tuple[Bed, ...]:
-    """What these test files need made."""
-    return tuple(bed for bed in BEDS if bed.kinds & kinds(tests))
+def _among(places: Iterable[str], tests: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each for each in tests if any(each == place or each.startswith(f"{place}/") for place in places))
 
 
 def _below(place: Path) -> Iterable[Path]:

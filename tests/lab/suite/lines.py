@@ -1,0 +1,53 @@
+"""Groups of tests that run one after another while others run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from tempfile import TemporaryFile
+from typing import Final
+
+from tests.lab.suite.beds import Making
+from tests.lab.suite.calls import Call
+from tests.lab.suite.groups import Group
+from tests.lab.suite.table import Row
+
+SLOWEST: Final = "--durations=10"
+
+
+class Line:
+    """Runs groups in a thread, each once what it needs is made; what they print is kept."""
+
+    def __init__(self, groups: Sequence[Group], making: Making) -> None:
+        self._groups = [group for group in groups if group.files]
+        self._making = making
+        self._output = TemporaryFile("w+")  # noqa: SIM115 - `rows` closes it
+        self._rows: list[Row] = []
+        self._running: Call | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def rows(self) -> list[Row]:
+        """Once all have run: print what they printed."""
+        self._thread.join()
+        with self._output:
+            self._output.seek(0)
+            print(self._output.read(), flush=True)
+        return self._rows
+
+    def stop(self) -> None:
+        """End what runs and begin no other."""
+        self._stopped = True
+        if running := self._running:
+            running.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for group in self._groups:
+            if group.beds:
+                self._making.wait()
+            if self._stopped:
+                return
+            self._running = Call(group.files, (*group.options, SLOWEST), self._output)
+            self._rows.append(Row(group.name, self._running.result()))
