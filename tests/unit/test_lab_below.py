@@ -36,11 +36,13 @@ def test_a_directory_that_goes_after_it_was_listed(
 
 @pytest.mark.parametrize("listed", LISTS)
 def test_no_directory_and_one_that_cannot_be_read(listed: Callable[[Path], list[Path]], tmp_path: Path) -> None:
-    """What is not there has nothing below it; what cannot be looked into is an error."""
+    """What is not there, or is a file, has nothing below it; what cannot be looked into is an error."""
     assert listed(tmp_path / "none") == []
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        listed(tmp_path / "file")
+    assert listed(tmp_path / "file") == []
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="Too many levels"):
+        listed(tmp_path / "loop")
 
 
 def test_what_counts_as_a_file(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 
 def files_below(directory: Path) -> list[Path]:
-    """All but directories, sorted; a symbolic link is a file unless it leads to a directory. Empty if `directory` is not there.
+    """All but directories, sorted; a symbolic link is a file unless it leads to a directory.
 
-    Raises OSError where it cannot be looked: what is unknown is not absent.
+    Empty if `directory` is not there, or something else is in its place. Raises OSError where it cannot be looked: what is
+    unknown is not absent.
     """
     return sorted(Path(parent, name) for parent, _, files in _walk(directory) for name in files)
 
@@ -29,5 +30,5 @@ def _walk(directory: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def _passed(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
