@@ -148,7 +148,7 @@ def test_it_is_needed_for_add_alone(first: LiveNode, api: ApiServer, sandbox: st
     result = succeeded(first.run("ADD", network, sandbox))
     succeeded(first.run("ADD", network, sandbox, "d" * 64, "eth1"))
     api.objects(SUBNETS).remove("", "pods")
-    wait_until(lambda: first.run("ADD", network, sandbox, "e" * 64, "eth2").document["code"] == 7)
+    wait_until(lambda: first.run("ADD", network, sandbox, "e" * 64, "eth2").document.get("code") == 7)
     succeeded(first.run("CHECK", {**network, "prevResult": result}, sandbox))
     valid = [{"containerID": CONTAINER, "ifname": "net1"}]
     succeeded(first.run("GC", {**network, "cniVersion": "1.1.0", "cni.dev/valid-attachments": valid}))

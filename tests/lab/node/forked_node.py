@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -19,6 +20,9 @@ from tests.lab.node.node import Node, launcher
 from tests.lab.runtimes.runtime import Call, call, converse
 
 TIMEOUT_S = 60.0
+_ONE_AT_A_TIME = threading.Lock()
+"""A start asks all processes whether they have ended, those of other threads, too: of two that ask one at once, the second is
+told 255. And a umask is read by changing it."""
 
 
 class ForkedNode(Node):
@@ -44,20 +48,22 @@ def forked(environ: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> s
     until = time.monotonic() + TIMEOUT_S
     (stdin_end, to), (out, stdout_end), (err, stderr_end) = (server().Pipe(duplex=False) for _ in range(3))
     theirs = (stdin_end, stdout_end, stderr_end)
-    umask = os.umask(0)
-    os.umask(umask)
-    process = server().Process(target=_be_the_program, args=(theirs, dict(environ), arguments, str(Path.cwd()), umask))
-    process.start()
+    with _ONE_AT_A_TIME:
+        umask = os.umask(0)
+        os.umask(umask)
+        process = server().Process(target=_be_the_program, args=(theirs, dict(environ), arguments, str(Path.cwd()), umask))
+        process.start()
     for each in theirs:
         each.close()
     try:
         heard = converse((to, out, err), process.sentinel, process.kill, stdin, until)
-        process.join()
-        status = process.exitcode
     finally:
-        process.kill()
-        process.join()
-        process.close()
+        with _ONE_AT_A_TIME:
+            if process.is_alive():
+                process.kill()
+            process.join()
+            status = process.exitcode
+            process.close()
     assert status is not None
     return subprocess.CompletedProcess(["userspace-cni", *arguments], status, heard["out"], heard["err"])
 
