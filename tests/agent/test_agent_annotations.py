@@ -65,7 +65,7 @@ def test_kube_ovns_addresses(live: LiveNode, sandbox: str, api: ApiServer) -> No
     live.start()
     with ThreadPoolExecutor() as threads:
         adding: Future[Call] = threads.submit(live.run, "ADD", podnet(), sandbox, ifname="eth0", CNI_ARGS=pod.args)
-        wait_until(lambda: adding.done() or live.metric("workers_busy") == 1)
+        wait_until(lambda: adding.done() or live.metric("adds_waiting") == 1)
         annotate(api, **KUBEOVN)
         result = succeeded(adding.result(60))
     assert [ip["address"] for ip in result["ips"]] == ["10.16.0.7/16", "fd00:16::7/112"]

@@ -68,6 +68,21 @@ def test_guards(told: Told, command: tuple[str, ...], name: str) -> None:
     assert told.changed == []
 
 
+def test_a_guard_that_goes_again_before_it_was_seen(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is made again and goes again between two looks is told twice."""
+    again = iter(("once",))
+
+    def made_and_gone(name: str) -> None:
+        told.ended.append(name)
+        for _ in again:
+            GuardDriver().apply(Guard(LINK, STORE, told.place), soon())
+            told.nft("flush", "ruleset")
+
+    monkeypatch.setattr(told.watch, "_ended", made_and_gone)
+    told.nft("flush", "ruleset")
+    eventually(lambda: told.ended == [LINK, LINK])
+
+
 def test_the_nodes_own_tables(told: Told) -> None:
     """Of address translation it is told that they have changed, whatever it was."""
     for words in (("add", "table", "inet", TABLE), ("delete", "table", "inet", TABLE)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -22,6 +23,8 @@ from userspace_cni.host.netns import opened_switch
 
 APART_S: Final = 0.5
 """Between two looks: programs make many transactions one after the other."""
+GONE_S: Final = 60.0
+"""How long each further change tells of a guard that has gone: it may have been made and gone again between two looks."""
 _GROUP: Final = 1 << 6
 """NFNLGRP_NFTABLES, the seventh of linux/netfilter/nfnetlink.h."""
 _CHOSEN: Final = b"".join(
@@ -58,6 +61,8 @@ class TableWatch(Listener):
         self._ended = ended
         self._switch_netns = switch_netns
         self._root = root
+        self._gone: dict[str, float] = {}
+        """The guards that have gone and are not there again, and since when (CLOCK_MONOTONIC)."""
 
     def _listen(self) -> None:
         store = self._store()
@@ -87,6 +92,9 @@ class TableWatch(Listener):
         former, found = before[guarded], now[guarded]
         if found.table and found.table.dormant:
             self._ended("")
-        for name, chain in former.chains.items():
-            if found.chains.get(name) != chain:
-                self._ended(name)
+        at = time.monotonic()
+        ended = {name for name, chain in former.chains.items() if found.chains.get(name) != chain}
+        gone = {name: since for name, since in {**dict.fromkeys(ended, at), **self._gone}.items() if name not in found.chains}
+        self._gone = {name: since for name, since in gone.items() if at - since < GONE_S}
+        for name in ended | self._gone.keys():
+            self._ended(name)
