@@ -258,6 +258,14 @@ def test_drop_flushes_even_when_another_removed_it(bench: Bench, monkeypatch: py
     assert recorder.calls == ["unlink k.json", "fsync root/c"] * 2
 
 
+def test_a_file_that_moves_aside_has_two_names_before_it_has_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quarantine is flushed before the directory that the file leaves: a power cut between the two loses no file."""
+    bench.store.put("c", "k", {})
+    recorder = Recorder(bench.base, monkeypatch)
+    bench.store.quarantine("c", "k", "unreadable")
+    assert recorder.calls[-2:] == ["fsync root/quarantine", "fsync root/c"]
+
+
 def test_identity_is_flushed_before_it_has_one_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The identity keeps its second name until the directory is flushed, so no reader takes one that may be lost."""
     bench.store.root.mkdir(0o700)
