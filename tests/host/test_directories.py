@@ -10,7 +10,7 @@ import pytest
 from tests.host.places import UNUSED_ID, descriptors, drop_privileges, in_child, mode, soon, tree
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.steps import Directory, Resource
-from userspace_cni.base.beneath import open_directory
+from userspace_cni.base.beneath import make_directory, open_directory
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.sockets import DirectoryDriver
 
@@ -54,6 +54,18 @@ def test_umask_does_not_matter(room: Path, umask: int) -> None:
     finally:
         os.umask(before)
     assert (mode(room / "shared" / "c0ffee"), mode(room / "shared")) == (0o770, 0o711)
+
+
+def test_directories_between_can_be_passed_through(room: Path) -> None:
+    """Whatever the umask, users of a directory pass through those that were made for it, and its mode is the one asked for."""
+    before = os.umask(0o077)
+    try:
+        fd, made = make_directory(f"{room}/shared/a/b", f"{room}/shared", 0o755, parents=True)
+    finally:
+        os.umask(before)
+    os.close(fd)
+    assert made
+    assert [mode(room / "shared" / each) for each in ("", "a", "a/b")] == [0o711, 0o711, 0o755]
 
 
 def test_owner_can_reach_it(room: Path) -> None:

@@ -194,6 +194,21 @@ def test_half_written_entries(tmp_path: Path) -> None:
     assert not half.exists()
 
 
+def test_what_is_forgotten_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that was carried out is removed durably, and one that is put aside has its new name first: no power cut brings the
+    first back, or loses the second."""
+    spool, entries = Spool(str(tmp_path / "spool"), str(tmp_path / "aside")), tmp_path / "spool"
+    entries.mkdir()
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    for name in ("1", "2"):
+        (entries / name).touch()
+    spool.remove("1")
+    assert flushed == ["spool"]
+    spool.put_aside("2", "it is none")
+    assert flushed == ["spool", "aside", "spool"]
+
+
 def test_a_spool_that_is_none(tmp_path: Path) -> None:
     """A file in the directory's place fails no verb."""
     world = World(tmp_path)
