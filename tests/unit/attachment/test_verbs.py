@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +94,28 @@ def test_failure_at_every_step(world: World, when: str, number: int, mode: str) 
         return
     assert (code, answer["code"], answer["msg"]) == (1, 100, f"injected at {seen[number]}")
     assert leftovers(world) == NOTHING
+
+
+def test_a_shared_thing_is_made_and_unmade_under_its_places_lock(world: World) -> None:
+    """Meanwhile no other call writes the list of those that hold it, or finds that it was the last one."""
+    seen: list[tuple[str, bool]] = []
+
+    def is_locked(place: str) -> bool:
+        try:
+            with world.journal.place_lock(place, Deadline.after(0.05)):
+                return False
+        except Unavailable:
+            return True
+
+    def look(point: str, step: Step) -> None:
+        if point in ("before apply", "before undo") and step.resource and not step.resource.exclusive:
+            with ThreadPoolExecutor(1) as another:
+                seen.append((point, another.submit(is_locked, step.resource.place).result()))
+
+    world.fault = look
+    assert call(world, "ADD")[0] == 0
+    assert call(world, "DEL")[0] == 0
+    assert set(seen) == {("before apply", True), ("before undo", True)}
 
 
 def test_failed_add_whose_undo_fails(world: World) -> None:
