@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from tests.lab.suite.beds import Making
-from tests.lab.suite.calls import Call
+from tests.lab.suite.calls import Call, Result
 from tests.lab.suite.groups import Group
 from tests.lab.suite.table import Row
 
@@ -29,12 +29,13 @@ class Line:
         self._thread.start()
 
     def rows(self) -> list[Row]:
-        """Once all have run: print what they printed."""
+        """Once all have run: print what they printed. A group that was not run has failed."""
         self._thread.join()
         with self._output:
             self._output.seek(0)
             print(self._output.read(), flush=True)
-        return self._rows
+        lost = Result(failures={"pytest": "it could not be started; the trace above says why"})
+        return [*self._rows, *(Row(group.name, lost) for group in self._groups[len(self._rows) :])]
 
     def stop(self) -> None:
         """End what runs and begin no other."""

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.suite import lines
+from tests.lab.suite.beds import Making
 from tests.lab.suite.calls import Call, Result, again
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.groups import QUICK, files, groups, kinds
+from tests.lab.suite.groups import QUICK, Group, files, groups, kinds
 from tests.lab.suite.table import MOST_FLAKY, Row, summary
 
 TESTS = """
@@ -104,6 +106,24 @@ def test_a_call_that_tells_nothing(tmp_path: Path) -> None:
     row = Row("absent", result)
     row.judge(again(result.failures, tmp_path))
     assert (row.failed, row.flaky) == (("pytest",), {})
+
+
+def test_a_file_without_a_test(tmp_path: Path) -> None:
+    """A call in which nothing ran has not passed."""
+    (tmp_path / "test_empty.py").write_text("")
+    assert Call(("test_empty.py",), place=tmp_path).result().failures.keys() == {"pytest"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_group_that_could_not_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has failed, and so has each that was to run after it."""
+
+    def full_disk(*_: object) -> Call:
+        raise OSError("no room")
+
+    monkeypatch.setattr(lines, "Call", full_disk)
+    rows = lines.Line((Group("one", ("test_one.py",)), Group("two", ("test_two.py",))), Making(())).rows()
+    assert [(row.group, row.failed) for row in rows] == [("one", ("pytest",)), ("two", ("pytest",))]
 
 
 @pytest.mark.parametrize(("count", "passed"), [(0, True), (MOST_FLAKY, True), (MOST_FLAKY + 1, False)])
