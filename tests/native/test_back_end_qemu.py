@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import listens, wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.errors import Disconnected
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
@@ -127,7 +127,7 @@ def _command(place: Path, *commands: dict[str, Any]) -> None:
 def test_qemu_listens(place: Path) -> None:
     """The same where QEMU has the socket and we connect; it offers two queue pairs, of which the ROM uses one."""
     with _qemu(place, ",server=on,wait=off", ",queues=2", ",mq=on,vectors=6"):
-        wait_until((place / "socket").exists, _STEP_S)
+        wait_until(lambda: listens(place / "socket"), _STEP_S)
         with BackEnd.connect(f"{place}/socket", BackEndOptions(queue_pairs=2)) as back_end:
             back_end.wait_started(_STEP_S)
             assert back_end.started() == (0,)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import listens, wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.errors import Disconnected
 from userspace_cni.fastpath.rings.burst import Burst
@@ -60,7 +60,7 @@ def _attached(path: str, vdev: str, *options: str) -> Iterator[tuple[subprocess.
     """Our back-end with a testpmd that forwards; frames that it gets before it forwards are lost."""
     if "server=1" in vdev:
         with _testpmd(path, vdev, *options) as process:
-            wait_until(Path(path).exists)
+            wait_until(lambda: listens(path))
             with BackEnd.connect(path, OFFERED) as back_end:
                 yield process, back_end
     else:

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from tests.lab.cluster.machine import Daemon, Machine
 from tests.lab.kube.kubectl import debian_kubectl
 from tests.lab.node.agent import get
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import listens, wait_until
 
 SERVICES = "10.96.0.0/24"
 API = "10.96.0.1"
@@ -105,7 +105,7 @@ class Control:
         self._start("kube-scheduler", *self._client("scheduler"))
         proxy = self.kubectl_inside("proxy", f"--unix-socket={self._proxy}", "--accept-hosts=.*")
         self._daemons["proxy"] = self.machine.start(self.directory / "proxy.log", *proxy)
-        wait_until(self._proxy.is_socket, what=f"a socket; see {self.directory}/proxy.log")
+        wait_until(lambda: listens(self._proxy, self.machine.pid), what=f"kubectl proxy; see {self.directory}/proxy.log")
 
     def look(self, path: str, **query: str) -> dict[str, Any]:
         """What the API server has at a path, {} if there is nothing; `query`: labelSelector, fieldSelector.

@@ -8,7 +8,7 @@ from typing import Final
 from tests.lab.suite.calls import Result
 
 MOST_FLAKY: Final = 3
-"""Failures by chance that a run may have: more are a failure."""
+"""Failures by chance that a run may have: more are a failure. What failed many tests with one text counts once."""
 
 
 @dataclass
@@ -53,12 +53,15 @@ def table(rows: list[Row]) -> str:
 
 def summary(rows: list[Row]) -> tuple[str, bool]:
     """What the end of a run says, and whether it passed."""
-    flaky = {test: text for row in rows for test, text in row.flaky.items()}
+    by_text: dict[str, list[str]] = {}
+    for row in rows:
+        for test, text in row.flaky.items():
+            by_text.setdefault(text, []).append(test)
     failed = [test for row in rows for test in row.failed]
-    parts = [f"flaky: {test}\n{text}" for test, text in flaky.items()]
-    if flaky:
+    parts = ["\n".join([*(f"flaky: {test}" for test in tests), text]) for text, tests in by_text.items()]
+    if by_text:
         parts.append("What failed by chance belongs into tests/flaky.md, with date and cause, and is mended before anything new.")
-    if len(flaky) > MOST_FLAKY:
-        parts.append(f"{len(flaky)} tests failed by chance, more than {MOST_FLAKY}: that is a failure.")
+    if len(by_text) > MOST_FLAKY:
+        parts.append(f"There were {len(by_text)} failures by chance, more than {MOST_FLAKY}: that is a failure.")
     parts += [f"failed: {test}" for test in failed]
-    return "\n\n".join([*parts, table(rows)]), not failed and len(flaky) <= MOST_FLAKY
+    return "\n\n".join([*parts, table(rows)]), not failed and len(by_text) <= MOST_FLAKY

@@ -23,6 +23,8 @@ START_SECONDS = 60
 CTL_SECONDS = 60
 STATISTICS_MS = 5000
 """ovs-vswitchd's default, and its shortest."""
+_ACCEPTS = "00010000"
+"""A socket's flag in /proc/net/unix, __SO_ACCEPTCON: listen(2) was called, not only bind(2)."""
 FOR_EVER_S = 600.0
 """Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
@@ -34,6 +36,12 @@ def wait_until(condition: Callable[[], Any], seconds: float = 60.0, what: str = 
         assert time.monotonic() < end, f"not within {seconds} s: {what or condition}"
         time.sleep(pause)
     return value
+
+
+def listens(path: Path | str, pid: int | str = "self") -> bool:
+    """Whether a program of the network namespace of `pid` listens at the socket: its file is there before, and refuses then."""
+    fields = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()]
+    return any(each[3] == _ACCEPTS and each[-1] == str(path) for each in fields)
 
 
 class Switch:

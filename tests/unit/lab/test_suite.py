@@ -130,12 +130,23 @@ def test_a_group_that_could_not_be_started(monkeypatch: pytest.MonkeyPatch) -> N
 def test_few_failures_by_chance_refuse_nothing(count: int, *, passed: bool) -> None:
     """More of them are a failure, and it says so."""
     names = [f"test_few.py::test_{number}" for number in range(count)]
-    row = Row("few", Result(10, 1.0, dict.fromkeys(names, "text of it")))
+    row = Row("few", Result(10, 1.0, {name: f"text of it {name}" for name in names}))
     row.judge({"test_few.py": Result(count)})
     text, verdict = summary([row])
     assert verdict == passed
     assert text.count("text of it") == count
     assert ("more than 3" in text) == (not passed)
+
+
+def test_what_many_tests_share_fails_once() -> None:
+    """What a session makes for all its tests fails them all with one text: that is one failure by chance, told once."""
+    names = [f"test_few.py::test_{number}" for number in range(MOST_FLAKY + 1)]
+    row = Row("few", Result(10, 1.0, dict.fromkeys(names, "what they share")))
+    row.judge({"test_few.py": Result(len(names))})
+    text, passed = summary([row])
+    assert passed
+    assert [text.count(f"flaky: {name}\n") for name in names] == [1] * len(names)
+    assert text.count("what they share") == 1
 
 
 def test_each_test_file_is_in_one_group() -> None:
