@@ -17,8 +17,9 @@ RATE_MAX: Final = (2**32 - 1) * 1000
 """OVS takes kbit/s in 32 bits."""
 BURST_MIN: Final = 64 * 1024 * 8
 """The least burst that is chosen, in bits: a segment of TCP as the kernel hands it over."""
-NOT_GIVEN: Final = 2**31
-"""A burst from here on counts as not given: containerd writes 4294967295 where a pod's annotations say none."""
+NOT_GIVEN: Final = 2**31 - 1
+"""A burst from here on counts as not given. Runtimes write a largest number where a pod's annotations say a rate alone:
+cri-dockerd 2147483647, containerd 4294967295, CRI-O 34359738360."""
 WORDS: Final = (("to_pod", "ingress"), ("from_pod", "egress"))
 """The directions, with CNI's words for them."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.lab.node.configurations import read
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField, UserspaceError
-from userspace_cni.base.limits import BURST_MIN, NOT_GIVEN, RATE_MAX, RATE_MIN, UNLIMITED, Limits, Netem, Rate
+from userspace_cni.base.limits import BURST_MIN, RATE_MAX, RATE_MIN, UNLIMITED, Limits, Netem, Rate
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import (
     QDISC_RATE_MAX,
@@ -24,8 +24,8 @@ from userspace_cni.cni.bandwidth import (
 M = 1_000_000
 ETH0 = PodInterface("podnet", "blue", "eth0", kubeovn_read=True)
 NET1 = PodInterface("podnet", "blue", "net1", kubeovn_read=True)
-CONTAINERD = 2**32 - 1
-"""What containerd writes for a burst that no annotation says."""
+CRI_DOCKERD, CONTAINERD, CRI_O = 2147483647, 4294967295, 34359738360
+"""What runtimes write for a burst that no annotation says."""
 
 
 def rate(bits: int) -> Rate:
@@ -39,9 +39,9 @@ def test_both_sources_of_a_configuration() -> None:
     assert options.bandwidth == Bandwidth(Limits(from_pod=rate(50 * M)), Limits(to_pod=Rate(100 * M, M)))
 
 
-@pytest.mark.parametrize("burst", [0, NOT_GIVEN, CONTAINERD])
+@pytest.mark.parametrize("burst", [0, CRI_DOCKERD, CONTAINERD, CRI_O])
 def test_a_burst_that_is_not_given(burst: int) -> None:
-    """Without a burst, and with what containerd writes for none, it is 100 ms of the rate, and 64 KiB at least."""
+    """Without a burst, and with what a runtime writes for none, it is 100 ms of the rate, and 64 KiB at least."""
     asked = {"IngressRate": 100 * M, "IngressBurst": burst, "EgressRate": 2000, "EgressBurst": burst}
     limits = read(runtimeConfig={"bandwidth": asked}).bandwidth.runtime
     assert limits == Limits(Rate(100 * M, 10 * M), Rate(2000, 64 * 1024 * 8))
