@@ -57,6 +57,15 @@ _OTHERS: Final = (
     *("plugins", "delegates", "device", "resourceName", "ipMasqBackend"),
 )
 """Keys of the former plugin and its forks that have no meaning here, and of other CNI plugins: manifests are copied with them."""
+_LIMIT: Final = "no limit is set; write 'bandwidth' at the top, with 'egressRate' in bit/s (not kbit/s) for what the pod sends"
+_INSTEAD: Final[Mapping[str, str]] = {
+    "ingresspolicingrate": _LIMIT,
+    "ingresspolicingburst": _LIMIT,
+    "ovnport": "interfaces here are no logical ports of OVN",
+    "vlan": "no VLAN is set; write 'host.bridge.vlanId'",
+    "trunk": "no VLANs are set; write 'host.bridge.trunks'",
+}
+"""Keys by which forks of the former plugin and ovs-cni ask for what the port will not have: what is so, and what to write."""
 _SHORTEST: Final = 5
 _EDITS: Final = 2
 _LOOKED_AT: Final = 1000
@@ -179,8 +188,10 @@ def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:
 
 
 def _elsewhere(place: str, key: str) -> str:
-    """The rest of the warning where the key is known in another spelling or at another place; else ""."""
+    """The rest of the warning where the key is known in another spelling, at another place or in other programs; else ""."""
     name = folded(key)
+    if name in _INSTEAD:
+        return f": {_INSTEAD[name]}"
     if not place and (standard := next((each for each in STANDARD if each.lower() == name), "")):
         return f": the CNI specification writes '{standard}'"
     places = [path_of(other, known) for other, keys in PLACES.items() if other for known in keys if known.lower() == name]

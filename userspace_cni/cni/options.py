@@ -44,6 +44,7 @@ _MODES: Final = ("", "client", "server")
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
 _MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
 _NOTED: Final = "annotations"
+_LOGICAL_PORT: Final = "ovnport"
 _LEASED_MAX: Final = {"routes": ROUTES_MAX, "addresses": ADDRESSES_MAX, "ranges": ADDRESSES_MAX}
 """Lists of `ipam` that come back in the plugin's answer: those of static and host-local."""
 _ADDRESS_FORM: Final = "it must be addresses of one machine, as 192.0.2.7/24 or 2001:db8::7/64"
@@ -140,6 +141,7 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     raw = request.network.raw
     keys.check(raw, warn)
     _require_leasable(request)
+    _require_no_logical_port(request)
     top = keys.spelled(raw, keys.TOP, "")
     runtime = typed(raw, "runtimeConfig", dict, {})
     host, container = _block(top, "host"), _block(top, "container")
@@ -406,6 +408,21 @@ def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tupl
     if asked and not request.network.ipam:
         warn(f"address {asked!r} is asked for, but the network has no 'ipam' that could assign it: ignored")
     return tuple(ips)
+
+
+def _require_no_logical_port(request: Request) -> None:
+    """Refuse the name of a port of OVN, as ovs-cni and a fork of the former plugin have it, from network, Multus or runtime.
+
+    Keys match without regard to case there. A port that OVN does not know of would be on another network than is asked for.
+    """
+    told = (("CNI_ARGS holds {}={!r}", request.environment.args), ("key 'args.cni.{}' is {!r}", _args_cni(request)))
+    for words, held in told:
+        for key, value in held.items():
+            if keys.folded(key) == _LOGICAL_PORT and value not in (None, ""):
+                raise UnsupportedField(
+                    f"{words.format(key, value)}: interfaces here are no logical ports of OVN",
+                    f"leave {key} out for an interface on the bridge 'host.bridge.bridgeName' alone",
+                )
 
 
 def _require_leasable(request: Request) -> None:

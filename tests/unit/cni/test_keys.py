@@ -148,6 +148,24 @@ def test_a_key_at_another_place_is_named_with_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("place", "key", "words"),
+    [
+        ("host.vhost", "ingressPolicingRate", ("no limit is set", "'bandwidth'", "'egressRate' in bit/s")),
+        ("host.vhost", "INGRESSPOLICINGBURST", ("no limit is set", "'bandwidth'")),
+        ("host", "ingressPolicingRate", ("no limit is set", "'bandwidth'")),
+        ("", "OvnPort", ("no logical ports of OVN",)),
+        ("", "vlan", ("no VLAN is set", "'host.bridge.vlanId'")),
+        ("host", "trunk", ("no VLANs are set", "'host.bridge.trunks'")),
+    ],
+)
+def test_what_an_ignored_key_of_others_would_have_been(place: str, key: str, words: tuple[str, ...]) -> None:
+    """A key of a fork or of ovs-cni that asks for more than a plain port: the warning says what the port lacks."""
+    [warning] = told(within(place, {key: 1}))
+    assert warning.startswith(f"key '{keys.path_of(place, key)}' is unknown and ignored: ")
+    assert [each for each in words if each not in warning] == []
+
+
 def test_the_misspelt_key_is_reported_before_other_errors() -> None:
     """The misspelling is what ADD answers, whatever else is wrong, and whatever stands beside it."""
     network = {"cniVersion": "1.1.0", "name": "n", "type": "userspace", "host": {"engine": "vpp", "brigde": {}, "zzzzz": 1}}
