@@ -98,7 +98,6 @@ def test_what_adds_error_would_be(tmp_path: Path) -> None:
         (changed(brigde={"bridgeName": "br9"}), [("refused", "error", "brigde")]),
         (changed(colour="red"), [("unknown-key", "warning", "colour")]),
         (changed(vhost={}), [("unknown-key", "warning", "vhost")]),
-        (changed(logFile="/x"), [("ignored-value", "warning", "logFile")]),
         (changed(ipMasq=True), [("refused", "error", "ipMasq")]),
         (changed(host={"iftype": "veth", "port": "afxdp", "mtu": 9000}), [("refused", "error", "host.mtu")]),
         (changed(host={"iftype": "veth"}, sharedDir="/x"), [("ignored-value", "warning", "sharedDir")]),

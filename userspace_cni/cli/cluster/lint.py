@@ -21,8 +21,9 @@ _IGNORED_SHOWN: Final = 5
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.option("--strict", is_flag=True, help="Exit code 1 for notes, too.")
 @click.pass_context
-def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
+def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool, strict: bool) -> None:
     """Tell what ADD would refuse of the networks in these files, and what it would warn of.
 
     A FILE is YAML or JSON with any number of NetworkAttachmentDefinitions (the text in spec.config is judged) among other
@@ -32,9 +33,10 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> N
     Errors are what ADD would answer with code 7, or 1, 2 or 6, on every node: misspelt keys, values that cannot be meant.
     Warnings are what it would do and complain of: unknown keys, keys given twice, OVS as the vhost-user server. What depends on
     the node's settings (directories, rules of namespaces) is not known here. What VMs need beside that, `kubevirt lint` tells.
+    Notes are keys without effect on the interface, as logFile.
 
-    Exit code: 0 when nothing is wrong, 1 for errors or warnings, and when no network of this plugin is in the files, 2 for a
-    file that is not there.
+    Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, with --strict for notes, too, and when no
+    network of this plugin is in the files, 2 for a file that is not there.
     """
     judged = Judged()
     with view.progress("reading") as tell:
@@ -53,7 +55,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> N
     else:
         show_findings(findings)
         _summarise(judged, findings)
-    if findings:
+    if any(strict or finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)
 
 

@@ -25,6 +25,8 @@ _ALIKE_EDITS: Final = 2
 _INHERITED: Final = ("name", "cniVersion")
 """Keys that a list gives to its plugins."""
 _DUPLICATES_MAX: Final = 50
+_OF_THE_LOG: Final = ("logFile", "logLevel")
+"""Keys that change nothing of the interface, whatever they say."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,15 @@ def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, 
         if remark.code:
             judged.found.append(Found("refused", "error", place, remark.message, remark.remedy, key, remark.code))
         elif "is unknown and ignored" in remark.message or "are unknown and ignored" in remark.message:
-            judged.add(place, "warning", "unknown-key", remark.message, "leave it out, or write it as in docs/network.md", key)
+            judged.add(place, "warning", "unknown-key", remark.message, "write it as in docs/network.md, or leave it out", key)
         elif "deprecated" in remark.message:
             remedy = 'write "mode": "client" into host.vhost, with an application that makes the socket'
             judged.add(place, "warning", "server-mode", remark.message, remedy, key)
         elif "as ovs-cni means them" in remark.message:
             judged.add(place, "warning", "foreign-words", remark.message, "write 'from' and 'to'", key)
         else:
-            judged.add(place, "warning", "ignored-value", remark.message, "leave it out", key)
+            severity: Severity = "note" if remark.key in _OF_THE_LOG else "warning"
+            judged.add(place, severity, "ignored-value", remark.message, "leave it out", key)
 
 
 def _plugins(content: Mapping[str, Any], given: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
