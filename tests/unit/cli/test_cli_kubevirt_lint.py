@@ -46,6 +46,11 @@ def text_of(files: Files) -> str:
     return yaml.safe_dump_all([files.kubevirt, files.network, files.vm])
 
 
+def test_a_vm_of_a_fork_alone() -> None:
+    """`vhostuser: {}` as an interface's binding is an error without the network's file, and exit code 1."""
+    assert names(decoded(Path(__file__).parent / "data" / "vm-of-a-fork.yaml", code=1)) == [("unknown-binding", "error")]
+
+
 def test_good_files(tmp_path: Path, files: Files) -> None:
     """Several documents in one file, none with a finding: exit code 0, and what was checked on stderr."""
     path = tmp_path / "all.yaml"

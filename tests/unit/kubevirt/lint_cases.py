@@ -326,6 +326,16 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     "nothing registered": (
         "unknown-binding", "error", lambda f: f.kubevirt.update(spec={"configuration": {}}, status={"phase": "Deployed"}),
     ),
+    "binding as a fork has it": (
+        "unknown-binding", "error", lambda f: (f.nic.pop("binding"), f.nic.update(vhostuser={})),
+    ),
+    "the same without a value": (
+        "unknown-binding", "error", lambda f: (f.nic.pop("binding"), f.nic.update(vhostUser=None)),
+    ),
+    "the same beside the binding": ("unknown-binding", "error", lambda f: f.nic.update(vdpa={"socket": "x"})),
+    "core binding in another case": (
+        "field-case", "error", lambda f: f.domain["devices"]["interfaces"].append({"name": "third", "SRIOV": {}}),
+    ),
     "tap beside": ("domain-attachment", "error", lambda f: f.binding.update(domainAttachmentType="tap")),
     "no migration": ("not-migratable", "warning", lambda f: f.binding.pop("migration")),
     "link-refresh": ("not-migratable", "note", lambda f: f.binding.update(migration={"method": "link-refresh"})),

@@ -19,6 +19,7 @@ from kubevirt.plugin_manifests import plugin_manifests
 from tests.unit.kubevirt import lint_files
 from tests.unit.kubevirt.lint_cases import CASES
 from tests.unit.kubevirt.lint_files import Files, found, grave, plugin, pod, told_pod
+from tests.unit.kubevirt.schemas import schema
 
 ROOT = Path(__file__).resolve().parents[3]
 MAKERS = {
@@ -104,6 +105,28 @@ def test_a_trap_brings_no_others_with_it(case: str) -> None:
     files = Files()
     CASES[case][2](files)
     assert len({each.name for each in grave(files.findings())}) <= 2
+
+
+def test_a_forks_binding_is_told_for_the_vm_alone() -> None:
+    """Without the network's file, too: the place, and what KubeVirt would take; a misspelt method is told by its name."""
+    files = Files()
+    files.nic.pop("binding")
+    files.nic.update(vhostuser={}, masquerad={}, mac="02:00:00:00:00:01")
+    interface = "spec.template.spec.domain.devices.interfaces[1]"
+    assert {each.path: each.remedy for each in grave(found(files.vm))} == {
+        f"{interface}.vhostuser": "write `binding: {name: vhostuser}`, with the name that the KubeVirt object registers",
+        f"{interface}.masquerad": "write masquerade",
+    }
+
+
+def test_every_field_of_an_interface_is_known() -> None:
+    """None of KubeVirt's own fields is taken for a binding that it has not."""
+    spec = schema("crd-vmi-interfaces-schema.yaml")["properties"]["spec"]["properties"]
+    fields = spec["domain"]["properties"]["devices"]["properties"]["interfaces"]["items"]["properties"]
+    files = Files()
+    files.domain["devices"]["interfaces"].append(dict.fromkeys(fields) | {"name": "third", "bridge": {}})
+    assert len(fields) > 15
+    assert [each for each in found(files.vm) if each.name in ("unknown-binding", "field-case")] == []
 
 
 def test_places_in_an_object_are_exact() -> None:
@@ -211,7 +234,8 @@ def test_interfaces_that_are_up_or_down() -> None:
 def test_fields_without_a_known_spelling_are_left() -> None:
     """Fields that are not known here are no misspelt ones, whatever their case."""
     files = Files()
-    files.nic["Tag"] = files.nic["dhcpOptions"] = files.domain["memory"]["maxGuest"] = None
+    files.nic["Colour"] = "red"
+    files.nic["dhcpOptions"] = files.domain["memory"]["maxGuest"] = None
     files.nic.update({3: "x"})  # type: ignore[dict-item]
     assert files.findings() == []
 
