@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import OTHER, PORT, away, paused_ovsdb, paused_vswitchd, records, switch_of
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.inside import killed_at
 from tests.lab.node.node import CONTAINER, Node
 
@@ -22,9 +22,7 @@ POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_
 
 def cli(node: Node, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
     """A command on this node, which ends with this code."""
-    argv = [sys.executable, "-m", "userspace_cni", *arguments]
-    environ = {**node.environ, "CNI_PATH": str(node.bin), **environ}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command({**node.environ, "CNI_PATH": str(node.bin), **environ}, *arguments)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

@@ -18,6 +18,7 @@ import pytest
 from tests.cni.spec import away, paused_vswitchd, switch_of
 from tests.cni.test_cli_node import cli, decoded
 from tests.lab.guests.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.vhost.front_end import Listener
@@ -40,8 +41,7 @@ def vm(node: Node, sandbox: str) -> Iterator[Node]:
 
 def told(node: Node, *arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON of the command, without what it says of huge pages, which other tests take meanwhile."""
-    argv = [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--json", *arguments]
-    done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command({**node.environ, **environ}, "kubevirt", "doctor", "--json", *arguments)
     assert [line for line in done.stderr.splitlines() if " (for " not in line] == []  # on a loaded machine it takes a while
     found = json.loads(done.stdout)
     found["findings"] = [each for each in found["findings"] if each["where"] != "huge pages"]
@@ -151,9 +151,7 @@ def test_a_socket_whose_name_is_gone(vm: Node) -> None:
 
 def test_people_are_shown_a_table(vm: Node) -> None:
     """A line for the interface, and below what was found of it with what to do."""
-    done = subprocess.run(
-        [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor"], env=vm.environ, capture_output=True, text=True, check=False
-    )
+    done = run_command(vm.environ, "kubevirt", "doctor")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["VM", "IFNAME", "NETWORK", "BRIDGE", "PORT", "LINK", "VHOST", "VERDICT"]
     assert lines[1].split() == ["default/vm-1", IFNAME, "net", "br-test", PORT, "down", "disconnected", "note"]
@@ -369,8 +367,7 @@ def test_a_switch_that_hangs_or_is_away(vm: Node) -> None:
     with paused_vswitchd(switch_of(vm)):
         code, found = told(vm)
         assert (code, graver(found)) == (1, {"port-down": "switch"})
-    argv = [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--json"]
-    done = subprocess.run(argv, env={**vm.environ, **away(vm)}, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command({**vm.environ, **away(vm)}, "kubevirt", "doctor", "--json")
     assert '"port-down"' in done.stdout
     assert '"verdict"' in done.stdout
     assert done.stdout.count("ports and settings of the switch could not be looked at") == 1
@@ -392,10 +389,7 @@ def test_a_switch_that_died(vm: Node) -> None:
 
 def test_a_guest_for_which_there_is_no_room(vm: Node) -> None:
     """A VM that is to be started is compared with the huge pages that are free."""
-    done = subprocess.run(
-        [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--guest", "900Ti", "--json"],
-        env=vm.environ, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_command(vm.environ, "kubevirt", "doctor", "--guest", "900Ti", "--json")
     assert done.returncode == 1
     assert "a guest of 921600 GiB finds" in done.stdout
     assert "amount of memory" in cli(vm, "kubevirt", "doctor", "--guest", "much", code=2).stderr

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import paused_vswitchd
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node
 from tests.lab.node.served import ServedNode
 from tests.lab.switch.probing import probing
@@ -29,8 +30,7 @@ NETDEV = "datapath_type=netdev"
 
 def probe(node: Node, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
     """The command, which ends with this code."""
-    argv = [sys.executable, "-m", "userspace_cni", "probe", *arguments]
-    done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command({**node.environ, **environ}, "probe", *arguments)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done
@@ -183,8 +183,7 @@ def test_a_switch_that_freezes_amid_the_frames(bridges: tuple[str, str], switch:
 
 def gc(node: Node, code: int = 0) -> str:
     """What `gc --json` says, which ends with this code."""
-    argv = [sys.executable, "-m", "userspace_cni", "gc", "--json"]
-    done = subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(node.environ, "gc", "--json")
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout
 
@@ -278,15 +277,13 @@ def test_a_killed_probe(bridges: tuple[str, str], switch: Switch, spotless: Node
             process.kill()
             process.wait(60)
         [port] = switch.ports("br-a")
-        argv = [sys.executable, "-m", "userspace_cni", "gc", "--dry-run", "--json"]
-        done = subprocess.run(argv, env=spotless.environ, capture_output=True, text=True, timeout=60, check=False)
+        done = run_command(spotless.environ, "gc", "--dry-run", "--json")
         [found] = json.loads(done.stdout)["found"]
         assert (found["problem"], found["port"], found["network"], done.returncode) == ("dead-test", port, "probe", 1)
         if command == "probe":
             assert told(spotless, "br-b")["removed"] == [port]
         else:
-            argv = [sys.executable, "-m", "userspace_cni", "gc", "--json"]
-            done = subprocess.run(argv, env=spotless.environ, capture_output=True, text=True, timeout=60, check=False)
+            done = run_command(spotless.environ, "gc", "--json")
             assert json.loads(done.stdout)["actions"] == {"removed-dead-test": 1}
         assert switch.ports("br-a") == []
 
@@ -300,8 +297,7 @@ def test_the_agent_removes_what_a_killed_probe_left(bridges: tuple[str, str], sw
         wait_until(lambda: "0x55636e" in dumped(switch, "br-a"))
         process.kill()
         process.wait(60)
-    argv = [sys.executable, "-m", "userspace_cni", "gc", "--json"]
-    done = subprocess.run(argv, env=spotless.environ, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(spotless.environ, "gc", "--json")
     told = json.loads(done.stdout)
     assert (told["by"], told["actions"]) == ("the agent", {"removed-dead-test": 1})
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import PORT, succeeded, switch_of
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
@@ -52,8 +51,7 @@ class Attachment:
 
 def told(node: Node, *arguments: str, code: int | None = None) -> Any:
     """The JSON of a command, which ends with `code` if that is given."""
-    argv = [sys.executable, "-m", "userspace_cni", *arguments, "--json"]
-    done = subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(node.environ, *arguments, "--json")
     assert code in (None, done.returncode), (done.stdout, done.stderr)
     return json.loads(done.stdout)
 
