@@ -15,6 +15,7 @@ from tests.lab.node.node import Node
 from tests.lab.node.node import clean as clean_node
 from tests.lab.node.ports import port_with
 from tests.lab.switch.kernel_links import Veths
+from tests.lab.switch.spare import SpareSwitch
 from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
@@ -75,11 +76,19 @@ def warm(switch: Switch) -> None:
         switch.vsctl("del-br", "br-first")
 
 
+@pytest.fixture(scope="module")
+def spare() -> Iterator[SpareSwitch]:
+    """The switch of the module's tests that have one of their own."""
+    lent = SpareSwitch()
+    yield lent
+    lent.close()
+
+
 @pytest.fixture
-def own_switch() -> Iterator[Switch]:
+def own_switch(spare: SpareSwitch) -> Iterator[Switch]:
     """A switch of the test's own, to be stopped and killed."""
-    with Switch() as started:
-        yield started
+    yield spare.take()
+    spare.give_back()
 
 
 @pytest.fixture

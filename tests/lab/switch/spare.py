@@ -1,0 +1,78 @@
+"""A switch for tests that stop, kill and restart it: they have the same one in turn, while it is as it was when it began.
+
+A start takes a second and 1 GiB of hugepages. Whether a used switch is as good as a new one is not assumed: what its database,
+its network namespace and its directory hold is compared with what they held at the start, and a switch that differs is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tests.lab.switch.switch import Switch
+
+_COUNTED: Final = frozenset({"_version", "cur_cfg", "next_cfg", "statistics"})
+"""Columns of table Open_vSwitch that change by themselves."""
+
+
+class SpareSwitch:
+    """A switch that is lent to one test at a time."""
+
+    def __init__(self) -> None:
+        self._switch: Switch | None = None
+        self._new: object = None
+
+    def take(self) -> Switch:
+        """The switch, which runs and holds nothing."""
+        if self._switch is None:
+            self._switch = Switch().start()
+            self._new = _seen(self._switch)
+        return self._switch
+
+    def give_back(self) -> None:
+        """Clean the switch; end it when it is not as it was when it began."""
+        if self._switch and not _like_new(self._switch, self._new):
+            self.close()
+
+    def close(self) -> None:
+        """End the switch."""
+        switch, self._switch = self._switch, None
+        if switch:
+            switch.stop()
+
+
+def _like_new(switch: Switch, new: object) -> bool:
+    """Whether nothing is left of a test, once its bridges are deleted; False where that cannot be known."""
+    with suppress(OSError, ValueError, RuntimeError, subprocess.SubprocessError):
+        if not (_runs(switch.ovsdb_pid) and _runs(switch.vswitchd_pid)):
+            return False
+        switch.clear()  # ovs-vswitchd has closed the ports before it is asked what there is
+        return _seen(switch) == new
+    return False
+
+
+def _seen(switch: Switch) -> object:
+    """What tests may leave: rows, remotes of the database, links, files."""
+    argv = ["ovsdb-client", "--format=json", "dump", switch.ovsdb, "Open_vSwitch"]
+    dump = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+    tables = {table["caption"]: _rows(table) for table in map(json.loads, dump.splitlines())}
+    remotes = sorted(switch.appctl("-t", "ovsdb-server", "ovsdb-server/list-remotes").splitlines())
+    argv = ["nsenter", f"--net={switch.netns}", "ip", "-json", "link", "show"]
+    links = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+    names = sorted(each["ifname"] for each in json.loads(links))
+    files = sorted(re.sub(r"\.\d+\.ctl$", ".ctl", path.name) for path in switch.dir.iterdir())
+    return tables, remotes, names, files
+
+
+def _rows(table: dict[str, list[str]]) -> list[dict[str, str]]:
+    rows = [zip(table["headings"], data, strict=True) for data in table["data"]]
+    return [{name: value for name, value in row if name not in _COUNTED} for row in rows]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs and is not stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZXT"

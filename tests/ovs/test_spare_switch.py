@@ -1,0 +1,38 @@
+"""The switch that tests stop and kill: lent again while it is as it was when it began, and ended when anything differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.lab.node.links import inside
+from tests.lab.switch.spare import SpareSwitch
+from tests.lab.switch.switch import Switch
+
+
+@pytest.fixture
+def spare() -> Iterator[SpareSwitch]:
+    """None that other tests have had."""
+    made = SpareSwitch()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda switch: switch.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=500"),
+        lambda switch: switch.listen_tcp(),
+        lambda switch: inside(switch.netns, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"),
+        lambda switch: switch.kill_vswitchd(),
+        lambda switch: switch.pause_ovsdb(),
+    ],
+    ids=["setting", "remote", "link", "dead", "stopped"],
+)
+def test_one_that_differs(spare: SpareSwitch, spoil: Callable[[Switch], object]) -> None:
+    """It is ended, and its directory removed."""
+    first = spare.take()
+    spoil(first)
+    spare.give_back()
+    assert not first.dir.exists()
