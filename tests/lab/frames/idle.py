@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
 
@@ -72,8 +73,7 @@ class Pods:
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """A command, which ends with this code."""
-        argv = [sys.executable, "-m", "userspace_cni", *arguments]
-        done = subprocess.run(argv, env=self.node.environ, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = run_command(self.node.environ, *arguments)
         assert done.returncode == code, (done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
         return done
