@@ -24,7 +24,7 @@ NETWORKS = "provider-networks.userspace-cni.io"
 SUBNETS = "subnets.userspace-cni.io"
 FOLLOWED = (NETWORKS, "vlans.userspace-cni.io", SUBNETS, "nodes")
 FALSE = {**LACKING, "of another kind": NO_LISTS["of another kind"]}
-TWO_LISTS_S = 30.0
+TWO_LISTS_S = 60.0
 """Seconds in which what is really gone goes, where no event tells of it."""
 
 
