@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.lab.suite import seconds
 from tests.lab.suite.exercised import ROOT
+from tests.lab.suite.seconds import longest_first
 
-LANES: Final = 2
-"""Tests that run side by side, each process with a switch of its own: more would starve the polling threads."""
-ROOTLESS: Final = ("-n", str(2 * LANES), "--dist", "worksteal")
+CORES: Final = 2
+"""What a machine has at least."""
+ROOTLESS: Final = ("-n", str(2 * CORES), "--dist", "worksteal")
 """They have no switch, and wait for half of their time."""
-SHARED: Final = ("-n", str(LANES), "--dist", "loadfile")
+SHARED: Final = ("-n", str(CORES + 1), "--dist", "loadfile", "--no-loadscope-reorder")
+"""Each process has a switch of its own, whose polling threads sleep when they are idle, and waits for almost half of its time.
+The order of the files is ours: pytest-xdist's own begins last with the files of few tests, of which some are long."""
 CLUSTER: Final = ("tests/cluster",)
 ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py", "tests/kubevirt")
 """A virtual machine takes both cores; ping and load look at every unix socket of the machine before they take a port."""
@@ -89,7 +93,7 @@ def groups(tests: Sequence[str]) -> Groups:
     """These test files by how they run."""
     rootless = tuple(each for each in tests if each.startswith("tests/unit/"))
     cluster, alone = _among(CLUSTER, tests), _among(ALONE, tests)
-    shared = tuple(each for each in tests if each not in {*rootless, *cluster, *alone})
+    shared = longest_first((each for each in tests if each not in {*rootless, *cluster, *alone}), seconds.read())
     return Groups(
         Group("unit", rootless, ROOTLESS), Group("shared", shared, SHARED), Group("cluster", cluster), Group("alone", alone)
     )
