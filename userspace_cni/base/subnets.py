@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.object_fields import known_fields
-from userspace_cni.base.provider_networks import BRIDGE_PREFIX
+from userspace_cni.base.provider_networks import BRIDGE_PREFIX, NAME_MAX
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN
 from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX
 
@@ -41,11 +41,13 @@ _NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "disableInterConnection": (True,),
     "enableDHCP": (),
     "enableEcmp": (),
+    "enableExternalLBAddress": (),
     "enableIPv6RA": (),
     "enableLb": (),
     "enableMulticastSnoop": (),
     "externalSubnets": (),
     "gatewayNodeSelectors": (),
+    "htbqos": (),
     "ipv6RAConfigs": (),
     "logicalGateway": (),
     "namespaceSelectors": (),
@@ -53,13 +55,17 @@ _NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "nodeNetwork": (),
     "private": (),
     "routeTable": (),
+    "u2oFeatures": ({"overlayOnlyRouting": False},),
     "u2oInterconnection": (),
     "u2oInterconnectionIP": (),
     "u2oInterconnectionMACAddress": (),
+    "u2oRouting": (),
     "vips": (),
     "vpc": (),
 }
 """Fields of kubeovn.io's Subnet, each with the values that say what is so anyway."""
+_VLAN_NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {"vlanId": (), "providerInterfaceName": ()}
+"""The same of its Vlan: they are out of use there."""
 _IPV4: Final = 4
 _LISTED_MAX: Final = 1000
 _FAMILIES: Final = 2
@@ -154,12 +160,15 @@ def read_subnet(name: str, spec: Mapping[str, Any]) -> Subnet:
 def read_vlan(name: str, spec: Mapping[str, Any]) -> tuple[int | None, str]:
     """The tag (None for untagged frames) and the provider network's name of a Vlan object. Raises InvalidConfig."""
     where = f"Vlan '{name}'"
-    known_fields(spec, ("id", "provider"), {}, f"{where}: 'spec'")
+    known_fields(spec, ("id", "provider"), _VLAN_NOT_BUILT, f"{where}: 'spec'")
     tag, provider = _number(spec, "id", where), _text(spec, "provider", where)
     if not 0 <= tag <= VLAN_MAX:
         raise InvalidConfig(f"{where}: 'id' is {tag}", f"it must be from 0 to {VLAN_MAX}; 0 is no VLAN")
     if provider and not _BRIDGE.fullmatch(f"{BRIDGE_PREFIX}{provider}"):
-        raise InvalidConfig(f"{where}: 'provider' is {provider!r}", "it must be the name of a ProviderNetwork")
+        raise InvalidConfig(
+            f"{where}: 'provider' is {provider!r}, and no ProviderNetwork can be called so",
+            f"'{BRIDGE_PREFIX}' and its name are a link: it is of a-z, 0-9 and -, with {NAME_MAX} characters at most",
+        )
     return tag or None, provider
 
 

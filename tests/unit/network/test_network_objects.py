@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.lab.kube.definitions import definitions
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, egress_gateway, gateway_port
@@ -211,6 +213,31 @@ def test_a_vlan_that_cannot_be_leaves_the_trunk_as_it_is(spec: dict[str, Any]) -
     assert set(wished({}, {"a": spec}).refused) == {(VLAN, "a")}
 
 
+def test_objects_of_kube_ovn() -> None:
+    """A field of kube-ovn's is told as not built, not as unknown, and a Vlan says what is wrong with its network's name."""
+    objects: dict[str, dict[str, Any]] = {"ProviderNetwork": {}, "Vlan": {}, "Subnet": {}}
+    for each in yaml.safe_load_all((Path(__file__).parent / "data" / "kube-ovn-objects.yaml").read_text()):
+        objects[each["kind"]][each["metadata"]["name"]] = each["spec"]
+    refused = wished(*objects.values()).refused
+    assert set(refused) == {(PROVIDER_NETWORK, "underlay-offload"), (VLAN, "vlan10"), (GATEWAY, gateway_port("ext"))}
+    assert "'enableExternalLBAddress' is True, which is not built" in refused[GATEWAY, gateway_port("ext")]
+    assert "'provider' is 'underlay-offload', and no ProviderNetwork can be called so" in refused[VLAN, "vlan10"]
+    assert "12 characters at most" in refused[VLAN, "vlan10"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"id": 5, "provider": "net1", "vlanId": 5}, "'vlanId' is 5, which is not built"),
+        ({"id": 5, "provider": "Net1;"}, "no ProviderNetwork can be called so"),
+    ],
+)
+def test_vlans_that_cannot_be(spec: dict[str, Any], words: str) -> None:
+    """Each is refused by object and field; a field of kube-ovn's that says nothing is let pass."""
+    assert words in wished({"net1": {"defaultInterface": "eth1"}}, {"a": spec}).refused[VLAN, "a"]
+    assert wished({}, {"a": {"id": 5, "provider": "net1", "vlanId": 0, "providerInterfaceName": ""}}).refused == {}
+
+
 def test_a_distributed_gateway() -> None:
     """Each node has the first address of its range, and routes to the others' ranges by their addresses."""
     made = gateway({**PODS, "natOutgoing": True, "mtu": 1400}, subnets={"more": kept({"cidrBlock": "10.57.0.0/16"})})
@@ -268,6 +295,8 @@ def test_a_subnet_without_gateway_type_is_a_routers() -> None:
         ({"cidrBlock": "10.56.0.1/16"}, "cidrBlock"),
         ({"vpc": "red"}, "'vpc' is 'red', which is not built"),
         ({"u2oInterconnection": True}, "not built"),
+        ({"u2oFeatures": {"overlayOnlyRouting": True}}, "not built"),
+        ({"htbqos": "high"}, "'htbqos' is 'high', which is not built"),
         ({"acls": [{"action": "drop"}]}, "not built"),
         ({"enableDHCP": True}, "not built"),
         ({"natOutgoin": True}, "unknown field 'natOutgoin'"),
