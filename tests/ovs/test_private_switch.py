@@ -12,6 +12,13 @@ import pytest
 from tests.lab.switch.switch import SCRIPT, Switch, wait_until
 
 TICKS = os.sysconf("SC_CLK_TCK")
+PAGES = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+
+OWN_NUMBERS = f"""
+trap 'umount --lazy {PAGES} /proc/meminfo' EXIT
+mount --bind "$1/pages" {PAGES} && mount --bind "$1/meminfo" /proc/meminfo && shift && "$@"
+"""
+"""Runs a command in a mount namespace in which the number of hugepages, and of memory, are those of two files."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -75,6 +82,59 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
         assert "not a private switch" in done.stderr
 
 
+def test_a_namespace_that_a_program_holds() -> None:
+    """While a program has the namespace's file open, as an agent has, stop ends all the same and gives the hugepages back."""
+    with Switch(huge=False) as switch:
+        (switch.dir / "hugepages.added").write_text("0")
+        with Path(switch.netns).open("rb"):
+            done = subprocess.run([str(SCRIPT), "stop", str(switch.dir)], capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert not (switch.dir / "hugepages.added").exists()
+            assert not (switch.dir / "netns").exists()
+
+
+def with_numbers(tmp_path: Path, pages: int, available_kib: int, *argv: str) -> tuple[str, str]:
+    """Run a command where the machine has so many hugepages and so much memory; how many pages there are then, and its stderr."""
+    (tmp_path / "pages").write_text(f"{pages}\n")
+    lines = Path("/proc/meminfo").read_text().splitlines(keepends=True)
+    meminfo = [f"MemAvailable: {available_kib:8} kB\n" if line.startswith("MemAvailable:") else line for line in lines]
+    (tmp_path / "meminfo").write_text("".join(meminfo))
+    command = ["unshare", "--mount", "bash", "-c", OWN_NUMBERS, "numbers", str(tmp_path), *argv]
+    environment = os.environ | {"PRIVATE_SWITCH_PAGES": "512"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return (tmp_path / "pages").read_text().strip(), done.stderr
+
+
+def test_more_hugepages_than_there_is_memory_for(tmp_path: Path) -> None:
+    """What memory does not suffice for is not taken even for a moment: the switch starts without hugepages, and says why."""
+    directory = tmp_path / "s"
+    before = [
+        "bash",
+        "-c",
+        '"$0" start "$1" && cp "$1/hugepages.added" "$1/../added"; "$0" stop "$1"',
+        str(SCRIPT),
+        str(directory),
+    ]
+    left, said = with_numbers(tmp_path, 7, (2 * 512 + 511) << 10, *before)
+    assert left == "7"
+    assert "no 512 hugepages to be had: they take 1024 MiB of memory, 1535 MiB are available" in said
+    assert not (tmp_path / "added").exists()
+
+
+@pytest.mark.parametrize(("boot", "left"), [("", "88"), ("this", "88"), ("another", "600")])
+@pytest.mark.parametrize("command", [["start", "--no-huge"], ["stop"]])
+def test_hugepages_of_a_switch_that_was_killed(command: list[str], boot: str, left: str, tmp_path: Path) -> None:
+    """What a switch took that ended without a stop is given back by the next start and by stop; with a boot it is gone."""
+    directory = tmp_path / "s"
+    directory.mkdir()
+    (directory / ".private-switch").touch()
+    this = Path("/proc/sys/kernel/random/boot_id").read_text()
+    (directory / "hugepages.added").write_text(f"512 {this if boot == 'this' else boot}".strip() + "\n")
+    script = '"$0" "$@" && test ! -e "${!#}/hugepages.added"; status=$?; "$0" stop "${!#}"; exit "$status"'
+    assert with_numbers(tmp_path, 600, 8 << 20, "bash", "-c", script, str(SCRIPT), *command, str(directory)) == (left, "")
+
+
 @pytest.mark.parametrize("program", ["cat", "mountpoint", "ls", "ovs-vsctl"])
 def test_a_question_that_cannot_be_asked(program: str, tmp_path: Path) -> None:
     """The program by which the script asks fails: a switch that may run is not started anew, a mounted namespace stays,
@@ -95,10 +155,12 @@ def test_a_question_that_cannot_be_asked(program: str, tmp_path: Path) -> None:
         assert again.returncode == 1
         assert all(alive(pid) for pid in pids)
         assert (switch.dir / "conf.db").stat().st_ino == database
+        (switch.dir / "hugepages.added").write_text("0")
         ended = told("stop", str(switch.dir))
         assert (ended.returncode != 0) == (program in ("cat", "mountpoint")), ended.stderr
         assert all(alive(pid) for pid in pids) == (program == "cat")
         assert (switch.dir / "netns").exists() == (program in ("cat", "mountpoint"))
+        assert (switch.dir / "hugepages.added").exists() == (program == "cat")
     assert not switch.dir.exists()
     other = tmp_path / "other"
     other.mkdir()
