@@ -7,7 +7,7 @@ refused by name; no limit is ever dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
@@ -26,6 +26,13 @@ USUAL_MTU: Final = 1500
 _DELAY_MAX: Final = 60_000
 _QUEUE_MAX: Final = 1_000_000
 _PAIRED: Final = ("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth")
+_KUBEOVN_RATES: Final = {
+    "ingress_rate": "ingressRate",
+    "ingress_burst": "ingressBurst",
+    "egress_rate": "egressRate",
+    "egress_burst": "egressBurst",
+}
+_KUBEOVN_LINE: Final = {"latency": "latency_ms", "jitter": "jitter_ms", "limit": "limit", "loss": "loss_percent"}
 _OWN: Final = "userspace/bandwidth"
 _EXAMPLE: Final = '{"net1": {"ingressRate": "100M", "egressRate": "50M"}}'
 
@@ -164,30 +171,38 @@ def _default_limits(annotations: Mapping[str, str]) -> Limits:
     return read_rates(values, lambda key: f"annotation '{names[key]}'")
 
 
+def kubeovn_rates(said: Callable[[str], tuple[str, str]]) -> Limits:
+    """Rates as kube-ovn writes them, in Mbit/s, and bursts in Mbit; 0 and "" are none. A worse line is not among them.
+
+    `said` gives for a key, as "ingress_rate", how an error speaks of it, and its value. Raises InvalidConfig.
+    """
+    return read_rates(*_numbers(said, _KUBEOVN_RATES, 1_000_000))
+
+
 def _kubeovn_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
-    """Those of kube-ovn: Mbit/s and Mbit, ms, packets, percent; 0 for none."""
-    values: dict[str, int] = {}
-    line: dict[str, int] = {}
-    names: dict[str, str] = {}
-    for key in ("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss"):
+    """Those of kube-ovn: rates as above, and a worse line in ms, packets and percent; 0 for none."""
+
+    def said(key: str) -> tuple[str, str]:
         name, text = interface.kubeovn(annotations, key)
+        return f"annotation '{name}'", text
+
+    return replace(kubeovn_rates(said), netem=_read_netem(*_numbers(said, _KUBEOVN_LINE, 1)))
+
+
+def _numbers(
+    said: Callable[[str], tuple[str, str]], words: Mapping[str, str], unit: int
+) -> tuple[dict[str, int], Callable[[str], str]]:
+    """The values that are said, by our word for each key and in our unit; and how an error speaks of one."""
+    values: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for key, ours in words.items():
+        name, text = said(key)
         if not text:
             continue
         if not (text.isascii() and text.isdecimal() and len(text) < 16):
-            raise refusal(f"annotation '{name}' is {text!r}", "it must be a whole number, as OVS takes it")
-        word, _, what = key.partition("_")
-        if what:
-            ours = f"{word}{what.capitalize()}"
-            values[ours] = int(text) * 1_000_000
-        else:
-            ours = {"latency": "latency_ms", "jitter": "jitter_ms", "loss": "loss_percent"}.get(key, key)
-            line[ours] = int(text)
-        names[ours] = name
-
-    def named(key: str) -> str:
-        return f"annotation '{names.get(key, key)}'"
-
-    return read_rates(values, named, _read_netem(line, named))
+            raise refusal(f"{name} is {text!r}", "it must be a whole number, as OVS takes it")
+        values[ours], names[ours] = int(text) * unit, name
+    return values, lambda key: names.get(key, key)
 
 
 def _quantity(value: object, named: str) -> int:

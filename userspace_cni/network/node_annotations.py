@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.gateways import LINK_NAME, Gateway, address, interface, mac_address, require_valid
+from userspace_cni.cni.bandwidth import kubeovn_rates
 from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, Desired
 
 if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
 
-KEYS: Final = tuple(f"ovn.kubernetes.io/{key}" for key in ("ip_address", "cidr", "mac_address", "gateway", "port_name"))
-"""The annotations that are read. Both families stand in one, separated by a comma."""
-_ADDRESS, _CIDR, _MAC, _GATEWAY, _PORT = KEYS
+_PREFIX: Final = "ovn.kubernetes.io/"
+_ADDRESS, _CIDR, _MAC, _GATEWAY, _PORT = (
+    f"{_PREFIX}{key}" for key in ("ip_address", "cidr", "mac_address", "gateway", "port_name")
+)
+"""Both families stand in one annotation, separated by a comma. Rates and bursts are read beside these (`kubeovn_rates`)."""
+SCOPE: Final = (
+    "it has what the node's annotations say (port, addresses, MAC, router, rates), and neither masquerade nor clamp_mss nor "
+    "routes to the subnets of pods: a [[gateway]] of the settings with its 'port' takes its place"
+)
+"""What is to be known of such a gateway where it is asked for."""
 _UNNAMED: Final = "annotations"
 """What a gateway is told as that has no name."""
 
@@ -42,7 +50,9 @@ def wished(annotations: Mapping[str, str] | None, settings: Settings) -> Desired
 def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
     """The gateway that they are about; None where none of them is there. Raises InvalidConfig naming the annotation.
 
-    The router `ovn.kubernetes.io/gateway` has to answer; it is the node's next hop for nothing.
+    The router `ovn.kubernetes.io/gateway` has to answer; it is the node's next hop for nothing. The rates become what kube-ovn's
+    daemon makes of them: it writes `ingress_rate` into the QoS of the node's port and `egress_rate` into its policing columns. An
+    internal port has both the other way round than a pod's: QoS limits what the node sends to the bridge.
     """
     if not any(annotations.get(key) for key in (_ADDRESS, _CIDR, _PORT)):
         return None
@@ -64,6 +74,7 @@ def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
             mac=mac_address(annotations[_MAC], _named(_MAC)) if annotations.get(_MAC) else "",
             next_hop=address(hops[0], _named(_GATEWAY)) if hops else "",
             sole=True,
+            limits=kubeovn_rates(lambda key: (_named(_PREFIX + key), annotations.get(_PREFIX + key, "").strip())),
             said_by="annotations of the node",
         )
     )

@@ -76,21 +76,31 @@ class NodeNetwork:
             watch.start()
         self.concerns.start()
         settings = self._node.settings
+        if settings.gateway_bridge and not settings.kubeovn_annotations:
+            say("warning", "gateway_bridge has no effect: it is for annotations, which kubeovn_annotations = true has read")
         if not self._node.has_account():
             if settings.network_objects or self._reads_annotations:
                 say("warning", "objects of the API cannot be followed", problem="no credentials; see the setting kubeconfig")
             return
         if settings.network_objects or self._reads_annotations:
             self._follow()
-        if settings.network_objects or settings.routes:
+        if self._has_state or self._reads_annotations:
             self._tell()
-        else:
+        if not self._has_state:
             self._withdraw()
 
     def _follow(self) -> None:
         """Follow the objects that wishes come from. Raises UserspaceError."""
+        from userspace_cni.network.node_annotations import SCOPE
         from userspace_cni.node.objects import WISHES, NodeObjects
 
+        if self._reads_annotations:
+            say(
+                "info",
+                "kube-ovn's annotations of this node make a gateway",
+                bridge=self._node.settings.gateway_bridge,
+                scope=SCOPE,
+            )
         session = self._node.clients.of("").session
         wishes = WISHES if self._node.settings.network_objects else ()
         self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
@@ -107,7 +117,7 @@ class NodeNetwork:
             Objects(session),
             self._node.name,
             lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
-            parts=Parts(kubeovn=settings.kubeovn_annotations, routes=settings.routes),
+            parts=Parts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
             tell=self._node.tell,
         )
         self._report.start()
@@ -183,6 +193,11 @@ class NodeNetwork:
     def _watched(self) -> frozenset[str]:
         """The links at which others may change what the node is to have."""
         return frozenset(name for each in self.standings for step in each.steps for name in _links(step))
+
+    @property
+    def _has_state(self) -> bool:
+        """Whether this node has a NodeState: what reads it comes with these settings."""
+        return self._node.settings.network_objects or self._node.settings.routes
 
     @property
     def _reads_annotations(self) -> bool:

@@ -44,12 +44,13 @@ class Pace:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the report has beside the node's network.
+    """What the report has beside the labels and annotations of the Node.
 
-    `kubeovn`: names for programs that know kube-ovn. `routes`: the node keeps Routes; until they are told of, what the former
-    agent has written of them stands.
+    `state`: the NodeState. `kubeovn`: annotations for programs that know kube-ovn. `routes`: the node keeps Routes; until they
+    are told of, what the former agent has written of them stands.
     """
 
+    state: bool = True
     kubeovn: bool = False
     routes: bool = False
 
@@ -138,17 +139,15 @@ class Report(Loop):
         node = self._objects.get(NODES, self._node)
         if node is None:
             raise UserspaceError(f"the API server knows no node {self._node}", "the setting node_name")
-        state = self._objects.get(NODE_STATES, self._node) or {}
+        state = (self._objects.get(NODE_STATES, self._node) or {}) if self._parts.state else {}
         known = state.get("status") or {}
-        chassis = self._named(known)
+        chassis = self._named(known, node)
         wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis, routes)
         if self._parts.routes and routes is None:
             wanted["routes"] = known.get("routes") or []
         errors: list[UserspaceError] = []
-        writes: tuple[Callable[[], None], ...] = (
-            lambda: self._write_state(node, state, wanted),
-            lambda: self._write_node(node, labels(standings), notes(chassis, kubeovn=self._parts.kubeovn)),
-        )
+        writes: list[Callable[[], None]] = [lambda: self._write_state(node, state, wanted)] if self._parts.state else []
+        writes.append(lambda: self._write_node(node, labels(standings), notes(chassis, kubeovn=self._parts.kubeovn)))
         for write in writes:
             try:
                 write()
@@ -157,12 +156,13 @@ class Report(Loop):
         if errors:
             raise combined("what this node has is not in the API", errors)
 
-    def _named(self, known: Mapping[str, Any]) -> str:
-        """The switch's name; while the switch is away, the one that was reported."""
+    def _named(self, known: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+        """The switch's name; while the switch is away, the one that was reported, in the NodeState or at the Node."""
         try:
             return self._chassis()
         except UserspaceError:
-            return str(known.get("chassis") or "")
+            said = node["metadata"].get("annotations") or {}
+            return str(known.get("chassis") or said.get(CHASSIS) or "")
 
     def _write_state(self, node: Mapping[str, Any], state: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         metadata = node["metadata"]

@@ -6,6 +6,7 @@ import pytest
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.gateways import Gateway
+from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.settings import Settings
 from userspace_cni.network.node_annotations import gateway_of, wished
 from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, Desired
@@ -46,6 +47,23 @@ def test_both_families() -> None:
     assert found.addresses == ("100.64.0.2/16", "fd00:100:64::2/112")
 
 
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        ({"ingress_rate": "100"}, Limits(to_pod=Rate(100_000_000, 10_000_000))),
+        ({"egress_rate": " 3 ", "egress_burst": "2"}, Limits(from_pod=Rate(3_000_000, 2_000_000))),
+        ({"ingress_rate": "100", "egress_rate": "0"}, Limits(to_pod=Rate(100_000_000, 10_000_000))),
+        ({"ingress_rate": "", "latency": "5"}, Limits()),
+    ],
+    ids=str,
+)
+def test_rates(said: dict[str, str], limits: Limits) -> None:
+    """They are in Mbit/s and Mbit. As with kube-ovn's daemon `ingress_rate` is the port's QoS, `egress_rate` its policing."""
+    found = gateway_of({**OVN0, **{f"ovn.kubernetes.io/{key}": value for key, value in said.items()}}, "br-int")
+    assert found
+    assert found.limits == limits
+
+
 @pytest.mark.parametrize("annotations", [{}, {"ovn.kubernetes.io/chassis": "x"}, {"ovn.kubernetes.io/ip_address": ""}], ids=str)
 def test_none(annotations: dict[str, str]) -> None:
     """A node of which kube-ovn's controller says nothing has no such gateway."""
@@ -66,6 +84,9 @@ def test_none(annotations: dict[str, str]) -> None:
         ("gateway", "100.64.0.2", "an address of the gateway itself"),
         ("port_name", "node-worker-with-a-long-name", "'ovn.kubernetes.io/port_name' of the node"),
         ("port_name", "../x", "'ovn.kubernetes.io/port_name' of the node"),
+        ("ingress_rate", "100M", "annotation 'ovn.kubernetes.io/ingress_rate' of the node is '100M'"),
+        ("egress_rate", "-1", "annotation 'ovn.kubernetes.io/egress_rate' of the node is '-1'"),
+        ("ingress_burst", "5", "annotation 'ovn.kubernetes.io/ingress_burst' of the node is 5000000 without a rate"),
     ],
 )
 def test_what_is_refused(key: str, value: str, why: str) -> None:

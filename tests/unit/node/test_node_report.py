@@ -225,6 +225,28 @@ def test_while_the_switch_is_away_its_name_stays(world: World) -> None:
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
 
 
+@pytest.mark.parametrize("state", [True, False])
+def test_an_agent_that_starts_while_the_switch_is_away_keeps_its_name(world: World, state: bool) -> None:
+    """It is known from the NodeState, or from the Node where there is no NodeState."""
+    for chassis in ("chassis-1", Unavailable("no session with OVSDB", "")):
+        world.chassis = chassis
+        report = Report(world.objects, NAME, world._named, parts=Parts(state=state, kubeovn=True), pace=QUICK)
+        report.told([WELL])
+        report.report()
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
+
+
+def test_a_node_is_told_without_a_node_state(world: World) -> None:
+    """Labels and annotations alone need neither the resource nor the right to it; the NodeState of a former agent is left."""
+    world.api.faults.append(Fault(status=403, about="/nodestates"))
+    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(state=False, kubeovn=True), pace=QUICK)
+    for _ in range(3):
+        report.told([WELL])
+        report.report()
+    assert (world.writes, world.metadata["labels"]) == (1, {"zone": "a", **labels([WELL])})
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
+
+
 def test_changes_that_come_together_are_one_report(world: World) -> None:
     """`told` only notes; the thread writes the last of them, a moment later."""
     report = world.report(pace=replace(QUICK, settle_s=0.3))

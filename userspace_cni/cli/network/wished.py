@@ -20,9 +20,10 @@ from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import concerns
+from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.service import described
 from userspace_cni.network.sources import Sources
-from userspace_cni.network.wish_list import GATEWAY, TRANSLATION
+from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, TRANSLATION
 
 _COLUMNS: Final = (Column("WISH"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
 
@@ -133,8 +134,13 @@ def show(found: Mapping[str, Any]) -> None:
         view.note("nothing is wished of the node itself")
     if problem := found.get("settings"):
         view.note(f"the settings are wrong, and this is what the agent keeps of what it read before: {problem}")
-    for sentence in [*found["concerns"], *([found["objects"]] if found["objects"] else [])]:
+    for sentence in [*found["concerns"], *([found["objects"]] if found["objects"] else []), *_scopes(found["wishes"])]:
         view.note(sentence)
+
+
+def _scopes(wishes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What gateways of annotations are not."""
+    return [f"gateway {each['name']}: {SCOPE}" for each in wishes if (each["kind"], each["source"]) == (GATEWAY, ANNOTATIONS)]
 
 
 def _row(wish: Mapping[str, Any]) -> list[Cell | str]:
