@@ -81,6 +81,22 @@ def test_routes_and_protocol(node: Node, sandbox: str) -> None:
     assert node.run("DEL", network, sandbox, ifname="eth0").status == 0
 
 
+def test_services_of_the_nodes_file(node: Node, sandbox: str) -> None:
+    """MTU and network of Services come of one file of openshift-sdn; until that is there, ADD is to be tried again."""
+    file = node.directory / "config.json"
+    node.settings["USERSPACE_CNI_MTU_FILE"] = str(file)
+    network = podnet(node, serviceCIDRs="node")
+    refused(node.run("ADD", network, sandbox, ifname="eth0"), 11, "not yet available")
+    file.write_text('{"mtu": 1450, "serviceNetworkCIDR": "172.30.0.0/16"}')
+    result = succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
+    assert ("172.30.0.0/16", "10.56.0.1") in [(each["dst"], each["gateway"]) for each in routes(sandbox)]
+    assert links(sandbox)["eth0"]["mtu"] == 1450
+    file.unlink()
+    assert node.run("CHECK", {**network, "prevResult": result}, sandbox, ifname="eth0").status == 0
+    assert node.run("DEL", network, sandbox, ifname="eth0").status == 0
+    assert (node.leftovers(), left_in_switch(node)) == ({}, {})
+
+
 def test_the_name_is_taken(node: Node, sandbox: str) -> None:
     """A link of that name in the pod is another's: 101, and nothing is left."""
     inside(sandbox, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "x0")

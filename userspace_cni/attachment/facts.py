@@ -164,3 +164,5 @@ class LinkFacts(Facts):
     """Bytes; what routes have that say none, 0 for that of the link."""
     node_addresses: tuple[str, ...] = ()
     """This node's own addresses without prefix length; found only for a network that asks for routes to them."""
+    node_services: tuple[str, ...] = ()
+    """The network of Services that the node's file says; read only for a network that asks for a route to it."""

@@ -125,7 +125,7 @@ def _routes(asked: LinkOptions, facts: LinkFacts, addresses: Addresses) -> Itera
         yield {**rest, "gw": gateway} if gateway else rest
     node = [str(ip_network(address)) for address in facts.node_addresses] if asked.node_routes else []
     own = {ip_interface(ip["address"]).ip for ip in addresses.ips}
-    for dst in (*node, *asked.service_cidrs):
+    for dst in (*node, *asked.service_cidrs, *facts.node_services):
         network = ip_network(dst)
         if network.version in gateways and network.network_address not in {*own, ip_address(gateways[network.version])}:
             yield {"dst": dst, "gw": gateways[network.version]}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Final, cast
 
-from userspace_cni.base.errors import InvalidConfig, UnsupportedField
+from userspace_cni.base.errors import InvalidConfig, UnsupportedField, quoted
 from userspace_cni.base.port_kinds import AUTO, CHOICES, Datapath, KernelPort
 from userspace_cni.cni.request import typed
 
@@ -20,6 +20,7 @@ SMALL_MTU: Final = 1500
 _ENGINES: Final[Mapping[str, Datapath]] = {"ovs-dpdk": "netdev", "ovs": "system"}
 _FLAGS: Final = ("gatewayCheck", "duplicateCheck", "nodeRoutes")
 _SERVICES_MAX: Final = 64
+_OF_NODE: Final = "node"
 _INTERNAL: Final = "ovs-vswitchd makes a new tap when it restarts, and the pod would keep a dead one"
 
 
@@ -27,7 +28,8 @@ _INTERNAL: Final = "ovs-vswitchd makes a new tap when it restarts, and the pod w
 class LinkOptions:
     """A veth. `opened_as`: how OVS opens the host end, "" for the node's setting; `datapath`: Bridge.datapath_type.
 
-    `node_routes`: routes to this node's addresses by the first gateway; `service_cidrs`: to these networks, in the same way.
+    `node_routes`: routes to this node's addresses by the first gateway; `service_cidrs`: to these networks, in the same way;
+    `node_services`: to the network of Services that the node's file says.
     """
 
     opened_as: str = ""
@@ -36,6 +38,12 @@ class LinkOptions:
     duplicate_check: bool = False
     node_routes: bool = False
     service_cidrs: tuple[str, ...] = ()
+    node_services: bool = False
+
+    @property
+    def services_said(self) -> object:
+        """What the network has as `serviceCIDRs`, for errors; falsy for nothing."""
+        return _OF_NODE if self.node_services else list(self.service_cidrs)
 
 
 def read_link(
@@ -55,9 +63,9 @@ def read_link(
     typed(container, "netType", str, "", path="container.")
     port = typed(host, "port", str, "", path="host.")
     flags = {key: typed(top, key, bool, False) for key in _FLAGS}
-    services = _read_services(top)
+    services = () if top.get("serviceCIDRs") == _OF_NODE else _read_services(top)
     if iftype == "vhostuser":
-        _require_no_link(engine, {"host.port": port, **flags, "serviceCIDRs": list(services)})
+        _require_no_link(engine, {"host.port": port, **flags, "serviceCIDRs": top.get("serviceCIDRs")})
         return None
     _require_no_socket(top, host, container, warn)
     if port and port not in CHOICES:
@@ -69,6 +77,7 @@ def read_link(
         duplicate_check=flags["duplicateCheck"],
         node_routes=flags["nodeRoutes"],
         service_cidrs=services,
+        node_services=top.get("serviceCIDRs") == _OF_NODE,
     )
     if port:
         require_openable(opened_as(link, port), typed(host, "mtu", int, None, path="host."))
@@ -101,10 +110,8 @@ def require_addressed(link: LinkOptions, why_not: str) -> None:
     for key, value in keys.items():
         if value:
             raise InvalidConfig(f"key '{key}' is true, and {why_not}", "remove it, or give the network an 'ipam'")
-    if link.service_cidrs:
-        raise InvalidConfig(
-            f"key 'serviceCIDRs' is {list(link.service_cidrs)}, and {why_not}", "remove it, or give the network an 'ipam'"
-        )
+    if said := link.services_said:
+        raise InvalidConfig(f"key 'serviceCIDRs' is {said!r}, and {why_not}", "remove it, or give the network an 'ipam'")
 
 
 def _one_of(block: Mapping[str, Any], name: str, key: str, built: tuple[str, ...], unbuilt: Mapping[str, str]) -> str:
@@ -145,6 +152,11 @@ def _require_no_socket(
 
 
 def _read_services(top: Mapping[str, Any]) -> tuple[str, ...]:
+    if isinstance(said := top.get("serviceCIDRs"), str):
+        raise InvalidConfig(
+            f"key 'serviceCIDRs' is {quoted(said)}",
+            f'it must be a list of networks, or "{_OF_NODE}" for that of the node\'s file',
+        )
     items = typed(top, "serviceCIDRs", list, [])
     if len(items) > _SERVICES_MAX:
         raise InvalidConfig(f"key 'serviceCIDRs' has {len(items)} items", f"it can have {_SERVICES_MAX} at most")

@@ -1,7 +1,8 @@
-"""The MTU that the node says for networks that say none: a setting, or a file that another program keeps.
+"""What the node says for networks that leave it to the node: the MTU, and the network of Services. By a setting, or by a file.
 
-openshift-sdn writes such a file (`{"mtu": 1450, "routableMTU": 1400}`) once it knows the cluster's network. While it is absent
-the MTU is not known yet, and nothing may be guessed: two ends that differ lose frames without a word.
+openshift-sdn writes such a file (`{"mtu": 1450, "routableMTU": 1400}`; its older releases `{"mtu": 1450, "serviceNetworkCIDR":
+"172.30.0.0/16"}`) once it knows the cluster's network. While it is absent neither is known yet, and nothing may be guessed: two
+ends of a link that differ lose frames without a word.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import json
 import os
 import stat
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Any, Final
 
-from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable
+from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, quoted
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN, Settings
 
 USUAL: Final = 1500
 _BYTES_MAX: Final = 64 << 10
+_SERVICES: Final = "serviceNetworkCIDR"
+_EXAMPLE: Final = 'it must be as {"mtu": 1450, "routableMTU": 1400, "serviceNetworkCIDR": "172.30.0.0/16"}'
 
 
 @dataclass(frozen=True)
@@ -36,25 +40,46 @@ def node_mtu(settings: Settings, root: HostRoot = HERE) -> NodeMtu:
     """
     if settings.mtu or not settings.mtu_file:
         return NodeMtu(settings.mtu or USUAL)
-    what = f"setting mtu_file, {settings.mtu_file}"
-    said = _read(settings.mtu_file, what, root)
-    for key, value in said.items():
+    what, held = _read(settings.mtu_file, root)
+    link, routable = (held.get(key) for key in ("mtu", "routableMTU"))
+    for key, value in (("mtu", link), ("routableMTU", routable)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not MTU_MIN <= value <= MTU_MAX):
             raise InvalidConfig(f"{what}: '{key}' is {value!r}", f"it must be from {MTU_MIN} to {MTU_MAX}")
-    link, routable = said["mtu"], said["routableMTU"]
     if link is None:
-        raise InvalidConfig(f"{what}: it has no 'mtu'", 'it must be as {"mtu": 1450, "routableMTU": 1400}')
+        raise InvalidConfig(f"{what}: it has no 'mtu'", _EXAMPLE)
     return NodeMtu(link, None if routable is None else min(link, routable))
 
 
-def _read(path: str, what: str, root: HostRoot) -> dict[str, Any]:
-    """The values of the file."""
+def node_services(settings: Settings, root: HostRoot = HERE) -> str:
+    """The network of the cluster's Services, as openshift-sdn's file says it; as its plugin does, without bits of a host.
+
+    Raises InvalidConfig where there is no such setting or value, Unavailable as `node_mtu`.
+    """
+    if not settings.mtu_file:
+        raise InvalidConfig(
+            "key 'serviceCIDRs' is 'node', and the node's setting mtu_file names no file",
+            'give the setting, or the networks themselves, as ["10.96.0.0/12"]',
+        )
+    what, held = _read(settings.mtu_file, root)
+    said = held.get(_SERVICES)
+    try:
+        if not isinstance(said, str) or "/" not in said:
+            raise ValueError
+        return str(ip_network(said, strict=False))
+    except ValueError:
+        lack = f"it has no '{_SERVICES}'" if said is None else f"'{_SERVICES}' is {quoted(said)}"
+        remedy = "key 'serviceCIDRs' of the network is 'node': say the networks there, where openshift-sdn is too new to write it"
+        raise InvalidConfig(f"{what}: {lack}", remedy) from None
+
+
+def _read(path: str, root: HostRoot) -> tuple[str, dict[str, Any]]:
+    """How an error speaks of the file, and its values."""
+    what = f"setting mtu_file, {path}"
     try:
         fd = os.open(root.path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Unavailable(
-            f"{what}: the node's MTU is not yet available", "who writes this file? else give the setting mtu"
-        ) from None
+        remedy = "which program writes this file? else give the setting mtu, and the networks of Services in 'serviceCIDRs'"
+        raise Unavailable(f"{what}: it is not yet available", remedy) from None
     except OSError as error:
         wrong = Unavailable if error.errno in PASSING else InvalidConfig
         raise wrong(f"{what}: {error.strerror}", "it must be a regular file") from None
@@ -77,7 +102,7 @@ def _read(path: str, what: str, root: HostRoot) -> dict[str, Any]:
             raise ValueError(f"more than {_BYTES_MAX} bytes")
         held = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidConfig(f"{what}: {error}", 'it must be as {"mtu": 1450, "routableMTU": 1400}') from None
+        raise InvalidConfig(f"{what}: {error}", _EXAMPLE) from None
     if not isinstance(held, dict):
-        raise InvalidConfig(f"{what}: no JSON object", 'it must be as {"mtu": 1450, "routableMTU": 1400}')
-    return {key: held.get(key) for key in ("mtu", "routableMTU")}
+        raise InvalidConfig(f"{what}: no JSON object", _EXAMPLE)
+    return what, held

@@ -244,7 +244,7 @@ class Gathering:
 
     def _link(self, link: LinkOptions) -> dict[str, Any]:
         from userspace_cni.host.links import own_addresses
-        from userspace_cni.host.mtu import NodeMtu, node_mtu
+        from userspace_cni.host.mtu import NodeMtu, node_mtu, node_services
 
         settings = self.node.settings
         said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.root)
@@ -261,6 +261,7 @@ class Gathering:
             "mtu": said.link,
             "route_mtu": said.routable or 0,
             "node_addresses": own_addresses() if link.node_routes else (),
+            "node_services": (node_services(settings, self.node.root),) if link.node_services else (),
         }
 
     # -- the pod ----------------------------------------------------------------------------------------------------------

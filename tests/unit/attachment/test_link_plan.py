@@ -141,6 +141,8 @@ def test_routes_to_node_and_services() -> None:
         {"dst": "10.96.0.0/12", "gw": "10.56.0.1"},
     )
     assert only(planned(facts, addresses), Link).routes == ()
+    told = replace(FACTS, node_services=("172.30.0.0/16",))
+    assert only(planned(told, addresses), Link).routes == ({"dst": "172.30.0.0/16", "gw": "10.56.0.1"},)
 
 
 def test_questions_before_the_announcement() -> None:

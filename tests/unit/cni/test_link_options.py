@@ -39,6 +39,7 @@ def test_everything_that_a_veth_can_have() -> None:
     )
     assert options.link == LinkOptions("system", "netdev", True, True, True, ("10.96.0.0/12", "2001:db8::/108"))
     assert (options.mtu, options.asked.mac, options.bridge, options.vlan.tag) == (9000, "02:00:00:00:00:07", "br1", 100)
+    assert read(host=veth(), ipam=IPAM, serviceCIDRs="node").link == LinkOptions(node_services=True)
 
 
 def test_the_kernels_datapath() -> None:
@@ -89,6 +90,10 @@ def test_addresses_of_the_pods_annotations() -> None:
         ({"host": veth(), "serviceCIDRs": ["10.96.0.0/12"]}, 7, "'serviceCIDRs' is ['10.96.0.0/12'], and"),
         ({"host": veth(), "ipam": IPAM, "serviceCIDRs": ["10.96.0.1/12"]}, 7, "'serviceCIDRs' holds '10.96.0.1/12'"),
         ({"host": veth(), "ipam": IPAM, "serviceCIDRs": ["10.96.0.0"]}, 7, "'serviceCIDRs' holds '10.96.0.0'"),
+        ({"host": veth(), "ipam": IPAM, "serviceCIDRs": ["node"]}, 7, "'serviceCIDRs' holds 'node'"),
+        ({"host": veth(), "ipam": IPAM, "serviceCIDRs": "10.96.0.0/12"}, 7, "'serviceCIDRs' is '10.96.0.0/12'"),
+        ({"host": veth(), "serviceCIDRs": "node"}, 7, "'serviceCIDRs' is 'node', and"),
+        ({"serviceCIDRs": "node", "ipam": IPAM}, 2, "'serviceCIDRs' is 'node': a vhost-user interface"),
         ({"host": veth(), "ipam": IPAM, "serviceCIDRs": ["10.0.0.0/8"] * 65}, 7, "'serviceCIDRs' has 65 items"),
         ({"host": veth(), "ipam": IPAM, "nodeRoutes": "yes"}, 6, "'nodeRoutes' is a string"),
         ({"host": {"engine": "ovs"}}, 2, "'host.engine' is 'ovs': the kernel's datapath has no vhost-user ports"),

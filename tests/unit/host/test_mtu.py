@@ -1,4 +1,4 @@
-"""The node's MTU: from a setting, from a file of another program, and never a guess."""
+"""The node's MTU and its network of Services: from a setting, from a file of another program, and never a guess."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.host.mtu import NodeMtu, node_mtu
+from userspace_cni.host.mtu import NodeMtu, node_mtu, node_services
 
 
 def settings(path: Path, mtu: int = 0) -> Settings:
@@ -88,3 +88,37 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     for wrong in (path, tmp_path):
         with pytest.raises(InvalidConfig, match="not a regular file"):
             node_mtu(settings(wrong))
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [('"172.30.0.0/16"', "172.30.0.0/16"), ('"172.30.0.1/16"', "172.30.0.0/16"), ('"fd02::/112"', "fd02::/112")],
+)
+def test_the_network_of_services(tmp_path: Path, said: str, found: str) -> None:
+    """It stands beside the MTU, and is read as by openshift-sdn's plugin, without bits of a host; `mtu` does not hide it."""
+    path = tmp_path / "config.json"
+    path.write_text(f'{{"mtu": 1450, "serviceNetworkCIDR": {said}}}')
+    assert node_services(settings(path)) == found
+    assert node_services(settings(path, 1400)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{"mtu": 1450, "routableMTU": 1400}', "it has no 'serviceNetworkCIDR'"),
+        ('{"serviceNetworkCIDR": null}', "it has no 'serviceNetworkCIDR'"),
+        ('{"serviceNetworkCIDR": "172.30.0.0"}', "'serviceNetworkCIDR' is '172.30.0.0'"),
+        ('{"serviceNetworkCIDR": ["172.30.0.0/16"]}', "'serviceNetworkCIDR' is ['172.30.0.0/16']"),
+    ],
+)
+def test_a_file_without_the_network_of_services(tmp_path: Path, text: str, named: str) -> None:
+    """It is refused with file, key and value, as is a node without such a file; while that is absent it is tried again."""
+    path = tmp_path / "config.json"
+    with pytest.raises(Unavailable, match="not yet available"):
+        node_services(settings(path))
+    path.write_text(text)
+    with pytest.raises(InvalidConfig) as refused:
+        node_services(settings(path))
+    assert [part for part in (str(path), named) if part not in refused.value.message] == []
+    with pytest.raises(InvalidConfig, match="mtu_file names no file"):
+        node_services(Settings(mtu=1400))
