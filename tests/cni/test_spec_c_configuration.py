@@ -196,6 +196,8 @@ class TestOptions:
             ({"runtimeConfig": {"mac": "02:00"}}, 7, "runtimeConfig.mac"),
             ({"runtimeConfig": {"mac": "01:00:00:00:00:01"}}, 7, "runtimeConfig.mac"),
             ({"runtimeConfig": {"mac": 2}}, 6, "runtimeConfig.mac"),
+            ({"args": {"cni": {"mac": "ff:ff"}}}, 7, "args.cni.mac"),
+            ({"args": {"cni": {"mac": 2}}}, 6, "args.cni.mac"),
             ({"runtimeConfig": {"ips": ["10.0.0.300/24"]}, "ipam": {"type": "static"}}, 7, "runtimeConfig.ips"),
             ({"runtimeConfig": {"ips": "10.0.0.3"}, "ipam": {"type": "static"}}, 6, "runtimeConfig.ips"),
             ({"runtimeConfig": {"CNIDeviceInfoFile": "relative"}}, 7, "runtimeConfig.CNIDeviceInfoFile"),
@@ -209,6 +211,7 @@ class TestOptions:
             ({"host": {"bridge": {"bridgeName": "a/b"}}}, 7, "host.bridge.bridgeName"),
             ({"host": {"bridge": {"vlanId": 4095}}}, 7, "host.bridge.vlanId"),
             ({"host": {"bridge": {"trunks": ["9-5"]}}}, 7, "host.bridge.trunks"),
+            ({"host": {"bridge": {"vlanId": 5, "trunks": [9]}}}, 7, "host.bridge.trunks"),
             ({"host": {"bridge": {"vlanMode": "qinq"}}}, 7, "host.bridge.vlanMode"),
             ({"host": {"vhost": {"dirmode": "rwx"}}}, 7, "host.vhost.dirmode"),
             ({"host": {"vhost": {"socketfile": "../x"}}}, 7, "host.vhost.socketfile"),
@@ -225,8 +228,8 @@ class TestOptions:
         assert not bare_node.state.exists()
 
     def test_035_unusable_args_are_ignored(self, node: Node, sandbox: str) -> None:
-        """What `args` holds is never an error."""
-        args: list[Any] = [[], "x", {"cni": []}, {"cni": {"mac": "ff:ff", "ips": 3}}, {"cni": {"mac": 7, "ips": ["nonsense"]}}]
+        """What `args` holds beside a MAC is never an error; a MAC that cannot be is one, as of the bridge plugin."""
+        args: list[Any] = [[], "x", {"cni": []}, {"cni": {"mac": None, "ips": 3}}, {"cni": {"mac": "", "ips": ["nonsense"]}}]
         for value in args:
             result = succeeded(node.run("ADD", node.network(args=value), sandbox))
             assert len(result["interfaces"][0]["mac"]) == len(MAC)

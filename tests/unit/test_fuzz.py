@@ -57,7 +57,12 @@ GOOD_CONFIGS: list[dict[str, Any]] = [
             "mtu": 9000,
             "mac": "02:00:00:00:00:01",
             "vhost": {"mode": "client", "group": "hugetlbfs", "dirmode": "0775", "socketfile": "s"},
-            "bridge": {"bridgeName": "br-dpdk0", "vlanId": 7, "trunks": [1, "5-9", {"minID": 20, "maxID": 30}]},
+            "bridge": {
+                "bridgeName": "br-dpdk0",
+                "vlanId": 7,
+                "trunks": [1, "5-9", {"minID": 20, "maxID": 30}],
+                "vlanMode": "native-tagged",
+            },
         },
         "container": {"engine": "vpp", "vhost": {"mode": "server", "queues": 2, "queueSize": 1024}, "bridge": {"bridgeId": 4}},
         "runtimeConfig": {"mac": "02:00:00:00:00:02", "ips": ["10.1.2.3/24"], "CNIDeviceInfoFile": "/run/devinfo/x"},

@@ -31,7 +31,7 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import Addresses, Interface
+from userspace_cni.cni.result import LINK_SCOPE, Addresses, Interface
 from userspace_cni.pod.mac import derived_mac
 
 _COPIED: Final[Mapping[str, tuple[KernelPort, ...]]] = {"netdev": ("system", "af_packet"), "system": ()}
@@ -43,7 +43,6 @@ filled it, with 20 it takes five; rates are the same."""
 _NO_LINKS: Final = ("all", "default")
 """Directories of sysctls for all links together."""
 _UNIVERSE_GATEWAYS: Final = ("0.0.0.0", "::")  # noqa: S104 - not an address to listen on
-_LINK_SCOPE: Final = 253
 
 
 def plan_link(request: Request, options: Options, consumer: Consumer, facts: LinkFacts, addresses: Addresses) -> Attachment:
@@ -120,7 +119,7 @@ def _routes(asked: LinkOptions, facts: LinkFacts, addresses: Addresses) -> Itera
     for route in addresses.routes:
         rest = {key: value for key, value in route.items() if key != "gw"}
         given = route.get("gw", "")
-        on_link = given in _UNIVERSE_GATEWAYS or (not given and route.get("scope") == _LINK_SCOPE)
+        on_link = given in _UNIVERSE_GATEWAYS or (not given and route.get("scope") == LINK_SCOPE)
         gateway = "" if on_link else given or gateways.get(ip_network(route["dst"], strict=False).version, "")
         yield {**rest, "gw": gateway} if gateway else rest
     node = [str(ip_network(address)) for address in facts.node_addresses] if asked.node_routes else []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn, get_args
 
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
-from userspace_cni.base.vlans import VLAN_MAX, vlan_range
+from userspace_cni.base.vlans import VLAN_MAX, vlan_ranges, vlans_of
 
 BondMode = Literal["active-backup", "balance-slb", "balance-tcp"]
 """Port.bond_mode of ovs-vswitchd.conf.db(5)."""
@@ -285,7 +285,7 @@ def _vlans(value: object, where: str) -> tuple[int, ...]:
         raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a list of VLAN ids, or of ranges as '100-110'")
     if not value:
         raise InvalidConfig(f"{where} is []", "without the key all VLANs pass; [0] is for frames without a tag alone")
-    return tuple(sorted({vlan for item in value for vlan in vlan_range(item, where)}))
+    return vlans_of(each for item in value for each in vlan_ranges(item, where))
 
 
 def _bond(value: object, where: str) -> Bond:

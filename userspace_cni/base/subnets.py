@@ -263,8 +263,8 @@ def _prefix(length: int, cidrs: Sequence[Cidr], where: str) -> int:
 
 def _span(text: str, where: str) -> Span:
     """One address, or the first and the last of some as `10.56.0.2..10.56.0.9`."""
-    low, _, high = text.partition("..")
-    first, last = _address(low, where), _address(high or low, where)
+    low, dots, high = text.partition("..")
+    first, last = _address(low, where), _address(high if dots else low, where)
     if first.version != last.version or int(first) > int(last):
         raise InvalidConfig(f"{where} holds {text!r}", "it must be an address, or two as 10.56.0.2..10.56.0.9")
     return first, last

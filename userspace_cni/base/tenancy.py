@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import BridgeRefused, InvalidConfig, MirrorRefused
 from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_FIRST, NAME_MAX
-from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_range
+from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_ranges
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
@@ -205,7 +205,7 @@ def _names(is_one: Callable[[str], object], what: str) -> Callable[[list[Any], s
 
 
 def _read_vlans(items: list[Any], where: str) -> tuple[range, ...]:
-    return tuple(vlan_range(item, where) for item in items)
+    return tuple(each for item in items for each in vlan_ranges(item, where))
 
 
 _READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {

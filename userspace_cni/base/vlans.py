@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ BRIDGE_MAX: Final = 15
 """Characters of a bridge's name: a bridge is also a kernel link."""
 VLAN_MAX: Final = 4094
 _UNTAGGED: Final = 0
+_FIELDS: Final = frozenset({"id", "minid", "maxid"})
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,46 @@ class Vlan:
     mode: str = ""
 
 
-def vlan_range(item: object, where: str) -> range:
-    """Read a VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}; `where` is for errors."""
-    low: object = None
-    high: object = None
+def vlan_ranges(item: object, where: str) -> tuple[range, ...]:
+    """Read a VLAN id, a range as "100-110", or an object of ovs-cni and the bridge plugin; `where` is for errors.
+
+    Such an object is {"id": 5}, {"minID": 10, "maxID": 19}, or both in one, which is all of these VLANs. Its keys match in any
+    case, and null is as good as absent. Raises InvalidConfig for every other one: those programs leave out what they do not know
+    and a bound without the other.
+    """
     if isinstance(item, dict):
-        low, high = (item.get("id"), item.get("id")) if "id" in item else (item.get("minID"), item.get("maxID"))
-    elif isinstance(item, str) and re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?", item):
+        return tuple(_range(low, high, item, where) for low, high in _bounds(item, where))
+    if isinstance(item, str) and re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?", item):
         first, _, last = item.partition("-")
-        low, high = int(first), int(last or first)
-    else:
-        low = high = item
+        return (_range(int(first), int(last or first), item, where),)
+    return (_range(item, item, item, where),)
+
+
+def _bounds(item: Mapping[str, object], where: str) -> list[tuple[object, object]]:
+    """The first and the last VLAN of each range that the object says; a range begins with 1: of ovs-cni's 0 would be none."""
+    given = {key.lower(): value for key, value in item.items() if value is not None}
+    if len(given) < sum(value is not None for value in item.values()) or not given.keys() <= _FIELDS:
+        raise _no_vlans(item, where)
+    bounds = [(given["id"], given["id"])] if "id" in given else []
+    if "minid" in given or "maxid" in given:
+        bounds.append((given.get("minid") or None, given.get("maxid")))
+    if not bounds:
+        raise _no_vlans(item, where)
+    return bounds
+
+
+def _range(low: object, high: object, item: object, where: str) -> range:
     numbers = all(isinstance(number, int) and not isinstance(number, bool) for number in (low, high))
     if not (numbers and isinstance(low, int) and isinstance(high, int) and 0 <= low <= high <= VLAN_MAX):
-        raise InvalidConfig(f"{where} holds {item!r}", f"VLAN ids from 0 to {VLAN_MAX}, or ranges of them as '100-110'")
+        raise _no_vlans(item, where)
     return range(low, high + 1)
+
+
+def _no_vlans(item: object, where: str) -> InvalidConfig:
+    right = f"VLAN ids from 0 to {VLAN_MAX}, or ranges of them as '100-110'"
+    if isinstance(item, dict):
+        right = f'an object has "id" from 0, or "minID" from 1 with "maxID", or all three; {VLAN_MAX} is the last VLAN'
+    return InvalidConfig(f"{where} holds {item!r}", right)
 
 
 def vlans_of(ranges: Iterable[range]) -> tuple[int, ...]:

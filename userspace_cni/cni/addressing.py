@@ -16,7 +16,7 @@ from userspace_cni.base.addresses import why_not_in_subnet
 from userspace_cni.base.errors import DelegateBroken, InvalidConfig
 from userspace_cni.base.vlans import VLAN_MAX, Vlan
 from userspace_cni.cni.annotations import OVN, PodInterface, refusal
-from userspace_cni.cni.result import EMPTY, LATEST, Addresses, read_addresses
+from userspace_cni.cni.result import EMPTY, LATEST, LINK_SCOPE, ROUTE_KEYS, Addresses, read_addresses
 from userspace_cni.cni.values import unicast
 
 _DEFAULT: Final = {4: "0.0.0.0/0", 6: "::/0"}
@@ -107,16 +107,24 @@ def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses |
 
 
 def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses:
-    (name, text), (cidr_name, cidr), (gateway_name, gateway), (_, default) = (
-        interface.kubeovn(annotations, key) for key in ("ip_address", "cidr", "gateway", "default_route")
+    (name, text), (cidr_name, cidr), (gateway_name, gateway) = (
+        interface.kubeovn(annotations, key) for key in ("ip_address", "cidr", "gateway")
     )
     if not text:
         return EMPTY
     networks_at = f"annotation '{cidr_name}'"
     found = _interfaces(text, f"annotation '{name}'", _networks(cidr, networks_at), networks_at)
     ips = _with_gateways(found, gateway, f"annotation '{gateway_name}'")
-    routes = _default_routes(ips) if interface.is_default or default == "true" else ()
+    routes = _default_routes(ips) if _has_default_route(annotations, interface) else ()
     return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes"))))
+
+
+def _has_default_route(annotations: Mapping[str, str], interface: PodInterface) -> bool:
+    """Whether the interface's gateways are the pod's: as the annotation says, else those of the default interface."""
+    name, said = interface.kubeovn(annotations, "default_route")
+    if said not in ("", "true", "false"):
+        raise refusal(f"annotation '{name}' is {said!r}", "it can be 'true' or 'false'")
+    return said == "true" if said else interface.is_default
 
 
 def _networks(text: str, where: str) -> list[IPv4Network | IPv6Network]:
@@ -191,7 +199,10 @@ def _default_routes(ips: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, An
 
 
 def _read_routes(name: str, text: str) -> tuple[Mapping[str, Any], ...]:
-    """kube-ovn's routes: `[{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]`, in the form of CNI's."""
+    """kube-ovn's routes: `[{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]`, in the form of CNI's.
+
+    Without a gateway such a route is on the link; one of CNI would go over the address's gateway.
+    """
     if not text:
         return ()
     example = 'it must be as [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]'
@@ -199,7 +210,12 @@ def _read_routes(name: str, text: str) -> tuple[Mapping[str, Any], ...]:
         routes = json.loads(text)
         if not isinstance(routes, list) or len(routes) > _ROUTES_MAX:
             raise ValueError
+        given = {key for route in routes if isinstance(route, dict) for key in route}
+        unknown = sorted(key for key in given if key.lower() not in ROUTE_KEYS)
+        if unknown:
+            raise refusal(f"annotation '{name}' is {text!r}: {unknown[0]!r} is unknown", f"keys are {', '.join(ROUTE_KEYS)}")
         answer = {"ips": [{"address": "192.0.2.1/32"}], "routes": routes}
-        return read_addresses(answer, LATEST).routes
+        read = read_addresses(answer, LATEST).routes
+        return tuple(route if "gw" in route else {**route, "scope": LINK_SCOPE} for route in read)
     except (ValueError, RecursionError, DelegateBroken):
         raise refusal(f"annotation '{name}' is {text!r}", f"{example}, {_ROUTES_MAX} at most") from None

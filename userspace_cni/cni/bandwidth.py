@@ -47,9 +47,10 @@ class Bandwidth:
 
 def read_bandwidth(top: Mapping[str, Any], runtime: Mapping[str, Any]) -> Bandwidth:
     """Read `bandwidth` and `netem` of the network (`top`, canonically spelled), and `runtimeConfig`."""
-    said = keys.spelled(typed(top, "bandwidth", dict, {}), keys.BANDWIDTH, "bandwidth")
+    known = keys.PLACES["bandwidth"]
+    said = keys.spelled(typed(top, "bandwidth", dict, {}), known, "bandwidth")
     place = "runtimeConfig.bandwidth"  # containerd writes "IngressRate"
-    asked = keys.spelled(typed(runtime, "bandwidth", dict, {}, path="runtimeConfig."), keys.BANDWIDTH, place)
+    asked = keys.spelled(typed(runtime, "bandwidth", dict, {}, path="runtimeConfig."), known, place)
     netem = _read_netem(keys.spelled(typed(top, "netem", dict, {}), keys.NETEM, "netem"), lambda key: f"key 'netem.{key}'")
     return Bandwidth(_read_rates(asked, place), _read_rates(said, "bandwidth", netem))
 
@@ -126,6 +127,11 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
 
 
 def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) -> Limits:
+    for key in keys.PARTIAL:
+        if subnets := typed(raw, key, list, [], path=f"{place}."):
+            raise UnsupportedField(
+                f"key '{place}.{key}' is {subnets!r}: a port's limit holds for all of its traffic", "remove it, or the limit"
+            )
     values = {key: typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
     return read_rates(values, lambda key: f"key '{place}.{key}'", netem)
 

@@ -24,6 +24,8 @@ HOST: Final = (*BLOCK, "port")
 VHOST: Final = ("mode", "socketfile", "user", "group", "dirmode", "socketmode", "selinuxLabel", "queues", "queueSize")
 BRIDGE: Final = ("bridgeName", "bridgeId", "vlanId", "trunks", "vlanMode")
 BANDWIDTH: Final = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
+PARTIAL: Final = ("shapedSubnets", "unshapedSubnets")
+"""Keys of the bandwidth plugin by which its limits hold for a part of the traffic."""
 NETEM: Final = ("latency_ms", "jitter_ms", "loss_percent", "limit")
 MIRROR: Final = ("name", "from", "to", "ingress", "egress")
 STANDARD: Final = (
@@ -33,7 +35,7 @@ STANDARD: Final = (
 """Keys at the top, of the CNI specification and of Multus: read under exactly these names, and never warned of as unknown."""
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (*TOP, *STANDARD),
-    "bandwidth": BANDWIDTH,
+    "bandwidth": (*BANDWIDTH, *PARTIAL),
     "netem": NETEM,
     "mirrors": MIRROR,
     "host": HOST,

@@ -23,14 +23,14 @@ from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable
 from userspace_cni.base.log import LEVELS
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN
-from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range, vlans_of
+from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
 from userspace_cni.cni.bandwidth import Bandwidth, PortKind, read_bandwidth, require_possible
 from userspace_cni.cni.links import LinkOptions, opened_as, read_link, require_addressed
 from userspace_cni.cni.mirrors import read_mirror_output, read_mirrors
 from userspace_cni.cni.request import Request, typed
 from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
-from userspace_cni.cni.values import MAC, NAME, absolute, in_range, is_unicast, matching, printable, unicast
+from userspace_cni.cni.values import NAME, absolute, in_range, matching, printable, six_octets, unicast
 
 Role = Literal["client", "server"]
 Warn = Callable[[str], object]
@@ -42,6 +42,7 @@ _OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 _SOCKET_FILE_MAX = 80
 _MODES: Final = ("", "client", "server")
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
+_OF_ONE_VLAN: Final = ("access", "dot1q-tunnel")
 _MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
 _NOTED: Final = "annotations"
 _LOGICAL_PORT: Final = "ovnport"
@@ -180,7 +181,9 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
         ovs_role=ovs_role,
         role_given=role_given,
         mode_given=bool(asked_mode),
-        bridge=matching(typed(bridge, "bridgeName", str, "") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"),
+        bridge=matching(
+            typed(bridge, "bridgeName", str, "", path="host.bridge.") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"
+        ),
         vlan=_read_vlan(bridge),
         mtu=in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
         socket_file=_read_socket_file(vhost),
@@ -255,7 +258,7 @@ def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions
     if ipam == "dhcp":
         reason = "its lease comes before the interface that it needs" if link else "it needs a kernel interface in the pod"
         raise UnsupportedField(f"key 'ipam.type' is 'dhcp': {reason}", "use host-local or static")
-    if request.network.raw.get("ipMasq") is True:
+    if typed(request.network.raw, "ipMasq", bool, False):
         raise UnsupportedField(
             "key 'ipMasq' is true: an interface at a bridge of OVS has no address on the host to masquerade", "remove it"
         )
@@ -300,10 +303,14 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     items = typed(bridge, "trunks", list, [], path=path)
     if len(items) > VLAN_MAX:
         raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {VLAN_MAX} VLANs")
-    trunks = vlans_of(vlan_range(item, f"key '{path}trunks'") for item in items)
-    if trunks and mode == "access":
+    trunks = vlans_of(each for item in items for each in vlan_ranges(item, f"key '{path}trunks'"))
+    both = "remove one of the two, or say 'vlanMode': 'native-tagged' or 'native-untagged' for a port with both"
+    if trunks and (mode in _OF_ONE_VLAN or (tag and not mode)):
+        said = f"'{path}vlanMode' is {mode!r}" if mode else f"'{path}vlanId' is {tag}"
+        raise InvalidConfig(f"key {said} and '{path}trunks' has VLANs: OVS leaves the trunks of such a port out", both)
+    if tag and mode == "trunk":
         raise InvalidConfig(
-            f"key '{path}vlanMode' is 'access' and '{path}trunks' has VLANs", "an access port carries none of them"
+            f"key '{path}vlanId' is {tag} and '{path}vlanMode' is 'trunk': OVS leaves the tag of such a port out", both
         )
     return Vlan(tag or None, trunks, mode)
 
@@ -365,7 +372,7 @@ def _read_application(container: Mapping[str, Any], mode: str) -> Application:
 def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> Asked:
     """Read what the pod asks for: runtimeConfig before args.cni before CNI_ARGS before the network's own default."""
     return Asked(
-        mac=_asked_mac(request, host, runtime, warn),
+        mac=_asked_mac(request, host, runtime),
         ips=_asked_ips(request, runtime, warn),
         device_info_file=absolute(
             typed(runtime, "CNIDeviceInfoFile", str, "", path="runtimeConfig."), "runtimeConfig.CNIDeviceInfoFile"
@@ -374,21 +381,16 @@ def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str,
     )
 
 
-def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> str:
+def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
     requested: str = typed(runtime, "mac", str, "", path="runtimeConfig.")
     if requested:
         return unicast(requested, "key 'runtimeConfig.mac'")
-    mac = _args_cni(request).get("mac")
-    if isinstance(mac, str) and is_unicast(mac):
-        return mac.lower()
-    if mac is not None:
-        warn(f"key 'args.cni.mac' is {mac!r}, not a unicast MAC address, and is ignored")
-    else:
-        mac = request.environment.args.get("MAC", "")
-        if mac and not MAC.fullmatch(mac):
+    if mac := typed(_args_cni(request), "mac", str, "", path="args.cni."):
+        return unicast(mac, "key 'args.cni.mac'")
+    if mac := request.environment.args.get("MAC", ""):
+        if not six_octets(mac):
             raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
-        if mac:
-            return unicast(mac, "CNI_ARGS MAC")
+        return unicast(mac, "CNI_ARGS MAC")
     own: str = typed(host, "mac", str, "", path="host.")
     return unicast(own, "key 'host.mac'") if own else ""
 
@@ -458,7 +460,7 @@ def _why_no_address(text: object) -> str | None:
 
 
 def _args_cni(request: Request) -> Mapping[str, Any]:
-    """The object `args.cni`; an unusable one is never an error (CONVENTIONS.md, "args in network config")."""
+    """The object `args.cni`; what is none says nothing: other programs have conventions of their own for `args`."""
     args = request.network.raw.get("args")
     cni = args.get("cni") if isinstance(args, dict) else None
     return cni if isinstance(cni, dict) else {}

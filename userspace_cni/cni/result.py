@@ -23,7 +23,20 @@ LATEST = SUPPORTED_VERSIONS[-1]
 _INTERFACE_KEYS: Mapping[str, type] = {"name": str, "mac": str, "mtu": int, "sandbox": str, "socketPath": str, "pciID": str}
 _INTERFACE_KEYS_SINCE_1_0 = frozenset({"mtu", "socketPath", "pciID"})
 _ROUTE_NUMBERS = ("mtu", "advmss", "priority", "table", "scope")
+ROUTE_KEYS = ("dst", "gw", *_ROUTE_NUMBERS)
+LINK_SCOPE = 253
+"""RT_SCOPE_LINK: a route with this `scope` and without `gw` is on the link."""
 _DNS_LISTS = ("nameservers", "search", "options")
+_KEYS = {
+    key.lower(): key
+    for keys in (
+        ("cniVersion", "interfaces", "ips", "routes", "dns"),
+        _INTERFACE_KEYS,
+        ("address", "gateway", "interface"),
+        ROUTE_KEYS,
+    )
+    for key in (*keys, "domain", *_DNS_LISTS)
+}
 ADDRESSES_MAX = 64
 ROUTES_MAX = 1024
 """What an IPAM plugin can give an interface: each is made in the pod, looked at by CHECK, and kept in the record."""
@@ -67,8 +80,9 @@ def read_addresses(answer: object, config_version: str) -> Addresses:
 
     Raises DelegateBroken naming the key, also when there is no address in it; InvalidConfig for more than an interface can have.
     """
+    spelled = _spelled(answer) if isinstance(answer, Mapping) else {}
     for key, most in (("ips", ADDRESSES_MAX), ("routes", ROUTES_MAX)):
-        listed = answer.get(key) if isinstance(answer, Mapping) else None
+        listed = spelled.get(key)
         if isinstance(listed, list) and len(listed) > most:
             raise InvalidConfig(
                 f"the IPAM plugin gave {len(listed)} {key}, an interface can have {most} at most", "the network's ipam"
@@ -173,6 +187,7 @@ def safe_for_del(text: str) -> str:
 def _read(raw: object, config_version: str, *, with_interfaces: bool) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise _Malformed("", "not a JSON object", wrong_type=True)
+    raw = _spelled(raw)
     version = _typed(raw, "cniVersion", str) or config_version
     if version not in SUPPORTED_VERSIONS:
         raise _Malformed("cniVersion", f"{version!r} is not supported, only {', '.join(SUPPORTED_VERSIONS)}")
@@ -196,8 +211,13 @@ def _entries(raw: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any]
         place = f"{key}[{index}]"
         if not isinstance(entry, dict):
             raise _Malformed(place, "not a JSON object", wrong_type=True)
-        result.append(read(entry, place))
+        result.append(read(_spelled(entry), place))
     return result
+
+
+def _spelled(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with its keys as the specification writes them: libcni takes them in any case, of several the last."""
+    return {_KEYS.get(key.lower(), key) if key.isascii() else key: value for key, value in raw.items()}
 
 
 def _read_interface(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -235,6 +255,7 @@ def _read_dns(raw: object) -> dict[str, Any]:
         return {}
     if not isinstance(raw, dict):
         raise _Malformed("dns", "not a JSON object", wrong_type=True)
+    raw = _spelled(raw)
     result: dict[str, Any] = {"domain": _typed(raw, "domain", str, "dns")}
     for key in _DNS_LISTS:
         values = raw.get(key)

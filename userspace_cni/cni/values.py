@@ -10,23 +10,30 @@ from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig
 
-MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _PATH_MAX = 1024
+_OCTETS: Final = re.compile(
+    r"[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5})|[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2}"
+)
+"""Six octets as Go's net.ParseMAC takes them, by which the CNI plugins, Multus and kube-ovn read a MAC."""
 
 
 def unicast(mac: str, where: str) -> str:
-    """A MAC address that a port can have, in small letters. `where` is a whole subject, as "key 'host.mac'"."""
-    if not MAC.fullmatch(mac):
+    """A MAC address that a port can have, as `six_octets` writes it. `where` is a whole subject, as "key 'host.mac'"."""
+    found = six_octets(mac)
+    if not found:
         raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
-    if not is_unicast(mac):
+    if int(found[:2], 16) & 1 or not found.strip("0:"):
         raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
-    return mac.lower()
+    return found
 
 
-def is_unicast(mac: str) -> bool:
-    """Whether the text is a MAC address that a port can have."""
-    return bool(MAC.fullmatch(mac) and not int(mac[:2], 16) & 1 and int(mac.replace(":", ""), 16))
+def six_octets(mac: str) -> str:
+    """A MAC address in small letters with colons, also where it is written 02-00-00-00-00-01 or 0200.0000.0001; "" for none."""
+    if not _OCTETS.fullmatch(mac):
+        return ""
+    digits = re.sub("[:.-]", "", mac).lower()
+    return ":".join(digits[place : place + 2] for place in range(0, len(digits), 2))
 
 
 def matching(value: str, pattern: re.Pattern[str], where: str) -> str:

@@ -172,9 +172,10 @@ def test_bad_mac_in_the_environment() -> None:
         options(cni_args="MAC=nonsense")
 
 
-def test_unusable_args_are_ignored() -> None:
-    """What cannot be used in args.cni is never an error, and keeps CNI_ARGS out all the same."""
-    assert options(cni_args="MAC=02:00:00:00:00:01", args={"cni": {"mac": "nonsense"}}).asked.mac == ""
+@pytest.mark.parametrize("args", ["x", {"cni": []}, {"cni": None}, {"cni": {"mac": ""}}, {"other": {"mac": "x"}}])
+def test_args_that_say_nothing(args: object) -> None:
+    """`args` that hold no object `cni`, or no MAC in it, leave the MAC to CNI_ARGS."""
+    assert options(cni_args="MAC=02:00:00:00:00:01", args=args).asked.mac == "02:00:00:00:00:01"
 
 
 @pytest.mark.parametrize(
