@@ -19,10 +19,14 @@ from tests.lab.node.forked import server
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside, veth
+from tests.unit.routes.building import route
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
 from userspace_cni.base.routing import Inside, PodRoute, Wanted
 from userspace_cni.host.netlink.codec import Answer, Connection, Message
 from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
+from userspace_cni.routes.facts import NOTHING_KNOWN, Pod
+from userspace_cni.routes.resolving import resolve
+from userspace_cni.routes.rules import Rulebook
 
 OURS = 148
 
@@ -431,3 +435,16 @@ def test_namespaces_deleted_and_reused() -> None:
         with netns("cni-same"), pytest.raises((ContainerGone, BadEnvironment)):
             routes.converge(stale, decide)
     assert (wrong, passes) == ([], 1000)
+
+
+def test_routes_by_gateways_that_lead_to_one_another(pod: LookedAt) -> None:
+    """What is decided of them is what the kernel takes, also where one was there before the other was asked for."""
+
+    def ask(*entries: str) -> tuple[Outcome, list[str]]:
+        asked = Rulebook([route("r", "fd0a::/48 eth1", *entries)], ()).claims(Pod("shop", "web-7", "u1"))
+        done = PodRoutes(OURS).converge(Place("box", pod.path), lambda found: resolve(asked, found, NOTHING_KNOWN).routes)
+        return done, table(pod, 6)
+
+    ask("fd0a::/64 eth1 fd02::1")
+    done, there = ask("fd0a::/64 eth1 fd02::1", "fd09::/80 eth1 fd0a::1")
+    assert (done.refused, there) == ((), ["fd09::/80 fd0a::1 eth1", "fd0a::/48 - eth1"])

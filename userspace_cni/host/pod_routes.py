@@ -140,7 +140,7 @@ class PodRoutes:
             if self._settled.get(place.sandbox) == (inside, wanted):
                 return Outcome(inside)
             changes = _changes(inside, wanted, self.protocol, self.former)
-            done = _made(kernel, changes)
+            done = _tried_again(kernel, _made(kernel, changes))
         if not changes and place.sandbox in self._seen:
             self._settled[place.sandbox] = inside, wanted
         return _outcome(inside, done)
@@ -370,6 +370,18 @@ def _made(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
     held = [each for each in changes[start:] if _is_default(each) and each.adds and each.adds.dst.version in lacking]
     done += [_Done(each, f"not made, for {lacking[each.adds.dst.version]} is refused") for each in held if each.adds]
     return done + _sent(kernel, [each for each in changes[start:] if each not in held])
+
+
+def _tried_again(kernel: Connection, done: Sequence[_Done]) -> Sequence[_Done]:
+    """What was made, with another try at what was refused: a route of ours that has gone by now may have led to its gateway;
+    that the kernel refuses for IPv6. What must stay with a former default route waits for the next pass, as that default does."""
+    if not any(each.change.removes and each.by_us for each in done):
+        return done
+    refused = [
+        each.change for each in done if each.why and each.change.adds and each.change.adds.via and not each.change.adds.kept
+    ]
+    refused = [each for each in refused if not _is_default(each)]
+    return [*(each for each in done if each.change not in refused), *_sent(kernel, refused)]
 
 
 def _is_default(change: _Change) -> bool:

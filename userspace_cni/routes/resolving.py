@@ -7,13 +7,14 @@ or take and send nowhere, is found here, by name, before it is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
 from userspace_cni.routes.facts import Cluster
+from userspace_cni.routes.gateways import Gateway, decide
 from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, Table, host, prefix
 from userspace_cni.routes.rules import Asked, Claim, Told
 from userspace_cni.routes.values import is_link_local6
@@ -26,8 +27,6 @@ KERNEL: Final = 2
 """RTPROT_KERNEL: the subnets of a device's addresses."""
 _METRIC6_UNSAID: Final = 1024
 """What the kernel makes of metric 0 for IPv6."""
-_GATEWAYS_KEPT: Final = 16
-"""Gateways of a device whose answers are kept: each route that comes is compared with them, and most pods have one or two."""
 _ON_LINK: Final = "on-link: no gateway is named"
 _NAMED: Final = "by the gateway that is named"
 
@@ -87,7 +86,7 @@ def effective_metric(route: PodRoute) -> int:
 
 
 class _Pass:
-    """One pod's claims, in order; what has been decided of the earlier ones decides about the later ones."""
+    """One pod's claims: first those on the link are decided, then those by gateways, which they reach, and default routes."""
 
     def __init__(self, asked: Asked, inside: Inside, metric6: int, protocol: int) -> None:
         self._asked = asked
@@ -98,44 +97,46 @@ class _Pass:
         for dst, each in self._others:
             self._same.setdefault(dst, []).append(each)
         self._lacks: dict[tuple[str, int], str] = {}
-        self._tables: dict[str, Table[Address | None]] = {}
-        self._unreached: dict[str, dict[Address, str]] = {}
         self._sources: dict[tuple[str, int], _Source] = {}
-        self._wanted: list[tuple[Prefix, Reasoned]] = []
-        self._ours: dict[str, list[tuple[Prefix, Address | None]]] = {}
-        """Destinations and gateways of these, by device."""
         self._skipped: list[Told] = []
         self._refusals: list[Told] = list(asked.left_out)
-        self._overridden: list[Network] = []
         self._conflicts: list[Told] = []
 
     def resolved(self, cluster: Cluster) -> Resolved:
         """All of it."""
-        hiding = self._hiding()
-        possible = [(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
-        possible.sort(key=lambda each: (each[0].prefix.is_default, each[1] is not None))  # as of `Wanted.order`
-        for claim, via, how in possible:
-            if via is not None and (why := self._unreachable(claim.dev, via)):
-                self._refuse(claim, why)
-                continue
-            same = self._same.get(claim.prefix)
-            if same is not None and not self._may_stand_before(claim, via, same):
-                continue
-            hidden = hiding.get(claim.prefix)
-            if hidden is not None and (via is not None or claim.dev != hidden[1]):
-                self._refuse(claim, f"it would hide {hidden[0]}, the gateway of other routes by {hidden[1]}")
-                continue
-            wanted = Wanted(claim.dst, claim.dev, via, self._metrics[claim.prefix.version])
-            if claim.prefix.is_default and not self._keep(claim, wanted, cluster):
-                continue
-            if same is not None:
-                self._overridden.append(claim.dst)
-            self._want(claim.prefix, Reasoned(wanted, claim.route, how))
-            if claim.dev in self._tables:
-                self._leads(claim.dev, claim.prefix, via)
-        made = tuple(sorted((each for _, each in self._wanted), key=lambda each: each.wanted.order))
-        told = tuple(self._skipped), tuple(self._refusals), tuple(self._overridden), tuple(self._conflicts)
-        return Resolved(made, *told)
+        ways = [_Way(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
+        ways = [each for each in ways if self._may_stand_before(each.claim, each.via)]
+        on_link = self._on_link(ways)
+        reached = _Reached(self._by_device, on_link)
+        held, kept = self._together(on_link, self._reachable(self._not_hiding(ways, reached), reached), reached, cluster)
+        wanted = [*(each.reasoned(self._metrics[each.claim.prefix.version]) for each in held), *kept]
+        wanted.sort(key=lambda each: each.wanted.order)
+        overridden = tuple(each.claim.dst for each in held if each.claim.prefix in self._same)
+        return Resolved(tuple(wanted), tuple(self._skipped), tuple(self._refusals), overridden, tuple(self._conflicts))
+
+    def _together(
+        self, on_link: Sequence[_Way], by_gateway: Sequence[_Way], reached: _Reached, cluster: Cluster
+    ) -> tuple[Sequence[_Way], Sequence[Reasoned]]:
+        """The ways that can be in the pod together, and what is kept with its former default routes; the others are told."""
+        while True:
+            lost = self._lost(by_gateway, reached)
+            held = [*on_link, *(each for number, each in enumerate(by_gateway) if number not in lost)]
+            kept: list[Reasoned] = []
+            impossible = set()
+            for each in held:
+                if each.claim.prefix.is_default:
+                    found, why = self._keep(each, held, cluster)
+                    kept += found
+                    if why:
+                        self._refuse(each.claim, why)
+                        impossible.add(each.claim.prefix)
+            if not impossible:
+                for number, why in lost.items():
+                    self._refuse(by_gateway[number].claim, why)
+                return held, kept
+            # Without that default route, what would have hidden its gateway can be.
+            on_link = [each for each in on_link if each.claim.prefix not in impossible]
+            by_gateway = [each for each in by_gateway if each.claim.prefix not in impossible]
 
     def _possible(self, first: Claim) -> Claim | None:
         """The claim for which the pod has what is needed: the first one, or else that of the next best Route; None for none."""
@@ -190,44 +191,54 @@ class _Pass:
             source = self._sources[key] = _Source(claim.dev, self._by_device.get(key, ()))
         return source.gateway(claim.prefix)
 
-    def _unreachable(self, dev: str, via: Address) -> str:
-        """Why the kernel would take no route by this gateway; "" where it takes one."""
-        known = self._unreached.setdefault(dev, {})
-        why = known.get(via)
-        if why is None:
-            if len(known) >= _GATEWAYS_KEPT:
-                known.clear()
-            why = known[via] = self._why_unreachable(dev, via)
-        return why
+    def _reachable(self, by_gateway: Sequence[_Way], reached: _Reached) -> Sequence[_Way]:
+        """Those by gateways by which the kernel takes routes; the others are told."""
+        beyond = _Reached({}, by_gateway)
+        answers: dict[Gateway, str] = {}
+        found = []
+        for each in by_gateway:
+            if each.gateway is None:
+                continue
+            why = answers.get(each.gateway)
+            if why is None:
+                why = answers[each.gateway] = self._unreachable(each.gateway, reached, beyond)
+            if why:
+                self._refuse(each.claim, why)
+            else:
+                found.append(each)
+        return found
 
-    def _why_unreachable(self, dev: str, via: Address) -> str:
+    def _unreachable(self, gateway: Gateway, *reached: _Reached) -> str:
+        """Why the kernel would take no route by this gateway; "" where it takes one. The first of `reached` decides."""
+        via, dev = gateway
         if via in self._addresses:
             return f"its gateway {via} is an address of the pod itself"
         if is_link_local6(via):
             return "" if dev in self._with_ipv6 else f"{dev} has no IPv6 address, by which {via} would be reached"
-        best = self._table(dev).best(host(via))
+        best = next((found for each in reached if (found := each.best(gateway))), None)
         if best is None:
             return f"its gateway {via} is not reached by {dev}: no route there leads to it"
         return "" if best[1] is None else f"its gateway {via} is not on-link at {dev}: it is reached by {best[1]}"
 
-    def _table(self, dev: str) -> Table[Address | None]:
-        """The gateways of the routes by the device, ours first; ours that come later are put into it."""
-        if dev not in self._tables:
-            others = (each for version in (IPV4, IPV6) for each in self._by_device.get((dev, version), ()))
-            self._tables[dev] = Table([*self._ours.get(dev, ()), *((dst, each.via) for dst, each in others)])
-        return self._tables[dev]
+    def _lost(self, by_gateway: Sequence[_Way], reached: _Reached) -> Mapping[int, str]:
+        """Which of these routes cannot be beside others of them, and why. All their gateways are on-link by `reached`."""
+        lost = decide([each.needed for each in by_gateway], self._hiders(by_gateway, reached))
+        return {number: lost[number].why(by_gateway[lost[number].other].claim.dst) for number in sorted(lost)}
 
-    def _leads(self, dev: str, dst: Prefix, via: Address | None) -> None:
-        """Take a route of ours into account for the gateways that are looked up after it."""
-        self._tables[dev].put(dst, via)
-        known = self._unreached[dev]
-        for each in [each for each in known if dst.covers(host(each))]:
-            del known[each]
-
-    def _want(self, dst: Prefix, reasoned: Reasoned) -> None:
-        """Have the pod get the route."""
-        self._wanted.append((dst, reasoned))
-        self._ours.setdefault(reasoned.wanted.dev, []).append((dst, reasoned.wanted.via))
+    def _hiders(self, by_gateway: Sequence[_Way], reached: _Reached) -> Mapping[Gateway, Sequence[int]]:
+        """Of each gateway of these routes those of them that would take it off its link, by their numbers."""
+        numbers = {each.claim.prefix: number for number, each in enumerate(by_gateway)}
+        found: dict[Gateway, list[int]] = {}
+        for gateway in dict.fromkeys(each.needed for each in by_gateway):
+            near = reached.best(gateway) if gateway else None
+            if gateway is None or near is None:
+                continue
+            is_anywhere = self._all_on_link(gateway) is not None
+            for dst in self._covering(gateway, near[0].length):
+                number = numbers.get(dst)
+                if number is not None and (is_anywhere or by_gateway[number].claim.dev == gateway[1]):
+                    found.setdefault(gateway, []).append(number)
+        return found
 
     @cached_property
     def _addresses(self) -> Collection[Address]:
@@ -257,8 +268,17 @@ class _Pass:
     def _all(self) -> Table[PodRoute]:
         return Table(self._by_metric)
 
-    def _may_stand_before(self, claim: Claim, via: Address | None, same: Sequence[PodRoute]) -> bool:
-        """Whether a route of ours may stand before these of the same destination; if not, it is told."""
+    @cached_property
+    def _gateways_of_others(self) -> Mapping[Gateway, Prefix]:
+        """The gateways of others' routes that others' routes reach without another one, and by which destination."""
+        gateways = dict.fromkeys((each.via, each.dev) for _, each in self._others if each.via is not None)
+        return {each: best for each in gateways if (best := self._all_on_link(each))}
+
+    def _may_stand_before(self, claim: Claim, via: Address | None) -> bool:
+        """Whether a route of ours may stand before those of the same destination; if not, it is told."""
+        same = self._same.get(claim.prefix)
+        if same is None:
+            return True
         kernels = [each for each in same if each.protocol == KERNEL and each.dst.prefixlen]
         if kernels:
             if via is None and any(each.dev == claim.dev for each in kernels):
@@ -277,48 +297,86 @@ class _Pass:
             return False
         return True
 
-    def _hiding(self) -> Mapping[Prefix, tuple[Address, str]]:
-        """The destinations, of lengths that are asked for, that would take a known gateway from its device; and that gateway."""
-        gateways = dict.fromkeys((each.via, each.dev) for _, each in self._others if each.via is not None)
-        gateways |= self._asked.gateways
-        found: dict[Prefix, tuple[Address, str]] = {}
-        for via, dev in gateways:
-            target = host(via)
-            best = self._all.best(target)
-            if best is None or best[1].dev != dev or best[1].via is not None:
+    def _on_link(self, ways: Sequence[_Way]) -> Sequence[_Way]:
+        """Those without a gateway that take no gateway of others, or of ours, to another device; the others are told.
+
+        `ways`: long prefixes first. A longer one at a gateway's own device keeps the gateway there.
+        """
+        ours = [each.gateway for each in ways if each.gateway is not None and each.via not in self._addresses]
+        hiding: dict[Prefix, list[Gateway]] = {}
+        known = {each: best for each in dict.fromkeys(ours) if (best := self._all_on_link(each))}
+        for gateway, best in {**self._gateways_of_others, **known}.items():
+            for dst in self._covering(gateway, best.length):
+                hiding.setdefault(dst, []).append(gateway)
+        staying: set[Gateway] = set()
+        found = []
+        for each in ways:
+            if each.gateway is not None:
                 continue
-            for length in self._asked.lengths[via.version]:
-                if length and length >= best[0].length:
-                    found.setdefault(target.shortened(length), (via, dev))
+            gateways = hiding.get(each.claim.prefix, ())
+            hidden = next((one for one in gateways if one[1] != each.claim.dev and one not in staying), None)
+            if hidden is not None:
+                self._refuse_hiding(each.claim, hidden)
+                continue
+            found.append(each)
+            staying.update(one for one in gateways if one[1] == each.claim.dev)
         return found
+
+    def _not_hiding(self, ways: Sequence[_Way], reached: _Reached) -> Sequence[_Way]:
+        """Those by gateways that take no gateway of others, as `reached`, off its link; the others are told."""
+        hiding: dict[Prefix, Gateway] = {}
+        for gateway in self._gateways_of_others:
+            near = reached.best(gateway)
+            if near is not None:
+                for dst in self._covering(gateway, near[0].length):
+                    hiding.setdefault(dst, gateway)
+        found = []
+        for each in ways:
+            hidden = hiding.get(each.claim.prefix)
+            if each.gateway is not None and hidden is not None:
+                self._refuse_hiding(each.claim, hidden)
+            elif each.gateway is not None:
+                found.append(each)
+        return found
+
+    def _refuse_hiding(self, claim: Claim, gateway: Gateway) -> None:
+        self._refuse(claim, f"it would hide {gateway[0]}, the gateway of other routes by {gateway[1]}")
+
+    def _covering(self, gateway: Gateway, length: int) -> Iterable[Prefix]:
+        """The destinations with the gateway in them, as long as this or longer, of lengths that are asked for; no default."""
+        target = host(gateway[0])
+        return (target.shortened(each) for each in self._asked.lengths[target.version] if each >= max(length, 1))
+
+    def _all_on_link(self, gateway: Gateway) -> Prefix | None:
+        """The destination of others' routes that leads to a gateway by its device without another one; None where none does."""
+        best = self._all.best(host(gateway[0]))
+        return best[0] if best is not None and best[1].dev == gateway[1] and best[1].via is None else None
 
     # -- what the cluster needs
 
-    def _keep(self, claim: Claim, default: Wanted, cluster: Cluster) -> bool:
-        """Keep with the former default route what the cluster needs of it, before ours takes it; False, told, where it cannot."""
+    def _keep(self, way: _Way, held: Sequence[_Way], cluster: Cluster) -> tuple[Sequence[Reasoned], str]:
+        """What the cluster needs of the former default route and is kept with it, before ours takes it; or why it cannot be."""
+        claim = way.claim
         former = next((each for dst, each in self._by_metric if dst == claim.prefix), None)
-        if former is None or former.is_void or (former.dev, former.via) == (default.dev, default.via):
-            return True
-        kept = self._kept(claim, former, cluster)
+        if former is None or former.is_void or (former.dev, former.via) == (claim.dev, way.via):
+            return (), ""
+        kept = self._kept(claim, former, held, cluster)
         if not kept:
-            return True
+            return (), ""
         if not former.dev:
-            self._refuse(claim, f"{kept[0][0]} cannot stay with the former default route, which is not to one next hop")
-            return False
+            return (), f"{kept[0].wanted.dst} cannot stay with the former default route, which is not to one next hop"
         link = self._links.get(former.dev)
         if link is None or not link.up:
-            return True
-        if former.via is not None and not former.onlink and (why := self._unreachable(former.dev, former.via)):
-            self._refuse(claim, f"{kept[0][0]} cannot stay with the former default route: {why}")
-            return False
-        for dst, each in kept:
-            self._want(dst, each)
-        return True
+            return (), ""
+        if former.via is None or former.onlink:
+            return kept, ""
+        why = self._unreachable((former.via, former.dev), _Reached(self._by_device, held))
+        return ((), f"{kept[0].wanted.dst} cannot stay with the former default route: {why}") if why else (kept, "")
 
-    def _kept(self, claim: Claim, former: PodRoute, cluster: Cluster) -> list[tuple[Prefix, Reasoned]]:
+    def _kept(self, claim: Claim, former: PodRoute, held: Sequence[_Way], cluster: Cluster) -> list[Reasoned]:
         """Routes by the former default route to what it alone leads to and the cluster needs."""
         version = claim.prefix.version
-        taken: Table[None] = Table((dst, None) for dst, _ in self._wanted if not dst.is_default)
+        taken: Table[None] = Table((each.claim.prefix, None) for each in held if not each.claim.prefix.is_default)
         kept = []
         for need in cluster.needs:
             if need.prefix.version != version or not need.stays(claim.gates) or taken.best(need.prefix) is not None:
@@ -327,8 +385,52 @@ class _Pass:
             if best is None or best[0].is_default:
                 taken.add(need.prefix, None)
                 wanted = Wanted(need.dst, former.dev, former.via, self._metrics[version], former.onlink, kept=True)
-                kept.append((need.prefix, Reasoned(wanted, claim.route, f"kept with the former default route: {need.what}")))
+                kept.append(Reasoned(wanted, claim.route, f"kept with the former default route: {need.what}"))
         return kept
+
+
+class _Way(NamedTuple):
+    """A claim with its gateway, None for on-link, and how that was found."""
+
+    claim: Claim
+    via: Address | None
+    how: str
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """Its gateway with the device."""
+        return None if self.via is None else (self.via, self.claim.dev)
+
+    @property
+    def needed(self) -> Gateway | None:
+        """The same, where routes lead to it: to a link-local one of IPv6 none does."""
+        return None if self.via is None or is_link_local6(self.via) else (self.via, self.claim.dev)
+
+    def reasoned(self, metric: int) -> Reasoned:
+        """The route of ours that it becomes."""
+        return Reasoned(Wanted(self.claim.dst, self.claim.dev, self.via, metric), self.claim.route, self.how)
+
+
+class _Reached:
+    """Where the routes by each device lead: those of others, and these ways of ours, which stand before them."""
+
+    def __init__(self, others: Mapping[tuple[str, int], Sequence[tuple[Prefix, PodRoute]]], ours: Iterable[_Way]) -> None:
+        self._others = others
+        self._ours: dict[str, list[tuple[Prefix, Address | None]]] = {}
+        for each in ours:
+            if not each.claim.prefix.is_default:  # those are made last
+                self._ours.setdefault(each.claim.dev, []).append((each.claim.prefix, each.via))
+        self._tables: dict[tuple[str, int], Table[Address | None]] = {}
+
+    def best(self, gateway: Gateway) -> tuple[Prefix, Address | None] | None:
+        """The longest destination that has the gateway in it, and by which gateway that is reached; None where there is none."""
+        via, dev = gateway
+        key = dev, via.version
+        table = self._tables.get(key)
+        if table is None:
+            others = ((dst, each.via) for dst, each in self._others.get(key, ()))
+            table = self._tables[key] = Table([*self._ours.get(dev, ()), *others])
+        return table.best(host(via))
 
 
 class _Source:

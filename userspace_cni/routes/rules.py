@@ -102,12 +102,6 @@ class Asked:
             version: tuple({each.prefix.length for each in self.claims if each.prefix.version == version}) for version in (4, 6)
         }
 
-    @cached_property
-    def gateways(self) -> Mapping[tuple[Address, str], None]:
-        """The gateways that entries name, each with the device."""
-        losing = (rival.claim for rivals in self.rivals.values() for rival in rivals)
-        return dict.fromkeys((each.via, each.dev) for each in (*self.claims, *losing) if each.via is not None)
-
 
 @dataclass(frozen=True)
 class Expanded:
