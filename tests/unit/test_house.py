@@ -74,6 +74,7 @@ ASKS = "name: a\ndescription: b\nbody:\n- type: textarea\n  id: c\n  attributes:
 KEEP: list[tuple[Rule, str, str]] = [
     (python.size_of_a_module, MODULE, "x = 1\n" * LINES_MAX),
     (python.size_of_a_module, A_TEST, "x = 1\n" * (LINES_MAX + 1)),
+    (python.names_say_what_is_in_it, "userspace_cni/host/network_managers.py", ""),
     (python.plain_words, MODULE, "# it cannot be; the user nobody; root-of-nobody; NOBODY = 65534\n"),
     (python.executed_commands_check_for_errors, MODULE, "x.execute(check_error=True)\n"),
     (
@@ -120,6 +121,10 @@ KEEP: list[tuple[Rule, str, str]] = [
 ]
 BREAK: list[tuple[Rule, str, str, int, str]] = [
     (python.size_of_a_module, MODULE, "x = 1\n" * (LINES_MAX + 1), 501, "501 lines"),
+    (python.names_say_what_is_in_it, "userspace_cni/host/utils.py", "", 1, "'utils'"),
+    (python.names_say_what_is_in_it, "tests/lab/common/ports.py", "", 1, "'common'"),
+    (python.names_say_what_is_in_it, "localdb/_helpers.py", "", 1, "'_helpers'"),
+    (python.names_say_what_is_in_it, "userspace_cni/fastpath/util.h", "", 1, "'util'"),
     (python.plain_words, MODULE, "\n# it can| not be\n", 2, "'can| not'"),
     (python.plain_words, A_TEST, "# Some|body else's\n", 1, "'Some|body'"),
     (python.plain_words, C, "/* told no|body */\n", 1, "'no|body'"),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Final
 
 from tests.lab.house.tree import LINES_MAX, Finding, Rule, Tree
 
 VAGUE: Final = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
+
+SAYS_NOTHING: Final = frozenset(("utils", "util", "common", "helpers", "helper", "manager", "misc"))
+"""Names under which anything can be put, so that nothing is found by them."""
 
 
 def called(call: ast.Call) -> str:
@@ -22,6 +26,15 @@ def size_of_a_module(tree: Tree) -> Iterator[Finding]:
     for file in tree.sources:
         if len(file.lines) > LINES_MAX:
             yield file.wrong(LINES_MAX + 1, f"{len(file.lines)} lines, {LINES_MAX} at most: split the module by subject")
+
+
+def names_say_what_is_in_it(tree: Tree) -> Iterator[Finding]:
+    """A module or package is named by its subject, also one of C."""
+    for file in (*tree.python, *tree.c):
+        path = PurePosixPath(file.name)
+        for name in dict.fromkeys((*path.parent.parts, path.stem)):
+            if name.strip("_").lower() in SAYS_NOTHING:
+                yield file.wrong(1, f"'{name}' says nothing of what is in it: name it by its subject")
 
 
 def plain_words(tree: Tree) -> Iterator[Finding]:
@@ -44,4 +57,4 @@ def _checks(keyword: ast.keyword) -> bool:
     return keyword.arg == "check_error" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
 
 
-RULES: Final[tuple[Rule, ...]] = (size_of_a_module, plain_words, executed_commands_check_for_errors)
+RULES: Final[tuple[Rule, ...]] = (size_of_a_module, names_say_what_is_in_it, plain_words, executed_commands_check_for_errors)
