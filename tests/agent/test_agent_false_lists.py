@@ -12,7 +12,7 @@ import pytest
 from tests.agent.living import LiveNode
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, ours
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.false_lists import LACKING, NO_LISTS, have_listed_again, list_falsely
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
@@ -73,8 +73,7 @@ def _listed(value: Any) -> list[int]:
 def uplink(live: LiveNode) -> Iterator[Uplink]:
     """It is there; what is left is undone at the end."""
     assert live.switch
-    with wired(live.switch.netns) as wire, ApiServer() as api:
-        define_all(api)
+    with wired(live.switch.netns) as wire, defined_server() as api:
         api.add(node("n1", ADDRESS))
         api.add(ours("ProviderNetwork", "net1", defaultInterface="nic0", moveAddresses="primary"))
         api.add(ours("Vlan", "blue", id=100, provider="net1"))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.network_objects import GROUP, add
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
@@ -182,8 +182,7 @@ def test_objects_of_the_api(kept: Kept) -> None:
     """A ProviderNetwork is met when it comes, and told in the NodeState; while the server is away the next agent keeps what is
     there; gone is what it says is gone."""
     live = kept.live
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         api.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
         live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"

@@ -13,7 +13,7 @@ from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.cni.spec import succeeded
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.pods import Pod
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
@@ -55,8 +55,7 @@ def followed(live: LiveNode) -> Iterator[Followed]:
     """Its API server has the definitions and the node; what is left is undone at the end."""
     switch: Switch | None = live.switch
     assert switch
-    with wired(switch.netns) as wire, ApiServer() as api:
-        define_all(api)
+    with wired(switch.netns) as wire, defined_server() as api:
         api.add(node("n1", ADDRESS))
         found = Followed(live, wire, api)
         yield found

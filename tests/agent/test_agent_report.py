@@ -11,7 +11,7 @@ from tests.agent.living import LiveNode, container
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, ours
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.root import HERE
@@ -40,8 +40,7 @@ PODNET = {
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """An API server with this node, and a Subnet of which no node has a range."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         started.add(node(NAME, "192.0.2.11"))
         started.add(ours("Subnet", "pods", cidrBlock="10.56.0.0/16", bridge="br-test", perNodePrefix=24))
         yield started

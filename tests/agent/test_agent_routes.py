@@ -15,7 +15,7 @@ import pytest
 from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.objectstore import SERVICE_CIDRS
 from tests.lab.kube.pods import Pod
 from tests.lab.network.dual_pod import DualPod, dual_pod
@@ -74,8 +74,7 @@ def routed(live: LiveNode, tmp_path: Path) -> Iterator[Routed]:
 @pytest.fixture
 def clustered(routed: Routed) -> Iterator[Routed]:
     """A node n1 of a cluster that has the pod."""
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         api.add(node("n1", "192.0.2.11"))
         api.add_pod(pod_object())
         routed.api = api

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.agent.living import LiveNode
-from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.node.forked_node import run_command
 from tests.lab.runtimes.cached import BOX, cached, routing, written
@@ -173,8 +172,7 @@ def test_the_node_s_own_namespace_is_left_alone(front: Front) -> None:
 
 def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
     """Without it, what Route objects ask for is not known, which is no good news; with it, the agent may be away."""
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         api.add(node("n1", "192.0.2.11"))
         metadata = {"name": "web-0", "namespace": "default", "uid": "u-web-0"}
         api.add_pod({"metadata": metadata, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}})
@@ -326,8 +324,7 @@ def test_objects_without_a_cluster(front: Front) -> None:
 
 def test_objects_go_into_the_api(front: Front) -> None:
     """Each is created, changed or left as it is; what another said is taken over by force; entries stay the node's."""
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
         thing: dict[str, Any] = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}}
 

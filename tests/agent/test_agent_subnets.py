@@ -16,7 +16,7 @@ from tests.agent.living import LiveNode, container
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.network_objects import SUBNETS, add, ips
 from tests.lab.kube.pods import Pod
 from tests.lab.node.links import addresses, pings, routes
@@ -40,8 +40,7 @@ WRITES = ("PATCH", "POST", "PUT", "DELETE")
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """An API server with Subnet `pods`, in which nodes n1 and n2 have ranges."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         add(started, "Subnet", "pods", spec=SUBNET, status={"nodeRanges": RANGES})
         yield started
 

@@ -16,7 +16,7 @@ from tests.agent.living import LiveNode
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.network.outside import wired
 from tests.lab.node import agent
 from tests.lab.switch.switch import wait_until
@@ -37,8 +37,7 @@ MANIFEST = {"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}}
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """With the definitions, and the node and pod."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         started.add(node("n1", "192.0.2.11"))
         started.add_pod(MANIFEST)
         yield started

@@ -18,7 +18,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours, state, wish
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.election import NAME
 
@@ -63,8 +63,7 @@ class Process:
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with our resources, and no object."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         yield started
 
 

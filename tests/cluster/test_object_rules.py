@@ -18,7 +18,7 @@ import yaml
 from tests.lab.cluster.cluster import AGENT, RUNNING_S, Cluster
 from tests.lab.cluster.requests import Call, send
 from tests.lab.kube.apiserver import TOKEN, ApiServer
-from tests.lab.kube.definitions import define_all, definitions
+from tests.lab.kube.definitions import defined_server, definitions
 from tests.lab.runtimes.dockerfile import ROOT
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH
 from userspace_cni.kube.resources import LEASES, NODE_STATES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
@@ -186,8 +186,7 @@ def test_the_real_server_takes_definitions_and_examples(defined: Cluster) -> Non
 def test_the_tests_server_has_the_rules_of_the_real_one(defined: Cluster) -> None:
     """Each request has the same outcome at both."""
     real = compared(send(defined.control, CALLS))
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         mine = compared(send_here(api, CALLS))
     differences = [(call[:2], there, here) for call, there, here in zip(CALLS, real, mine, strict=True) if there != here]
     assert differences == []

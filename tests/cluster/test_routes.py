@@ -14,8 +14,7 @@ from tests.lab.cluster.control import API, NODE_NAME, SERVICES
 from tests.lab.cluster.node import ADDRESS as ADDRESS_OF_NODE
 from tests.lab.cluster.pods import deployment, link_network, pod
 from tests.lab.cluster.requests import Call, send
-from tests.lab.kube.apiserver import ApiServer
-from tests.lab.kube.definitions import define_all, definitions
+from tests.lab.kube.definitions import defined_server, definitions
 from userspace_cni.kube.resources import ROUTES
 from userspace_cni.routes.resource import read_route
 
@@ -243,7 +242,6 @@ def test_what_the_definition_takes_and_refuses(deployed: Cluster) -> None:
     assert {name: body["spec"] for name, (_, body) in taken.items()} == specs
     _, found = answers[len(refused) + len(taken) + 1]
     assert (found["spec"], found["status"]) == (every, said)
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         here = send_here(api, calls)
     assert [code for code, _ in here] == [code for code, _ in answers]

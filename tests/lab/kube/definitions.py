@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,3 +32,11 @@ def define_all(api: ApiServer) -> None:
     """Have the server serve them."""
     for each in definitions():
         api.define(each)
+
+
+@contextmanager
+def defined_server() -> Iterator[ApiServer]:
+    """A server that serves them, and has no object."""
+    with ApiServer() as started:
+        define_all(started)
+        yield started

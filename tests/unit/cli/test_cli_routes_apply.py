@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.settings import Settings
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
@@ -25,8 +25,7 @@ Apply = Callable[..., Result]
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server that knows Routes, and has none."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         yield started
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node, ours
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import Settings
 from userspace_cni.cli.network.tried import objects_for
@@ -32,8 +32,7 @@ spec: {defaultInterface: eth7}
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with a ProviderNetwork, a Vlan and the node."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         started.add(node("n1", "192.0.2.11"))
         started.add(ours("ProviderNetwork", "net1", defaultInterface="eth1"))
         started.add(ours("Vlan", "v100", id=100, provider="net1"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.watches import Watches
@@ -21,8 +21,7 @@ from userspace_cni.kube.list_watch import Pace
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with our resources, and no object."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         yield started
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import ours
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.false_lists import LACKING, NO_LISTS, Falsify, have_listed_again, list_falsely, without
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.base.errors import ObjectRefused
@@ -34,8 +34,7 @@ Begin = Callable[..., ObjectWatch]
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with three Vlans."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         for number in range(3):
             started.add(ours("Vlan", f"v{number}", id=number, provider="net1"))
         yield started

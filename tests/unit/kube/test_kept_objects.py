@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.kube import network_objects
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import define_all, defined_server
 from tests.lab.kube.network_objects import IPS, add
 from tests.lab.switch.switch import wait_until
 from userspace_cni.kube import resources
@@ -67,8 +67,7 @@ class Keeping:
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with the resources."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         yield started
 
 

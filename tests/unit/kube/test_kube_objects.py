@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.errors import Conflict, InvalidConfig, ObjectRefused, Unavailable
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.credentials import Answer
@@ -22,8 +22,7 @@ VLAN: dict[str, Any] = {"spec": {"id": 1, "provider": "net1"}}
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with our resources."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         yield started
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.gateways import Gateway
@@ -34,8 +34,7 @@ Begin = Callable[[str], NodeObjects]
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with the example's objects and three nodes."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         for each in yaml.safe_load_all(EXAMPLE.read_text()):
             started.add(each)
         for number in (1, 2, 9):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.definitions import define_all, definitions
+from tests.lab.kube.definitions import define_all, defined_server, definitions
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.client import KubeClient
@@ -30,8 +30,7 @@ Begin = Callable[..., ObjectWatch]
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """A server with our resources and three Vlans."""
-    with ApiServer() as started:
-        define_all(started)
+    with defined_server() as started:
         for number in range(3):
             started.add(vlan(f"v{number}", number))
         yield started

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
-from tests.lab.kube.definitions import define_all
+from tests.lab.kube.definitions import defined_server
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkPort
 from userspace_cni.attachment.steps.port import Internal
@@ -79,8 +79,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A server that has the node."""
-    with ApiServer() as api:
-        define_all(api)
+    with defined_server() as api:
         api.add(node(NAME, "192.0.2.11") | {"metadata": {"name": NAME, "labels": {"zone": "a"}}})
         clients = Clients(Bounds.of(Settings()), HERE, api.kubeconfig(tmp_path))
         made = World(api, Objects(clients.of("").session), clients)
