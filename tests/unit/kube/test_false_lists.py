@@ -23,10 +23,10 @@ from userspace_cni.kube.watch import PodWatch
 
 TITLE = "vlans.userspace-cni.io"
 ALL = {"v0", "v1", "v2"}
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, page=100, confirm_s=0)
-UNPROVEN = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, page=100, confirm_s=FOR_EVER_S)
+QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, page=100, confirm_s=0)
+UNPROVEN = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, page=100, confirm_s=FOR_EVER_S)
 """With which no list of a test's time bears another one out."""
-PROVEN_SOON = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, page=100, confirm_s=0.5)
+PROVEN_SOON = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, page=100, confirm_s=0.1)
 
 Begin = Callable[..., ObjectWatch]
 

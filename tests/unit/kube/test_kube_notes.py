@@ -273,12 +273,18 @@ def test_a_pod_on_its_way_out_is_left_alone_by_del(driver: PodNoteDriver, api: A
 )
 @pytest.mark.usefixtures("patient")
 def test_del_tries_once(
-    driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
+    driver: PodNoteDriver,
+    api: ApiServer,
+    note: PodNote,
+    fault: Fault,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the server does, undo comes back before this test is given up, whatever its deadline; it says one line."""
     driver.apply(note, soon())
     api.requests.clear()
     api.faults.append(fault)
+    monkeypatch.setattr(notes, "UNDO_LIMIT_S", 0.3)
     driver.undo(note, soon(FOR_EVER_S))
     assert len(api.requests) <= 2
     assert capsys.readouterr().err.count("\n") == 1

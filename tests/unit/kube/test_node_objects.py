@@ -21,7 +21,7 @@ from userspace_cni.network.objects import desired
 from userspace_cni.network.wish_list import PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import NodeObjects
 
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, fresh_s=30, confirm_s=0)
+QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, confirm_s=0)
 EXAMPLE = ROOT / "deploy" / "examples" / "provider-network.yaml"
 NETWORKS = "provider-networks.userspace-cni.io"
 VERSION = "userspace-cni.io/v1alpha1"

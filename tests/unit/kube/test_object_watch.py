@@ -21,7 +21,7 @@ from userspace_cni.kube.list_watch import Pace
 from userspace_cni.kube.object_watch import ObjectWatch, _Objects
 from userspace_cni.kube.resources import LEASES, NODES, PROVIDER_NETWORKS, VLANS, Resource
 
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, fresh_s=30, page=2, confirm_s=0)
+QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, page=2, confirm_s=0)
 TITLE = "vlans.userspace-cni.io"
 
 Begin = Callable[..., ObjectWatch]

@@ -19,7 +19,7 @@ from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import Pace
 from userspace_cni.kube.watch import PodWatch
 
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, fresh_s=30, page=2, confirm_s=0)
+QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, page=2, confirm_s=0)
 BEGUN = 4
 """The requests of the two lists with which a watch begins, each in two pages."""
 """So that a test need not wait for the pauses of a real node."""
@@ -92,6 +92,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_that_passes_is_outlived(api: ApiServer, begin: Callable[..., PodWatch], verb: str, fault: Fault) -> None:
     """Three times in a row, when listing or when watching: then everything is known, and later changes too."""
+    api.bookmark_s = 0.1  # there is something to be cut
     api.faults.append(Fault(verb, fault.status, fault.close, times=3, cut=fault.cut, garbage=fault.garbage))
     watch = begin()
     wait_until(lambda: is_watching(api, watch) and not api.faults[0].times and up_to_date(api, watch))
@@ -124,7 +125,7 @@ def test_a_server_that_hangs_is_left(
 
 def test_a_server_that_falls_silent_is_noticed(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
     """It keeps the connection and does not even end the watch at its time: another one is opened."""
-    watch = begin()
+    watch = begin(dataclasses.replace(QUICK, slack_s=0.1))
     wait_until(lambda: is_watching(api, watch))
     api.silent = True
     before = api.count("WATCH")
@@ -273,7 +274,7 @@ def test_pages_that_are_too_long_get_smaller(
     monkeypatch.setattr(credentials, "ANSWER_LIMIT", 100_000)
     for number in range(8):
         api.add_pod({**pod(f"fat{number}"), "metadata": {"name": f"fat{number}", "annotations": {"x": "y" * 40_000}}})
-    watch = begin(Pace(pause_min_s=0.02, page=50, confirm_s=0))
+    watch = begin(Pace(pause_min_s=0.005, pause_max_s=0.02, page=50, confirm_s=0))
     wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch))
     limits = [int(request.option("limit")) for request in api.requests if request.verb == "LIST"]
     assert limits[0] == 50
@@ -303,19 +304,19 @@ def test_a_server_that_fails_for_ever_is_not_hammered(api: ApiServer, begin: Cal
     """Pauses double and are kept: eight attempts take at least the shortest pauses there are, also when each watch ends well."""
     api.faults.append(fault)
     started = time.monotonic()
-    begin(Pace(pause_min_s=0.04, pause_max_s=0.32, good_s=60))
+    begin(Pace(pause_min_s=0.02, pause_max_s=0.16, good_s=60))
     verb = fault.method or "LIST"
     wait_until(lambda: api.count(verb) >= 8)
-    assert time.monotonic() - started >= 0.5 * (0.04 + 0.08 + 0.16 + 4 * 0.32)
+    assert time.monotonic() - started >= 0.5 * (0.02 + 0.04 + 0.08 + 4 * 0.16)
 
 
 def test_a_version_that_is_always_forgotten_does_not_hammer(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
     """List, 410, list, 410: with pauses between."""
     api.faults.append(Fault("WATCH", status=410))
     started = time.monotonic()
-    begin(Pace(pause_min_s=0.04, pause_max_s=0.32, good_s=60))
+    begin(Pace(pause_min_s=0.02, pause_max_s=0.16, good_s=60))
     wait_until(lambda: api.count("WATCH") >= 6)
-    assert time.monotonic() - started >= 0.5 * (0.04 + 0.08 + 0.16 + 2 * 0.32)
+    assert time.monotonic() - started >= 0.5 * (0.02 + 0.04 + 0.08 + 2 * 0.16)
 
 
 def test_a_missing_permission_is_said_once(
@@ -335,9 +336,16 @@ def test_a_missing_permission_is_said_once(
     "fault", [None, Fault("LIST", hang=FOR_EVER_S), Fault("WATCH", hang=FOR_EVER_S), Fault(status=500)], ids=str
 )
 def test_stopping_is_prompt_and_quiet(
-    api: ApiServer, begin: Callable[..., PodWatch], fault: Fault | None, capfd: pytest.CaptureFixture[str]
+    api: ApiServer,
+    begin: Callable[..., PodWatch],
+    fault: Fault | None,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Amid a quiet watch, a hanging request or a long pause: stop comes back soon, and the watch asks nothing more."""
+    hangs = fault is not None and fault.hang > 0
+    if hangs:
+        monkeypatch.setattr(list_watch, "STOP_S", 0.1)
     api.faults += [fault] if fault else []
     watch = begin(Pace(pause_min_s=FOR_EVER_S))
     wait_until(lambda: api.count(fault.method or "LIST") if fault else watch.synced and api.watches)
@@ -348,7 +356,7 @@ def test_stopping_is_prompt_and_quiet(
     told = capfd.readouterr()
     assert "Traceback" not in told.out + told.err
     assert len(api.requests) == asked
-    if not (fault and fault.hang):
+    if not hangs:
         assert not watch.alive
 
 

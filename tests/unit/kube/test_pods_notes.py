@@ -15,6 +15,7 @@ from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
+from userspace_cni.kube import notes
 from userspace_cni.kube.client import MIRROR, Clients
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.notes import PodNoteDriver
@@ -260,12 +261,18 @@ def test_a_write_whose_answer_was_lost_is_not_made_twice(driver: PodNoteDriver, 
     "fault", [Fault("PATCH", hang=FOR_EVER_S), Fault("PATCH", hang=FOR_EVER_S, times=1), Fault("PATCH", status=409)], ids=str
 )
 def test_del_tries_for_a_second_at_most(
-    driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
+    driver: PodNoteDriver,
+    api: ApiServer,
+    note: PodNote,
+    fault: Fault,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a watch as without one: undo comes back whatever its deadline, raises nothing and says one line."""
     driver.apply(note, soon())
     before = len(asked(api))
     api.faults.append(fault)
+    monkeypatch.setattr(notes, "UNDO_LIMIT_S", 0.3)
     driver.undo(note, soon(FOR_EVER_S))
     assert len(asked(api)) - before <= 3
     assert capsys.readouterr().err.count("\n") == 1

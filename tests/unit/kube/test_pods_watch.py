@@ -18,7 +18,7 @@ from userspace_cni.kube.list_watch import Pace
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.pod import document
 
-PACE = Pace(page=3, confirm_s=0)
+PACE = Pace(page=3, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
 SPEC: dict[str, Any] = {
     "nodeName": "n1",
     "volumes": [
@@ -168,7 +168,7 @@ def test_an_empty_list_proves_nothing(api: ApiServer, tmp_path: Path, capsys: py
 
 def test_knowledge_grows_stale_without_a_word_from_the_server(api: ApiServer, tmp_path: Path) -> None:
     """Then it proves no pod gone; what is known may still be used to save a question. A bookmark makes it fresh."""
-    watch = synced(watch_of(api, tmp_path, Pace(fresh_s=0.05, confirm_s=0)))
+    watch = synced(watch_of(api, tmp_path, dataclasses.replace(PACE, fresh_s=0.05)))
     wait_until(lambda: not watch.fresh)
     assert (watch.uids(), watch.synced) == (None, True)
     assert version(watch, "p1")
