@@ -38,7 +38,7 @@ def watching(session: Callable[[], Session]) -> Iterator[Callable[[Callable[[], 
     made: list[Watches] = []
 
     def make(on_change: Callable[[], None]) -> Watches:
-        made.append(Watches(session(), on_change, Pace(page=100, confirm_s=0)))
+        made.append(Watches(session(), on_change, Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)))
         made[-1].start()
         return made[-1]
 

@@ -30,7 +30,7 @@ from userspace_cni.node.reporting import Report
 
 OVERLAY = CLUSTER / "overlays" / "controller"
 NAMESPACE = "userspace-cni"
-AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
+AT_ONCE = list_watch.Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 _PATH = re.compile(r"/(?:api|apis/([^/]+))/v[^/]+(?:/namespaces/[^/]+)?/([^/?]+)(?:/([^/?]+)(?:/([^/?]+))?)?(\?.*)?")
 

@@ -17,7 +17,7 @@ from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
 
 NODES = 40
-AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
+AT_ONCE = list_watch.Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 NO_NIC = "there is no NIC eth1 on this node"
 

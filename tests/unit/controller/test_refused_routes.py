@@ -20,7 +20,7 @@ from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.resources import ROUTES
 
 NAMESPACE = "userspace-cni"
-AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
+AT_ONCE = list_watch.Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 LOOPBACK = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}, {"dst": "172.16.0.0/16", "dev": "eth1"}]}
 
