@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ INFO_S = 60.0
 CALLBACK_S = 60.0
 MUTATE_S = 30.0
 START_S = 60.0
+_READY = grpc.ChannelConnectivity.READY.value[0]
 VERSIONS: Mapping[str, ModuleType] = {"v1alpha3": v1alpha3_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha1": v1alpha1_pb2}
 """Newest first."""
 CONTAINER = "hook-sidecar-0"
@@ -63,13 +65,21 @@ def dialled(path: Path, seconds: float = START_S) -> Iterator[grpc.Channel]:
         f"unix:{path}", [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
     )
     try:
-        try:
-            grpc.channel_ready_future(channel).result(seconds)
-        except grpc.FutureTimeoutError:
-            raise NotReady(str(path)) from None
+        if not _is_ready(channel._channel, time.time() + seconds):
+            raise NotReady(str(path))
         yield channel
     finally:
         channel.close()
+
+
+def _is_ready(inner: Any, end: float) -> bool:
+    """Whether it is connected before the time `end`. Not grpc.channel_ready_future: it looks every 0.2 s in a thread, for which
+    the channel's end waits."""
+    while (state := inner.check_connectivity_state(True)) != _READY:
+        if time.time() >= end:
+            return False
+        inner.watch_connectivity_state(state, end)
+    return True
 
 
 def call(channel: grpc.Channel, file: ModuleType, method: str, request: Any, seconds: float | None) -> Any:

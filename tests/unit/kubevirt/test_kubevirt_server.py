@@ -21,7 +21,6 @@ from kubevirt.__main__ import VERSION
 from kubevirt.protocol import info_pb2, v1alpha3_pb2
 from tests.lab.guests.hooks import (
     CALLBACK_S,
-    DIAL_S,
     INFO_S,
     HookError,
     HookManager,
@@ -333,7 +332,7 @@ def test_a_channel_is_gone_after_the_end(volume: Path) -> None:
     """After the end no server answers, and a new sidecar of the same container takes the place."""
     with Sidecar(volume) as first:
         assert first.end() == 0
-        with pytest.raises(NotReady), dialled(first.socket, DIAL_S):
+        with pytest.raises(NotReady), dialled(first.socket, 0.2):
             raise AssertionError("connected")
     with Sidecar(volume):
         assert HookManager(volume).collect().callbacks[0].version == "v1alpha3"
