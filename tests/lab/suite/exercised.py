@@ -32,7 +32,10 @@ def read(path: Path = MAP) -> Exercised:
         return {}
     kept = json.loads(path.read_text())
     found: dict[str, set[str]] = {test: set() for test in kept["tests"]}
-    groups = [[test for at, test in enumerate(kept["tests"]) if int(bits, 16) >> at & 1] for bits in kept["groups"]]
+    groups = [
+        [test for test, bit in zip(kept["tests"], reversed(f"{int(bits, 16):b}"), strict=False) if bit == "1"]
+        for bits in kept["groups"]
+    ]
     for module, functions in kept["functions"].items():
         for name, group in functions.items():
             for test in groups[group]:

@@ -45,12 +45,20 @@ PACKAGES = {
 }
 """Package -> its programs that tests may start."""
 PACKAGE_OF = {program: package for package, programs in PACKAGES.items() for program in programs.split()}
+NAMED = re.compile(f"""["'](?:{"|".join(map(re.escape, PACKAGE_OF))})["']""")
+"""A text that is one of them: where there is none, a module need not be parsed."""
 
 
 def asked(*kinds: str) -> set[str]:
     """The packages that the script would install where nothing is."""
     done = subprocess.run(["bash", PREPARE, "--print", *kinds], capture_output=True, text=True, timeout=60, check=True)
     return set(done.stdout.split())
+
+
+@cache
+def known() -> exercised.Exercised:
+    """The map of what each test file exercises."""
+    return exercised.read()
 
 
 @cache
@@ -63,6 +71,8 @@ def tree() -> Tree:
 def commands(path: str) -> dict[str, set[str]]:
     """Per function of a module, and "" for the rest, the programs that are words of a command: of a list, a tuple or a call."""
     found: dict[str, set[str]] = {}
+    if not NAMED.search(tree().texts[path]):
+        return found
 
     def look(node: ast.AST, inside: tuple[str, ...]) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -84,11 +94,10 @@ def started(kind: str) -> dict[str, str]:
     Of a test file without a record: in the modules of the lab that it imports, itself or by others.
     """
     found: dict[str, str] = {}
-    known = exercised.read()
     for test in (path for path in tree().tests if path.startswith(f"tests/{kind}/")):
         found |= {program: test for programs in commands(test).values() for program in programs}
-        if test in known:
-            called = (mark.partition(":")[::2] for mark in known[test] if mark.startswith("tests/"))
+        if test in known():
+            called = (mark.partition(":")[::2] for mark in known()[test] if mark.startswith("tests/"))
             places = [(path, name) for path, name in called if path in tree().texts]
         else:
             places = [(path, name) for path in tree().reached(test) if path.startswith("tests/") for name in commands(path)]
