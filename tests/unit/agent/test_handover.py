@@ -380,21 +380,22 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=str)
 @pytest.mark.parametrize("kind", FILES)
-def test_the_same_agent_as_by_all_settings(tmp_path: Path, kind: str, environment: dict[str, str]) -> None:
+def test_the_same_agent_as_by_all_settings(tmp_path: Path, kind: str) -> None:
     """Which agent is meant is what the settings say; where they are refused, this process is to say why."""
     path = tmp_path / "config.toml"
     path.write_bytes(FILES[kind])
-    environ = {"USERSPACE_CNI_CONFIG": str(path), **{f"USERSPACE_CNI_{key}": value for key, value in environment.items()}}
-    meant = whereabouts(environ)
-    try:
-        settings = load(environ)
-    except UserspaceError:
-        assert meant is None or kind == "in a table"  # what does not matter here is the agent's to judge
-        return
-    assert meant
-    assert (meant.socket, meant.state_dir, meant.run_dir) == (settings.agent_socket, settings.state_dir, settings.run_dir)
+    for environment in ENVIRONMENTS:
+        environ = {"USERSPACE_CNI_CONFIG": str(path), **{f"USERSPACE_CNI_{key}": value for key, value in environment.items()}}
+        meant = whereabouts(environ)
+        try:
+            settings = load(environ)
+        except UserspaceError:
+            assert meant is None or kind == "in a table", environment  # what does not matter here is the agent's to judge
+            continue
+        assert meant, environment
+        asked = (settings.agent_socket, settings.state_dir, settings.run_dir)
+        assert (meant.socket, meant.state_dir, meant.run_dir) == asked, environment
 
 
 def test_the_cluster_s_file_and_the_node_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,14 +84,73 @@ SHARED = {
     "uplink": {"userspace_cni.cli.network.wished"},
 }
 """Modules of other commands by the command that works with them."""
-PROGRAM = """
-import sys
-from userspace_cni.__main__ import main
-sys.argv[0] = "userspace-cni"
-code = main()
-sys.stderr.write("\\n" + " ".join(sys.modules))
-sys.exit(code)
+LIBRARY = (
+    "asyncio",
+    "ctypes",
+    "dataclasses",
+    "http.client",
+    "importlib.metadata",
+    "ipaddress",
+    "json",
+    "logging",
+    "ssl",
+    "tomllib",
+)
+"""What takes the longest of the standard library, of which nothing is said here."""
+PROGRAM = f"""
+import {", ".join(LIBRARY)}
+import os, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for fd, of in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+        os.dup2(of, fd)
+    os.environ.update(request["environ"])
+    sys.argv[:] = ["userspace-cni", *request["arguments"]]
+    from userspace_cni.__main__ import main
+    code = main()
+    sys.stderr.write("\\n" + " ".join(sys.modules))
+    sys.exit(code)
 """
+"""For each line of its stdin a process that has run the command line, and its exit code on stdout."""
+
+
+class Starts:
+    """Starts of the command line, each in a process of its own that has imported nothing but parts of the standard library."""
+
+    def __init__(self) -> None:
+        argv = [sys.executable, "-c", PROGRAM]
+        self._server = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, directory: Path, *arguments: str) -> tuple[int, frozenset[str]]:
+        """Start it on a node without agent, switch and records: its exit code, and the modules that it imported."""
+        assert self._server.stdin
+        assert self._server.stdout
+        output = directory / "output"
+        request = {"output": str(output), "environ": environ(directory), "arguments": arguments}
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        code = int(self._server.stdout.readline())
+        said = output.read_text()
+        assert "Traceback" not in said, said
+        return code, frozenset(said.splitlines()[-1].split())
+
+    def stop(self) -> None:
+        """End the process from which they are forked."""
+        self._server.communicate(timeout=60)
+        assert self._server.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def starts() -> Iterator[Starts]:
+    """Starts of the command line."""
+    made = Starts()
+    yield made
+    made.stop()
 
 
 def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command, click.Command]]:
@@ -111,18 +171,10 @@ def module_of(command: click.Command) -> str:
     return command.callback.__module__
 
 
-def started(directory: Path, *arguments: str) -> tuple[int, frozenset[str]]:
-    """The program as a process on a node without agent, switch and records: its exit code, and the modules that it imported."""
-    argv = [sys.executable, "-c", PROGRAM, *arguments]
-    done = subprocess.run(argv, env=environ(directory), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, frozenset(done.stderr.splitlines()[-1].split())
-
-
 @pytest.mark.parametrize("words", ALL)
-def test_a_command_imports_itself(tmp_path: Path, words: str) -> None:
+def test_a_command_imports_itself(tmp_path: Path, starts: Starts, words: str) -> None:
     """The module of a command imports its libraries, and no other command but those that it works with."""
-    code, modules = started(tmp_path, *words.split(), "--help")
+    code, modules = starts.start(tmp_path, *words.split(), "--help")
     assert code == 0
     assert modules & LIBRARIES == {"click"} | HELP.get(words, set())
     path = words.split()
@@ -133,10 +185,10 @@ def test_a_command_imports_itself(tmp_path: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_imports_what_it_needs(tmp_path: Path, call: str) -> None:
+def test_a_call_imports_what_it_needs(tmp_path: Path, starts: Starts, call: str) -> None:
     """By the end of a call nothing is imported that it has no use for: lists of commands need no command, pages no switch."""
     expected, libraries = CALLS[call]
-    code, modules = started(tmp_path, *call.split())
+    code, modules = starts.start(tmp_path, *call.split())
     assert (code, modules & LIBRARIES) == (expected, libraries)
 
 

@@ -60,8 +60,9 @@ BY_CHANCE = {"test_fails_once", "test_teardown_fails_once", "test_is_late_once",
 
 @pytest.fixture(autouse=True)
 def _found_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls in other directories find the plugin that writes reports."""
+    """Calls in other directories find the plugin that writes reports; hypothesis, a third of a start, they do not need."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
 
 
 def run(place: Path, *options: str) -> Row:
