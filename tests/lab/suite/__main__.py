@@ -82,9 +82,13 @@ def run_groups(tests: Sequence[str]) -> list[Row]:
         say("waiting for the rootless tests and those of the cluster")
         rows += beside.rows()
         print(making.wait(), flush=True)
-        if planned.alone.files:
-            say("tests that run alone")
-            rows += [run_group(planned.alone)]
+        for group, what in (
+            (planned.guests, "tests with virtual machines, two at a time"),
+            (planned.alone, "tests that run alone"),
+        ):
+            if group.files:
+                say(what)
+                rows += [run_group(group)]
     return rows
 
 

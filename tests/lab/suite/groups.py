@@ -18,9 +18,12 @@ ROOTLESS: Final = ("-n", str(2 * CORES), "--dist", "worksteal")
 SHARED: Final = ("-n", str(CORES + 1), "--dist", "loadfile", "--no-loadscope-reorder")
 """Each process has a switch of its own, whose polling threads sleep when they are idle, and waits for almost half of its time.
 The order of the files is ours: pytest-xdist's own begins last with the files of few tests, of which some are long."""
+PAIRED: Final = ("-n", str(CORES), *SHARED[2:])
 CLUSTER: Final = ("tests/cluster",)
-ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py", "tests/kubevirt")
-"""A virtual machine takes both cores; ping and load look at every unix socket of the machine before they take a port."""
+GUESTS: Final = ("tests/kubevirt",)
+"""Emulated virtual machines, each of which keeps a core busy while it boots: one for each core, and nothing beside them."""
+ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py")
+"""Ping and load look at every unix socket of the machine before they take a port, and measure."""
 QUICK: Final = (
     "tests/unit",
     "tests/agent/test_agent_smoke.py",
@@ -50,15 +53,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """Test files, each in one group: `rootless` and then `cluster` run beside `shared`, and `alone` after all."""
+    """Test files, each in one group: `rootless` and then `cluster` run beside `shared`, then `guests`, and `alone` after all."""
 
     rootless: Group
     shared: Group
     cluster: Group
+    guests: Group
     alone: Group
 
     def __iter__(self) -> Iterator[Group]:
-        return iter((self.rootless, self.shared, self.cluster, self.alone))
+        return iter((self.rootless, self.shared, self.cluster, self.guests, self.alone))
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,15 @@ def kinds(tests: Iterable[str]) -> frozenset[str]:
 def groups(tests: Sequence[str]) -> Groups:
     """These test files by how they run."""
     rootless = tuple(each for each in tests if each.startswith("tests/unit/"))
-    cluster, alone = _among(CLUSTER, tests), _among(ALONE, tests)
-    shared = longest_first((each for each in tests if each not in {*rootless, *cluster, *alone}), seconds.read())
+    cluster, guests, alone = (_among(places, tests) for places in (CLUSTER, GUESTS, ALONE))
+    known = seconds.read()
+    shared = longest_first((each for each in tests if each not in {*rootless, *cluster, *guests, *alone}), known)
     return Groups(
-        Group("unit", rootless, ROOTLESS), Group("shared", shared, SHARED), Group("cluster", cluster), Group("alone", alone)
+        Group("unit", rootless, ROOTLESS),
+        Group("shared", shared, SHARED),
+        Group("cluster", cluster),
+        Group("guests", longest_first(guests, known), PAIRED),
+        Group("alone", alone),
     )
 
 
