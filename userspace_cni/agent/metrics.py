@@ -2,7 +2,7 @@
 
 Every label's values are known beforehand or are ports of this node: a caller's mistakes must never add series. Callbacks give
 what is read at each scrape (ports and their counters, spool, threads). One that fails, as when the switch is away, leaves out its
-own series and never fails the scrape.
+own metrics and never fails the scrape; a metric of which there is nothing to tell is there without series.
 """
 
 from __future__ import annotations
@@ -192,16 +192,24 @@ class Metrics:
         limits = self._registry.ask("limits", lambda: list(self._limits()))
         wishes = self._registry.ask("wishes", lambda: list(self._wishes()))
         concerns = self._registry.ask("concerns", lambda: list(self._concerns()))
-        told = _of_sockets(dead or []) + "".join(_of_limits(limits or []))
-        told += _of_wishes(wishes or []) + _of_concerns(concerns or [])
-        rendered = self._registry.render() + told.encode(errors="replace")
+        told = [
+            *(() if dead is None else _of_sockets(dead)),
+            *(() if limits is None else _of_limits(limits)),
+            *(() if wishes is None else _of_wishes(wishes)),
+            *(() if concerns is None else _of_concerns(concerns)),
+        ]
+        rendered = self._registry.render()
         ports = self._registry.ask("ports", lambda: list(self._ports()))
-        if not ports:
-            return rendered
-        bridges = {port.name: port.bridge for port in ports}
-        counted = self._registry.ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
-        families = (*_of_ports(ports), *_of_traffic(self._labelled(counted or [], bridges)))
-        return rendered + "".join(families).encode(errors="replace")
+        if ports is not None:
+            bridges = {port.name: port.bridge for port in ports}
+            # A switch without ports is not asked for their counters.
+            counted = (
+                []
+                if not ports
+                else self._registry.ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
+            )
+            told += [*_of_ports(ports), *(() if counted is None else _of_traffic(self._labelled(counted, bridges)))]
+        return rendered + "".join(told).encode(errors="replace")
 
     def _labelled(self, counted: list[Counted], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
         """Labels and counters of attachments' ports; `bridges` by port. Probes are left out: each would add series for a moment.
@@ -262,23 +270,23 @@ def _of_ports(ports: list[SwitchPort]) -> Iterator[str]:
     yield family("userspace_cni_vhost_negotiated", "gauge", text, zip(where, negotiated, strict=True))
 
 
-def _of_sockets(dead: list[PortRef]) -> str:
+def _of_sockets(dead: list[PortRef]) -> Iterator[str]:
     """The sockets that no process has; nothing of the others, which are most."""
     text = "1 for a port whose socket no process has: an application or ovs-vswitchd was killed and left it"
-    return family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
+    yield family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
 
 
-def _of_wishes(wishes: list[Wished]) -> str:
+def _of_wishes(wishes: list[Wished]) -> Iterator[str]:
     """What the node itself is to have; what is being undone, too."""
     samples = [(labels({"kind": each.kind, "name": each.name, "source": each.source}), int(each.holds)) for each in wishes]
-    return family("userspace_cni_wish_ready", "gauge", "1 while the node has what is wished of it", samples)
+    yield family("userspace_cni_wish_ready", "gauge", "1 while the node has what is wished of it", samples)
 
 
-def _of_concerns(concerns: list[Lacking]) -> str:
+def _of_concerns(concerns: list[Lacking]) -> Iterator[str]:
     """What gateways lack; nothing of one that lacks nothing."""
     text = "1 for something that a gateway needs of the node and has not: a sysctl, a rule of another program, a router"
     samples = [(labels({"gateway": each.gateway, "what": each.what}), 1) for each in concerns]
-    return family("userspace_cni_gateway_concern", "gauge", text, samples)
+    yield family("userspace_cni_gateway_concern", "gauge", text, samples)
 
 
 def _of_limits(limits: list[Limited]) -> Iterator[str]:

@@ -18,9 +18,9 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 
 def family(name: str, kind: Literal["counter", "gauge"], text: str, samples: Iterable[tuple[str, float]]) -> str:
-    """A metric with its samples, each as `labels` (or "") and a number; "" without samples.
+    """A metric with its samples, each as `labels` (or "") and a number. Without samples it says that there is nothing to tell.
 
     `text`: one line without backslashes.
     """
     lines = [f"{name}{labelled} {number}\n" for labelled, number in samples]
-    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{''.join(lines)}" if lines else ""
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{''.join(lines)}"

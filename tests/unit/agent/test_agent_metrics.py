@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -219,7 +220,7 @@ def test_a_port_that_is_given_to_another() -> None:
 def test_traffic_of_others_is_left_out() -> None:
     """Ports of a test and ports that the switch does not know any more make no series."""
     counted = [Traffic("b", {"run": "1-2"}, {"rx_packets": 1}), Traffic("gone", MARKS, {"rx_packets": 1})]
-    assert b"userspace_cni_port_" not in text_of(Metrics(lambda: PORTS, {}, lambda: counted))
+    assert b"\nuserspace_cni_port_" not in text_of(Metrics(lambda: PORTS, {}, lambda: counted))
 
 
 def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
@@ -235,7 +236,26 @@ def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
     text = text_of(Metrics(lambda: PORTS, {}, away))
     assert asked == [1]
     assert b"userspace_cni_vhost_connected" in text
-    assert b"userspace_cni_port_" not in text
+    assert b"userspace_cni_port_rx" not in text
+
+
+OF_THE_SWITCH = ("ports", "vhost_connected", "vhost_negotiated", "port_rx_packets_total", "port_tx_errors_total")
+OF_THE_NODE = ("socket_dead", "port_limit_bits_per_second", "port_limit_drops_total", "wish_ready", "gateway_concern")
+
+
+def test_nothing_to_tell_is_not_unknown() -> None:
+    """A metric of which there is nothing to tell is there, without series; one that cannot be asked for is not there at all."""
+
+    def away() -> list[Any]:
+        raise Unavailable("the switch is away")
+
+    for look, is_there in ((list, True), (away, False)):
+        metrics = Metrics(look, {}, look, look, look)
+        metrics.show_wishes(look, look)
+        text = text_of(metrics).decode()
+        for name in (*OF_THE_SWITCH, *OF_THE_NODE):
+            assert (f"# TYPE userspace_cni_{name} " in text) == is_there, name
+            assert f"\nuserspace_cni_{name}" not in text
 
 
 def test_a_names_characters_do_not_break_the_text() -> None:
