@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class Agent:
         return reconcile(self.socket)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric; 0.0 when it is not there."""
+        """As the function `metric`."""
         return metric(self.socket, name, **labels)
 
     def kill(self) -> None:
@@ -122,20 +122,39 @@ def reconcile(path: str) -> dict[str, int]:
 
 
 def metric(path: str, name: str, **labels: str) -> float:
-    """The value of a metric of the agent that listens at `path`; 0.0 when it is not there."""
+    """The value of a metric of the agent that listens at `path`, as `value_of` has it."""
     return value_of(get(path, "/metrics")[1].decode(), name, **labels)
 
 
 def value_of(exposition: str, name: str, **labels: str) -> float:
-    """The sum of a metric's series that have these labels, in Prometheus' text form; 0.0 when there is none."""
+    """The sum of a metric's series that have these labels, in Prometheus' text form; 0.0 when no series has them.
+
+    Raises AssertionError for a metric that is not there: no line says what it is, and it has no series.
+    """
     wanted = {f'{key}="{value}"' for key, value in labels.items()}
-    total = 0.0
+    total, is_there = 0.0, False
     for line in exposition.splitlines():
+        if line.startswith("#"):
+            is_there |= name in _told_of(line)
+            continue
         full, _, value = line.rpartition(" ")
         found, _, inside = full.partition("{")
-        if found == name and wanted <= set(inside.rstrip("}").split(",")):
-            total += float(value)
+        if found == name:
+            is_there = True
+            if wanted <= set(inside.rstrip("}").split(",")):
+                total += float(value)
+    assert is_there, f"there is no metric {name}"
     return total
+
+
+def _told_of(comment: str) -> Iterable[str]:
+    """The metrics of which a line says the type."""
+    match comment.split():
+        case ["#", "TYPE", name, "histogram"]:
+            return [f"{name}_{part}" for part in ("bucket", "count", "sum")]
+        case ["#", "TYPE", name, _]:
+            return (name,)
+    return ()
 
 
 def install_shim(node: Node) -> None:
