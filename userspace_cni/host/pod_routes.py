@@ -377,11 +377,13 @@ def _tried_again(kernel: Connection, done: Sequence[_Done]) -> Sequence[_Done]:
     that the kernel refuses for IPv6. What must stay with a former default route waits for the next pass, as that default does."""
     if not any(each.change.removes and each.by_us for each in done):
         return done
-    refused = [
-        each.change for each in done if each.why and each.change.adds and each.change.adds.via and not each.change.adds.kept
-    ]
-    refused = [each for each in refused if not _is_default(each)]
-    return [*(each for each in done if each.change not in refused), *_sent(kernel, refused)]
+    again = [each.change for each in done if _is_worth_another_try(each)]
+    return [*(each for each in done if not _is_worth_another_try(each)), *_sent(kernel, again)]
+
+
+def _is_worth_another_try(done: _Done) -> bool:
+    adds = done.change.adds
+    return bool(done.why and adds and adds.via and adds.dst.prefixlen and not adds.kept)
 
 
 def _is_default(change: _Change) -> bool:
