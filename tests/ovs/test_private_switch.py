@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -93,22 +95,29 @@ def test_a_namespace_that_a_program_holds() -> None:
             assert not (switch.dir / "netns").exists()
 
 
-def with_numbers(tmp_path: Path, pages: int, available_kib: int, *argv: str) -> tuple[str, str]:
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path: DPDK's sockets are below it."""
+    with TemporaryDirectory(prefix="psw-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def with_numbers(place: Path, pages: int, available_kib: int, *argv: str) -> tuple[str, str]:
     """Run a command where the machine has so many hugepages and so much memory; how many pages there are then, and its stderr."""
-    (tmp_path / "pages").write_text(f"{pages}\n")
+    (place / "pages").write_text(f"{pages}\n")
     lines = Path("/proc/meminfo").read_text().splitlines(keepends=True)
     meminfo = [f"MemAvailable: {available_kib:8} kB\n" if line.startswith("MemAvailable:") else line for line in lines]
-    (tmp_path / "meminfo").write_text("".join(meminfo))
-    command = ["unshare", "--mount", "bash", "-c", OWN_NUMBERS, "numbers", str(tmp_path), *argv]
+    (place / "meminfo").write_text("".join(meminfo))
+    command = ["unshare", "--mount", "bash", "-c", OWN_NUMBERS, "numbers", str(place), *argv]
     environment = os.environ | {"PRIVATE_SWITCH_PAGES": "512"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return (tmp_path / "pages").read_text().strip(), done.stderr
+    return (place / "pages").read_text().strip(), done.stderr
 
 
-def test_more_hugepages_than_there_is_memory_for(tmp_path: Path) -> None:
+def test_more_hugepages_than_there_is_memory_for(place: Path) -> None:
     """What memory does not suffice for is not taken even for a moment: the switch starts without hugepages, and says why."""
-    directory = tmp_path / "s"
+    directory = place / "s"
     before = [
         "bash",
         "-c",
@@ -116,23 +125,23 @@ def test_more_hugepages_than_there_is_memory_for(tmp_path: Path) -> None:
         str(SCRIPT),
         str(directory),
     ]
-    left, said = with_numbers(tmp_path, 7, (2 * 512 + 511) << 10, *before)
+    left, said = with_numbers(place, 7, (2 * 512 + 511) << 10, *before)
     assert left == "7"
     assert "no 512 hugepages to be had: they take 1024 MiB of memory, 1535 MiB are available" in said
-    assert not (tmp_path / "added").exists()
+    assert not (place / "added").exists()
 
 
 @pytest.mark.parametrize(("boot", "left"), [("", "88"), ("this", "88"), ("another", "600")])
 @pytest.mark.parametrize("command", [["start", "--no-huge"], ["stop"]])
-def test_hugepages_of_a_switch_that_was_killed(command: list[str], boot: str, left: str, tmp_path: Path) -> None:
+def test_hugepages_of_a_switch_that_was_killed(command: list[str], boot: str, left: str, place: Path) -> None:
     """What a switch took that ended without a stop is given back by the next start and by stop; with a boot it is gone."""
-    directory = tmp_path / "s"
+    directory = place / "s"
     directory.mkdir()
     (directory / ".private-switch").touch()
     this = Path("/proc/sys/kernel/random/boot_id").read_text()
     (directory / "hugepages.added").write_text(f"512 {this if boot == 'this' else boot}".strip() + "\n")
     script = '"$0" "$@" && test ! -e "${!#}/hugepages.added"; status=$?; "$0" stop "${!#}"; exit "$status"'
-    assert with_numbers(tmp_path, 600, 8 << 20, "bash", "-c", script, str(SCRIPT), *command, str(directory)) == (left, "")
+    assert with_numbers(place, 600, 8 << 20, "bash", "-c", script, str(SCRIPT), *command, str(directory)) == (left, "")
 
 
 @pytest.mark.parametrize("program", ["cat", "mountpoint", "ls", "ovs-vsctl"])
