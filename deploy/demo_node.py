@@ -1,4 +1,4 @@
-"""The demo's node: a private switch, pods made by hand, the plugin, the agent, an application in a pod, a meter.
+"""The demo's node: a private switch, pods made by hand, the plugin, the agent.
 
 Every path is below one directory, and every process has its name in the environment, so that leftovers can be found. A signal's
 handler only notes the signal, and the demo obeys it between two commands: no signal interrupts one.
@@ -12,12 +12,10 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -34,13 +32,10 @@ BRIDGE = "br-demo"
 COLUMNS = 100
 ROUNDS = 3
 """ADDs of each kind that are timed."""
-PERIOD_S = 0.5  # between two readings of the counters
-LOOKS = 4
-"""Fewest readings in each phase."""
-SETTLE_S = 1.0
-"""Time for the last frames to arrive after both applications were told to stop."""
 APP_MIB = 64
 """Memory of each application, from hugepages of 2 MiB."""
+WAIT_S = 60.0
+"""How long anything is waited for: a busy machine is slow, and only what hangs takes so long."""
 SHIM_MAX = 64 << 10
 AGENT_MAX_MIB = 80
 STEPS = 9
@@ -175,14 +170,22 @@ class Demo:
         """Query the switch's database."""
         return run("ovs-vsctl", f"--db=unix:{self.directory}/ovs/db.sock", *args).strip()
 
-    def command(self, *args: str) -> str:
-        """Stdout of `userspace-cni`, made for this console."""
-        environ = {**os.environ, **self.environ, "COLUMNS": str(console.width - 3), "LC_ALL": "C.UTF-8"}
+    def command(self, *args: str, **environ: str) -> str:
+        """Stdout of `userspace-cni`, made for this console: it is shown, and read by no program."""
+        environ = {**os.environ, **self.environ, "COLUMNS": str(console.width - 3), "LC_ALL": "C.UTF-8", **environ}
         if console.is_terminal:
-            environ["FORCE_COLOR"] = "1"
+            environ.setdefault("FORCE_COLOR", "1")
         done = execute([COMMAND, *args], env=environ)
         check(done.returncode == 0, f"userspace-cni {' '.join(args)}: exit {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout.rstrip()
+
+    def told(self, *args: str) -> Any:
+        """What `userspace-cni` says as JSON."""
+        text = self.command(*args, "--json", FORCE_COLOR="")
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise DemoFailed(f"userspace-cni {' '.join(args)} --json is no JSON ({error}): {text}") from error
 
     def pod_document(self, pod: Pod) -> str:
         """What `python -m userspace_cni.pod` prints inside the pod."""
@@ -216,7 +219,7 @@ def check(holds: object, otherwise: str) -> None:
 def execute(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, whatever its exit code. Its process group is its own: Ctrl-C is for the demo alone."""
     try:
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, process_group=0, **options)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * WAIT_S, process_group=0, **options)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DemoFailed(f"{' '.join(argv)}: {error}") from error
 
@@ -229,7 +232,7 @@ def run(*argv: str) -> str:
     return done.stdout
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) -> float:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> float:
     """Wait until `condition()` holds; return the seconds it took. Raises DemoFailed naming `what` when time is over."""
     began = time.monotonic()
     with view.progress(f"waiting for {what}"):
@@ -326,9 +329,9 @@ class Agent:
         check(self.process.poll() is None, "the agent has ended by itself")
         self.process.send_signal(sign)
         try:
-            return self.process.wait(10)
+            return self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired as error:
-            raise DemoFailed(f"the agent was still there 10 s after {sign.name}") from error
+            raise DemoFailed(f"the agent was still there {WAIT_S:.0f} s after {sign.name}") from error
 
     @property
     def mib(self) -> float:
@@ -336,120 +339,6 @@ class Agent:
         assert self.process
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         return int(found[1]) / 1024 if found else 0.0
-
-
-# -- frames -----------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def testpmd(pod: Pod, eal: str) -> Iterator[subprocess.Popen[str]]:
-    """DPDK's own test application in the pod. Both of its threads share a core: the demo has two, one is the switch's."""
-    argv = [*in_pod(pod), "dpdk-testpmd", "--lcores=0@0,1@0", "--no-pci", "-m", str(APP_MIB), *eal.split()]
-    argv += ["--", "--interactive", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop", "--forward-mode=macswap"]
-    pipe = subprocess.PIPE
-    raise_if_stopped()
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, process_group=0) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def type_into(process: subprocess.Popen[str], *commands: str) -> None:
-    """Type commands into testpmd."""
-    assert process.stdin
-    try:
-        process.stdin.write("".join(f"{command}\n" for command in commands))
-        process.stdin.flush()
-    except OSError as error:
-        raise DemoFailed(f"testpmd has ended by itself: {process.communicate()[0][-1500:]}") from error
-
-
-def finish(process: subprocess.Popen[str]) -> dict[str, int]:
-    """End testpmd, and read its accumulated counters: RX-packets, TX-packets."""
-    try:
-        output, _ = process.communicate("quit\n", timeout=20)
-    except subprocess.TimeoutExpired as error:
-        raise DemoFailed("testpmd was still there 20 s after it was told to quit") from error
-    counters = {name: int(value) for name, value in re.findall(r"(RX-packets|TX-packets): (\d+)", output)}
-    check(process.returncode == 0 and counters, f"testpmd ended with {process.returncode}: {output[-1500:]}")
-    return counters
-
-
-def port_number(demo: Demo, pod: Pod) -> str:
-    """The OpenFlow number of the pod's port."""
-    return demo.vsctl("get", "Interface", pod.port, "ofport")
-
-
-def switch_counters(demo: Demo, number: str) -> dict[str, int]:
-    """Frames that the switch took from (rx) and gave to (tx) a port, from the switch itself: its database lags by 5 s."""
-    done = execute(["ovs-ofctl", "dump-ports", f"unix:{demo.directory}/ovs/{BRIDGE}.mgmt", number])
-    found = {key: int(value) for key, value in re.findall(r"(rx|tx) pkts=(\d+)", done.stdout)}
-    check(len(found) == 2, f"the switch counts nothing at port {number}; has its application ended? {done.stderr}{done.stdout}")
-    return found
-
-
-class Meter:
-    """Reads all the time how many frames the switch takes from the pods, on a thread of its own; `mark` begins a phase."""
-
-    def __init__(self, demo: Demo, pods: list[Pod]) -> None:
-        self._demo = demo
-        self._ports = [port_number(demo, pod) for pod in pods]
-        self._looks: list[tuple[float, list[int]]] = []
-        self._marks: list[tuple[str, float, list[int]]] = []
-        self._failure: DemoFailed | None = None
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join()
-
-    def mark(self, phase: str) -> None:
-        """End the current phase, and begin this one."""
-        self._marks.append((phase, time.monotonic(), self._look()))
-
-    def watch(self) -> None:
-        """Wait until this phase has LOOKS readings."""
-        began = self._marks[-1][1]
-
-        def seen() -> bool:
-            return bool(self._failure) or sum(when > began for when, _ in self._looks) >= LOOKS
-
-        wait_for(seen, "enough readings of the counters")
-
-    def phases(self) -> Iterator[tuple[str, float, list[int], int]]:
-        """Yield of each phase: name, seconds, frames taken from each pod, fewest from any pod between two readings.
-
-        Raises DemoFailed when no frames passed between two readings.
-        """
-        if self._failure:
-            raise self._failure
-        for (before, first), (after, last) in pairwise(self._looks):
-            stood = self._marks[0][1] <= before and after <= self._marks[-1][1] and not all(risen(first, last))
-            check(not stood, f"frames stood still for {PERIOD_S} s: the counters were {first}, and then {last}")
-        for (name, began, first), (_, ended, last) in pairwise(self._marks):
-            inside = [counted for when, counted in self._looks if began <= when <= ended]
-            yield name, ended - began, risen(first, last), min(min(risen(*pair)) for pair in pairwise(inside))
-
-    def _look(self) -> list[int]:
-        return [switch_counters(self._demo, number)["rx"] for number in self._ports]
-
-    def _watch(self) -> None:
-        try:
-            while not self._ending.wait(PERIOD_S):
-                self._looks.append((time.monotonic(), self._look()))
-        except DemoFailed as failure:
-            self._failure = failure
-
-
-def risen(before: list[int], after: list[int]) -> list[int]:
-    """Return how much each number has risen."""
-    return [last - first for first, last in zip(before, after, strict=True)]
 
 
 # -- what is left -----------------------------------------------------------------------------------------------------------
