@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from tests.host.places import eventually, soon
 from tests.lab.network.outside import NIC, Wire, wired
@@ -50,6 +52,24 @@ def test_a_nic(wire: Wire) -> None:
     assert answering(seen(wire), wire.node) == ()
     assert look("none", wire.node) is None
     assert set(looked((NIC, "upon", "none"), wire.node)) == {NIC, "upon"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "tag"),
+    [
+        ("vlan", [["IFLA_VLAN_ID", 100], ["IFLA_VLAN_PROTOCOL", 0x8100]], 100),
+        ("vlan", [["IFLA_VLAN_ID", 4094]], 4094),
+        ("vlan", [["IFLA_VLAN_ID", 100], ["IFLA_VLAN_PROTOCOL", 0x88A8]], 0),
+        ("macvlan", [["IFLA_MACVLAN_MODE", 4]], 0),
+    ],
+)
+def test_the_tag_of_a_vlans_link(kind: str, data: list[Any], tag: int) -> None:
+    """As the kernel's answer has it: of 802.1Q, which is meant where no protocol is said; of 802.1ad and of other links none."""
+    info = {"attrs": [["IFLA_INFO_KIND", kind], ["IFLA_INFO_DATA", {"attrs": data}]]}
+    answer = ifinfmsg()
+    answer.update({"index": 7, "attrs": [["IFLA_IFNAME", "bond0.100"], ["IFLA_LINKINFO", info]]})
+    answer.encode()
+    assert nics.tag_of(bytes(answer.data[16:])) == tag
 
 
 def test_an_enslaved_nic(wire: Wire) -> None:

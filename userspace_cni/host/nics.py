@@ -32,7 +32,8 @@ ANSWER_S: Final = 2.0
 _INFO: Final = struct.calcsize("=BxHiII")
 _DATA: Final = 2
 _MASTER, _LINKINFO, _CARRIER = 10, 18, 33
-_VLAN_ID = 1
+_VLAN_ID, _VLAN_PROTOCOL = 1, 5
+_8021Q: Final = 0x8100
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class Nic:
     `addresses` and `routes` are entries of `host.rtnetlink`, without what the kernel makes by itself. `passing`: addresses with
     an end, as DHCP and routers give them; `learned`: routes of routers; `stuck`: routes that cannot be moved, with the reason.
     `offloads`: those of gro and lro that are on, with which a port of type system drops what is larger than its MTU. `promotes`:
-    later IPv4 addresses of a network stay when the first one leaves. `rx_queues`: how many it receives by, 0 for unknown.
+    later IPv4 addresses of a network stay when the first one leaves. `rx_queues`: how many it receives by, 0 for unknown. `tag`:
+    the VLAN whose tag a link of kind vlan puts on what it sends, 0 for none. A link of 802.1ad has none: tags within its own are
+    what it is for.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Nic:
     offloads: tuple[str, ...] = ()
     promotes: bool = False
     rx_queues: int = 0
+    tag: int = 0
 
     @property
     def has_default_route(self) -> bool:
@@ -219,6 +223,7 @@ def _nic(kernel: Connection, links_: Mapping[str, _Found], name: str) -> Nic:
         merging(kernel.fileno(), name),
         links.promotes(payload),
         receive_queues(kernel.fileno(), name),
+        tag_of(payload),
     )
 
 
@@ -226,7 +231,19 @@ def _uppers(links_: Mapping[str, _Found], index: int) -> Iterator[Upper]:
     """The links upon a NIC; a veth names its other end in the same way, and is none."""
     for link, payload in links_.values():
         if link.peer == index != link.index and link.kind != "veth":
-            data = attributes(attributes(attributes(payload[_INFO:]).get(_LINKINFO, b"")).get(_DATA, b""))
-            yield Upper(
-                link.name, link.kind, int.from_bytes(data.get(_VLAN_ID, b"")[:2], byteorder) if link.kind == "vlan" else 0
-            )
+            yield Upper(link.name, link.kind, _vlan_of(link, payload)[0])
+
+
+def tag_of(payload: bytes) -> int:
+    """`Nic.tag` of the link in an answer of rtnetlink(7), RTM_NEWLINK without its header."""
+    vlan, protocol = _vlan_of(links.read(payload), payload)
+    return vlan if protocol == _8021Q else 0
+
+
+def _vlan_of(link: links.FoundLink, payload: bytes) -> tuple[int, int]:
+    """The VLAN of a link of kind vlan, and its tag's EtherType; 0 of all others."""
+    if link.kind != "vlan":
+        return 0, 0
+    data = attributes(attributes(attributes(payload[_INFO:]).get(_LINKINFO, b"")).get(_DATA, b""))
+    protocol = int.from_bytes(data.get(_VLAN_PROTOCOL, b"")[:2], "big")
+    return int.from_bytes(data.get(_VLAN_ID, b"")[:2], byteorder), protocol or _8021Q

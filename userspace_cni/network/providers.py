@@ -188,7 +188,7 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
         bridge=network.bridge,
         name=network.interface if network.nics and not bond else f"up-{network.name}",
         interfaces=tuple(_interface(network, number, seen) for number in range(len(network.interfaces))),
-        trunks=tuple(sorted({0, *network.vlans, *tags.values()})) if network.vlans else (),
+        trunks=_trunks(network, seen, tags.values()),
         bond_mode=bond.mode if bond else "",
         lacp=bond.lacp if bond else "",
         updelay_ms=bond.updelay_ms if bond else 0,
@@ -212,6 +212,24 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     moves = tuple(seen.moves[name] for name in (*ports, *network.nics) if name in seen.moves)
     steps = NodeBridge(network.bridge, mac, mtu, marks=marks), uplink, *internal, *moves
     return (*steps, _polled(uplink, queues)) if polls else steps
+
+
+def _trunks(network: ProviderNetwork, seen: UplinkLook, tags: Collection[int]) -> tuple[int, ...]:
+    """What the uplink carries, () for everything. By a VLAN's link frames without a tag alone: it puts its own tag on them.
+
+    Raises InvalidConfig for VLANs by such a link: their frames would have two tags.
+    """
+    asked = {*network.vlans, *tags} - {0}
+    tagging = next((seen.links[name] for name in network.links if name in seen.links and seen.links[name].tag), None)
+    if tagging and asked:
+        raise InvalidConfig(
+            f"{tagging.name} is the link of VLAN {tagging.tag}, and is to carry VLANs {', '.join(map(str, sorted(asked)))}: "
+            "their frames would be tagged twice",
+            f"take the NIC below it as the interface, or let {network.name} carry frames without a tag alone; {network.said_by}",
+        )
+    if tagging:
+        return (0,)
+    return tuple(sorted({0, *network.vlans, *tags})) if network.vlans else ()
 
 
 def _polls_later(network: ProviderNetwork, seen: UplinkLook) -> bool:

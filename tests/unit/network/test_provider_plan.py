@@ -76,6 +76,34 @@ def test_vlans() -> None:
     assert found[1].trunks == (0, 10, 100)
 
 
+TAGGING = "bond0.100"
+
+
+@pytest.mark.parametrize(
+    "interface",
+    [{"interface": TAGGING}, {"interface": f"vdev:net_af_packet0,iface={TAGGING}"}, {"bond": Bond(("eth1", TAGGING))}],
+)
+def test_a_vlans_link_carries_frames_without_a_tag_alone(interface: dict[str, Any]) -> None:
+    """It puts its own tag on all that it sends: VLANs by it are refused, and none is let pass to it."""
+    network = replace(NET, **{"interface": "", **interface})
+    look = seen(nic(), nic(TAGGING, index=8, kind="vlan", tag=100))
+    for plain in (network, replace(network, vlans=(0,))):
+        uplink = steps_of(plain, look, STORE)[1]
+        assert isinstance(uplink, UplinkPort)
+        assert uplink.trunks == (0,)
+    for vlans in ((100,), (0, 200, 100)):
+        why = refusal(replace(network, vlans=vlans), look)
+        assert f"{TAGGING} is the link of VLAN 100, and is to carry VLANs 100" in why
+        assert "tagged twice" in why
+
+
+def test_a_link_of_another_tag_carries_vlans() -> None:
+    """A VLAN's link without a tag of 802.1Q, as one of 802.1ad, is there for tags within its own."""
+    uplink = steps_of(replace(NET, vlans=(100,)), seen(nic(kind="vlan")), STORE)[1]
+    assert isinstance(uplink, UplinkPort)
+    assert uplink.trunks == (0, 100)
+
+
 def trunk(network: ProviderNetwork, *trunks: tuple[int, ...]) -> tuple[int, ...]:
     """What the uplink is to carry of a network whose record has these trunks: of one UplinkPort each."""
     return carried(network, [UplinkPort("br-net1", "eth1", (), trunks=each) for each in trunks])
