@@ -20,6 +20,7 @@ from kubevirt.edits import Fragment
 from kubevirt.errors import BadInput, Refused
 from kubevirt.source import Source
 from kubevirt.vmi import Interface
+from userspace_cni.pod.mac import six_octets
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 KIND: Final = "vhostuser"
@@ -150,8 +151,8 @@ def _number(text: str) -> int | None:
 
 
 def _mac(who: str, source: Source) -> str:
-    mac = source.mac.lower().replace("-", ":")
-    if not _MAC.fullmatch(mac):
+    mac = six_octets(source.mac)
+    if not mac:
         raise BadInput(f"{who}: {source.mac!r} is not a MAC ({source.origin})", "write it as 02:00:00:00:00:01")
     if int(mac[:2], 16) & 1:
         raise Refused("mac-mismatch", f"{who}: {mac} is a multicast address, no NIC's", "give `macAddress` an even first byte")

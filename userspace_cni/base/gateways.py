@@ -19,6 +19,7 @@ from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.limits import UNLIMITED, Limits, read_rates
 from userspace_cni.base.vlans import VLAN_MAX
+from userspace_cni.pod.mac import six_octets
 from userspace_cni.pod.quantity import amount
 
 Address = IPv4Address | IPv6Address
@@ -38,7 +39,6 @@ KERNEL_PRIORITIES: Final = (0, 32766, 32767)
 """Of the policy rules that every namespace begins with (ip-rule(8))."""
 LINK_NAME: Final = rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{LINK_MAX - 1}}}"
 """What a bridge or a port can be called that is a link, too."""
-_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _RATES: Final = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 
 
@@ -247,9 +247,10 @@ def _link(value: object, where: str) -> str:
 
 def mac_address(value: object, where: str) -> str:
     """A MAC address of one machine. Raises InvalidConfig."""
-    if not isinstance(value, str) or not _MAC.fullmatch(value.lower()) or int(value[:2], 16) & 1 or not value.strip("0:"):
+    mac = six_octets(value) if isinstance(value, str) else ""
+    if not mac.strip("0:") or int(mac[:2], 16) & 1:
         raise InvalidConfig(f"{where} is {quoted(value)}", "it must be the MAC address of one machine, as 02:00:00:00:00:01")
-    return value.lower()
+    return mac
 
 
 def _number(low: int, high: int, *never: int) -> Read:

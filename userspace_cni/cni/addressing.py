@@ -22,16 +22,20 @@ from userspace_cni.cni.values import unicast
 _DEFAULT: Final = {4: "0.0.0.0/0", 6: "::/0"}
 _ADDRESSES_MAX: Final = 8
 _ROUTES_MAX: Final = 64
-_INTERNAL: Final = "internal-port"
+_NIC_TYPES: Final = ("veth-pair", "internal-port", "offload-port", "dpdk-port")
+"""The kinds of `pod_nic_type` that kube-ovn has or had; for any other text it makes a veth."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What a pod's annotations say of an interface; empty where they say nothing. `internal`: they ask for an internal port."""
+    """What a pod's annotations say of an interface; empty where they say nothing.
+
+    `nic_type`: the kind of interface that kube-ovn would make, one of its words.
+    """
 
     mac: str = ""
     vlan: int | None = None
-    internal: bool = False
+    nic_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted
     if ovns:
         mac_name, mac = f"{OVN}': 'mac_address", str(ovns)
     _, kind = interface.kubeovn(annotations, "pod_nic_type")
-    return Noted(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, kind == _INTERNAL)
+    nic_type = kind if kind in _NIC_TYPES else ""
+    return Noted(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, nic_type)
 
 
 def chosen_vlan(network: Vlan, noted: Noted) -> Vlan:

@@ -33,6 +33,9 @@ STANDARD: Final = (
     *("disableCheck", "disableGC", "cniVersions", "loadOnlyInlinedPlugins", "deviceID", "pciBusID"),
 )
 """Keys at the top, of the CNI specification and of Multus: read under exactly these names, and never warned of as unknown."""
+_WRITTEN: Final = {key.lower(): key for key in ("ipam", "ipMasq", "dns", "args", "runtimeConfig", "deviceID")}
+"""Those of them that decide about the interface. Libraries take them in any case, and programs that look for them do not: so one
+in another spelling is refused, for its author expects what would not be."""
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (*TOP, *STANDARD),
     "bandwidth": (*BANDWIDTH, *PARTIAL),
@@ -120,7 +123,7 @@ def check(raw: Mapping[str, Any], warn: Callable[[str], object]) -> None:
     objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
     for place, unknown in objects:
         for key in unknown[:_LOOKED_AT]:
-            if meant := meant_by(place, key):
+            if meant := meant_by(place, key) or ("" if place else _written(key)):
                 raise Misspelt(place, key, meant)
     first = [(place, key) for place, unknown in objects for key in unknown[:_WARNED_OF]][:_WARNED_OF]
     for place, key in first:
@@ -142,6 +145,11 @@ def meant_by(place: str, key: str) -> str:
             if is_within(name, known, edits):
                 return meant
     return ""
+
+
+def _written(key: str) -> str:
+    """How the specification writes a key at the top that is written otherwise, if it decides about the interface; else ""."""
+    return _WRITTEN.get(folded(key), "")
 
 
 def is_within(one: str, other: str, edits: int) -> bool:

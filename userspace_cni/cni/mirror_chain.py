@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.cni import keys
 from userspace_cni.cni.mirrors import read_mirrors
 from userspace_cni.cni.request import Network, typed
 
@@ -36,7 +37,7 @@ def is_chained(network: Network) -> bool:
 
 def read_part(network: Network) -> ChainedPart:
     """The part that the network describes. Raises InvalidConfig and Undecodable naming the key."""
-    raw, kind = network.raw, network.raw.get("type")
+    raw, kind = keys.spelled(network.raw, ("bridge", "mirrors"), ""), network.raw.get("type")
     bridge = typed(raw, "bridge", str, "")
     sources = read_mirrors(raw, lambda _: None)
     if kind == PRODUCER:
@@ -53,7 +54,8 @@ def read_part(network: Network) -> ChainedPart:
 def _require_directions(entries: list[Any]) -> None:
     """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, in our `mirrors` it is both."""
     for entry in entries:
-        if isinstance(entry, dict) and entry.get("ingress") is not True and entry.get("egress") is not True:
+        said = keys.spelled(entry, keys.MIRROR, "mirrors") if isinstance(entry, dict) else {}
+        if said.get("ingress") is not True and said.get("egress") is not True:
             raise InvalidConfig(
                 f"plugin {PRODUCER}: key 'mirrors' holds {entry!r}, no direction",
                 "'ingress' (what the pod sends) or 'egress' must be true",

@@ -30,7 +30,8 @@ from userspace_cni.cni.links import LinkOptions, opened_as, read_link, require_a
 from userspace_cni.cni.mirrors import read_mirror_output, read_mirrors
 from userspace_cni.cni.request import Request, typed
 from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
-from userspace_cni.cni.values import NAME, absolute, in_range, matching, printable, six_octets, unicast
+from userspace_cni.cni.values import NAME, absolute, in_range, matching, printable, unicast
+from userspace_cni.pod.mac import six_octets
 
 Role = Literal["client", "server"]
 Warn = Callable[[str], object]
@@ -45,6 +46,7 @@ _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "do
 _OF_ONE_VLAN: Final = ("access", "dot1q-tunnel")
 _MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
 _NOTED: Final = "annotations"
+_DNS_LISTS: Final = ("nameservers", "search", "options")
 _LOGICAL_PORT: Final = "ovnport"
 _LEASED_MAX: Final = {"routes": ROUTES_MAX, "addresses": ADDRESSES_MAX, "ranges": ADDRESSES_MAX}
 """Lists of `ipam` that come back in the plugin's answer: those of static and host-local."""
@@ -385,7 +387,7 @@ def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, 
     requested: str = typed(runtime, "mac", str, "", path="runtimeConfig.")
     if requested:
         return unicast(requested, "key 'runtimeConfig.mac'")
-    if mac := typed(_args_cni(request), "mac", str, "", path="args.cni."):
+    if mac := typed(_asked_by_args(request), "mac", str, "", path="args.cni."):
         return unicast(mac, "key 'args.cni.mac'")
     if mac := request.environment.args.get("MAC", ""):
         if not six_octets(mac):
@@ -406,7 +408,7 @@ def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tupl
         raise InvalidConfig(
             f"key 'runtimeConfig.ips' asks for {', '.join(ips)}", "the network has no 'ipam' that could assign it"
         )
-    asked = _args_cni(request).get("ips") or request.environment.args.get("IP")
+    asked = _asked_by_args(request).get("ips") or request.environment.args.get("IP")
     if asked and not request.network.ipam:
         warn(f"address {asked!r} is asked for, but the network has no 'ipam' that could assign it: ignored")
     return tuple(ips)
@@ -430,6 +432,8 @@ def _require_no_logical_port(request: Request) -> None:
 def _require_leasable(request: Request) -> None:
     """Refuse what the IPAM plugin could only answer with more than an interface has, or with what none has, before it is run."""
     ipam = typed(request.network.raw, "ipam", dict, {})
+    if written := next((key for key in ipam if key != "type" and keys.folded(key) == "type"), ""):
+        raise keys.Misspelt("ipam", written, "ipam.type")  # the plugin would take it, but none would be run
     for key, most in _LEASED_MAX.items():
         if isinstance(held := ipam.get(key), list):
             _require_few(held, most, f"ipam.{key}")
@@ -466,10 +470,16 @@ def _args_cni(request: Request) -> Mapping[str, Any]:
     return cni if isinstance(cni, dict) else {}
 
 
-def _read_dns(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _asked_by_args(request: Request) -> Mapping[str, Any]:
+    """What `args.cni` asks for: the bridge plugin and ovs-cni take these keys in any case."""
+    return keys.spelled(_args_cni(request), ("mac", "ips"), "args.cni")
+
+
+def _read_dns(given: Mapping[str, Any]) -> dict[str, Any]:
     """Read `dns` for the result; a wrong type there would make the runtime refuse the whole answer."""
+    raw = keys.spelled(given, ("domain", *_DNS_LISTS), "dns")
     dns: dict[str, Any] = {"domain": typed(raw, "domain", str, "", path="dns.")}
-    for key in ("nameservers", "search", "options"):
+    for key in _DNS_LISTS:
         dns[key] = typed(raw, key, list, [], path="dns.")
         if not all(isinstance(value, str) for value in dns[key]):
             raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")

@@ -9,13 +9,10 @@ import re
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.pod.mac import six_octets
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _PATH_MAX = 1024
-_OCTETS: Final = re.compile(
-    r"[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5})|[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2}"
-)
-"""Six octets as Go's net.ParseMAC takes them, by which the CNI plugins, Multus and kube-ovn read a MAC."""
 
 
 def unicast(mac: str, where: str) -> str:
@@ -26,14 +23,6 @@ def unicast(mac: str, where: str) -> str:
     if int(found[:2], 16) & 1 or not found.strip("0:"):
         raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
     return found
-
-
-def six_octets(mac: str) -> str:
-    """A MAC address in small letters with colons, also where it is written 02-00-00-00-00-01 or 0200.0000.0001; "" for none."""
-    if not _OCTETS.fullmatch(mac):
-        return ""
-    digits = re.sub("[:.-]", "", mac).lower()
-    return ":".join(digits[place : place + 2] for place in range(0, len(digits), 2))
 
 
 def matching(value: str, pattern: re.Pattern[str], where: str) -> str:

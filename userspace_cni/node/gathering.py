@@ -155,7 +155,7 @@ class Gathering:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
         options, environment, settings = self.options, self.request.environment, self.node.settings
         interface = interface_of(self.request, settings)
-        noted = noted_of(pod, interface)
+        noted = noted_of(pod, interface, kind)
         vlan = chosen_vlan(options.vlan, noted)
         require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
         asked = limits_of(pod.annotations, interface)

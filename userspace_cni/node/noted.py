@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.facts import Pod
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.settings import Settings
+    from userspace_cni.cni.bandwidth import PortKind
     from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.request import Request
     from userspace_cni.kube.client import KubeClient
@@ -40,16 +41,19 @@ def interface_of(request: Request, settings: Settings) -> PodInterface:
     return PodInterface(request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations)
 
 
-def noted_of(pod: Pod, interface: PodInterface) -> Noted:
-    """What the pod's annotations say of the interface; the pod is told what is not done so. Raises InvalidConfig."""
+def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> Noted:
+    """What the pod's annotations say of the interface; the pod is told what is not done so. Raises InvalidConfig.
+
+    `kind`: the port that the network makes.
+    """
     noted = read_noted(pod.annotations, interface)
-    if noted.internal:
+    made = "a vhost-user interface" if kind == "vhostuser" else "a veth"
+    if noted.nic_type and noted.nic_type != ("dpdk-port" if kind == "vhostuser" else "veth-pair"):
         name, value = interface.kubeovn(pod.annotations, "pod_nic_type")
-        give(
-            ANNOTATION_IGNORED,
-            f"annotation '{name}' is {value!r}: {interface.ifname} is a veth, since ovs-vswitchd would make an internal port "
-            "anew when it restarts, and the pod would keep a dead one",
-        )
+        why = "as its network says"
+        if value == "internal-port" and kind != "vhostuser":
+            why = "since ovs-vswitchd would make an internal port anew when it restarts, and the pod would keep a dead one"
+        give(ANNOTATION_IGNORED, f"annotation '{name}' is {value!r}: {interface.ifname} is {made}, {why}")
     return noted
 
 

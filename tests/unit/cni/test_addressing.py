@@ -44,7 +44,7 @@ def test_both_families() -> None:
         {"dst": "198.51.100.0/24", "gw": "10.16.0.9"},
     )
     assert read_addresses_noted(noted, ETH0) == Addresses(ips, routes)
-    assert read_noted(noted, ETH0) == Noted("00:00:00:aa:00:07", 100, internal=True)
+    assert read_noted(noted, ETH0) == Noted("00:00:00:aa:00:07", 100, nic_type="internal-port")
     for other in (NET1, PodInterface("podnet", "blue", "eth0")):
         assert (read_addresses_noted(noted, other), read_noted(noted, other)) == (EMPTY, Noted())
 

@@ -142,10 +142,17 @@ def test_manifests_that_work_go_on_working() -> None:
 
 def test_a_key_at_another_place_is_named_with_its_place() -> None:
     """A block without its `host`, and a key of the specification in another spelling, are ignored and told how to write them."""
-    assert told({"bridge": {}, "IPAM": {}}) == [
-        "key 'IPAM' is unknown and ignored: the CNI specification writes 'ipam'",
+    assert told({"bridge": {}, "Capabilities": {}}) == [
+        "key 'Capabilities' is unknown and ignored: the CNI specification writes 'capabilities'",
         "key 'bridge' is unknown and ignored here; there is 'host.bridge'",
     ]
+
+
+@pytest.mark.parametrize("meant", ["ipam", "ipMasq", "dns", "args", "runtimeConfig", "deviceID"])
+def test_a_key_of_the_specification_in_another_spelling(meant: str) -> None:
+    """One that decides about the interface is refused: libraries take it, and here it would have no effect."""
+    assert refusal({meant.upper(): {}}).message == f"key '{meant.upper()}' is unknown: '{meant}' is probably meant"
+    assert told({meant: {}}) == []
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,16 @@ import pytest
 
 from tests.lab.node.configurations import read
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.gateways import mac_address
 from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.addressing import read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import limits_of
+from userspace_cni.cni.mirror_chain import PRODUCER, ChainedPart, read_part
 from userspace_cni.cni.mirrors import KUBEOVN_MIRROR, mirrors_of
+from userspace_cni.cni.request import Network
 from userspace_cni.cni.result import LINK_SCOPE, read_addresses
 
 M = 1_000_000
@@ -222,6 +225,7 @@ MAC_PLACES: dict[str, Any] = {
     "host.mac": lambda mac: read(host={"mac": mac}).asked.mac,
     "ovn.kubernetes.io/mac_address": lambda mac: read_noted({f"{OVN}mac_address": mac}, ETH0).mac,
     "annotation 'ovn'": lambda mac: read_noted({"ovn": json.dumps({"mac_address": mac})}, ETH0).mac,
+    "the node's": lambda mac: mac_address(mac, "the node's MAC") if mac else "",
 }
 
 
@@ -251,6 +255,13 @@ OTHERS: list[tuple[str, dict[str, Any], Refused]] = [
     ("Go: an error", {"ipMasq": 1}, Refused(6, "'ipMasq' is a whole number")),
     ("Go: an error", {"gatewayCheck": "true", "host": {"iftype": "veth"}}, Refused(6, "'gatewayCheck' is a string")),
     ("Go: an error", {"nodeRoutes": 1, "host": {"iftype": "veth"}}, Refused(6, "'nodeRoutes' is a whole number")),
+    ("Go: keys in any case", {"ipam": {"Type": "static"}}, Refused(7, "'ipam.Type' is unknown: 'ipam.type' is probably meant")),
+    ("Go: keys in any case", {"IPAM": {"type": "static"}}, Refused(7, "'IPAM' is unknown: 'ipam' is probably meant")),
+    (
+        "Go: the last of the two",
+        {"args": {"cni": {"mac": MAC, "MAC": MAC}}},
+        Refused(7, "'args.cni.mac' is given in two spellings"),
+    ),
     ("Intel's: server, in silence", {"host": {"vhost": {"mode": "Client"}}}, Refused(7, "'host.vhost.mode' is 'Client'")),
     ("Intel's: an error", {"host": {"netType": "bridges"}}, Refused(7, "'host.netType' is 'bridges'")),
     ("Intel's: an error", {"host": {"bridge": {"bridgeName": 5}}}, Refused(6, "'host.bridge.bridgeName' is a whole number")),
@@ -264,8 +275,17 @@ def test_numbers_booleans_and_words(keys: dict[str, Any], expected: Refused) -> 
     agrees(expected, lambda: read(**keys))
 
 
+def test_what_args_ask_for_in_any_case() -> None:
+    """The bridge plugin and ovs-cni take the keys of `args.cni` in any case, and Go those of `dns`."""
+    warnings: list[str] = []
+    found = read(warnings, args={"cni": {"Mac": MAC, "IPs": ["10.0.0.2/24"]}}, dns={"NameServers": ["10.0.0.1"]})
+    assert (found.asked.mac, found.dns) == (MAC, {"nameservers": ["10.0.0.1"]})
+    assert [text for text in warnings if "10.0.0.2/24" in text]
+
+
 # -- mirrors ------------------------------------------------------------------------------------------------------------------
 
+FROM_POD = MirrorSource("ids", from_pod=True, to_pod=False)
 MIRRORS: list[tuple[str, dict[str, Any], object]] = [
     ("select_src_port", {"ingress": True}, MirrorSource("ids", from_pod=True, to_pod=False)),
     ("select_src_port", {"ingress": True, "egress": False}, MirrorSource("ids", from_pod=True, to_pod=False)),
@@ -283,6 +303,31 @@ MIRRORS: list[tuple[str, dict[str, Any], object]] = [
 def test_directions_of_a_mirror(said: dict[str, Any], expected: object) -> None:
     """The directions of ovs-cni's mirrors are the switch's: ingress is what comes from the pod."""
     agrees(expected, lambda: read(mirrors=[{"name": "ids", **said}]).mirrors[0])
+
+
+PRODUCERS: list[tuple[str, dict[str, Any], object]] = [
+    ("on that bridge", {"bridge": "br1"}, ChainedPart("br1", (FROM_POD,))),
+    ("Go: keys in any case", {"Bridge": "br1"}, ChainedPart("br1", (FROM_POD,))),
+    ("Go: keys in any case", {"mirrors": None, "Mirrors": [{"Name": "ids", "Ingress": True}]}, Refused(7, "two spellings")),
+    ("Go: keys in any case", {"mirrors": [{"NAME": "ids", "INGRESS": True}]}, ChainedPart("", (FROM_POD,))),
+    ("an error", {"mirrors": [{"name": "ids"}]}, Refused(7, "no direction")),
+    ("an error", {"mirrors": [{"name": "ids", "ingress": False, "egress": False}]}, Refused(7, "no direction")),
+    ("no mirror, in silence", {"mirrors": []}, Refused(7, "'mirrors' is missing or empty")),
+    ("the mirror without a name", {"mirrors": [{"ingress": True}]}, Refused(7, "'mirrors.name' is ''")),
+    (
+        "both directions in one",
+        {"mirrors": [{"name": "ids", "ingress": True}, {"name": "ids", "egress": True}]},
+        Refused(7, "twice"),
+    ),
+    ("Go: an error", {"bridge": 1}, Refused(6, "'bridge' is a whole number")),
+]
+
+
+@pytest.mark.parametrize(("said", "expected"), table(PRODUCERS))
+def test_a_producer_of_ovs_cni(said: dict[str, Any], expected: object) -> None:
+    """The configuration of `ovs-mirror-producer` is read as ovs-cni's `LoadMirrorConf` and `CmdAdd` read it."""
+    raw = {"type": PRODUCER, "mirrors": [{"name": "ids", "ingress": True}], **said}
+    agrees(expected, lambda: read_part(Network("n", "1.0.0", "", raw)))
 
 
 @pytest.mark.parametrize(

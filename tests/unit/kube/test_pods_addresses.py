@@ -18,6 +18,7 @@ from userspace_cni.base.errors import ContainerGone, InvalidConfig, NoteRefused,
 from userspace_cni.base.notices import ANNOTATION_IGNORED, collected
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.cni.bandwidth import PortKind
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.noted import awaited_addresses, has_enough, noted_of, require_addresses
@@ -211,9 +212,23 @@ def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path, status: i
     assert "watch on pods" in refused.value.details
 
 
-def test_an_internal_port_becomes_a_veth() -> None:
-    """The pod is told that it has another type of interface than it asked for."""
-    pod = Pod("default", "p", "u", annotations={ADDRESS: "10.16.0.7/16", "ovn.kubernetes.io/pod_nic_type": "internal-port"})
+@pytest.mark.parametrize(
+    ("asked", "kind", "told"),
+    [
+        ("internal-port", "system", "eth0 is a veth, since ovs-vswitchd"),
+        ("offload-port", "system", "eth0 is a veth, as its network says"),
+        ("dpdk-port", "afxdp", "eth0 is a veth, as its network says"),
+        ("veth-pair", "vhostuser", "eth0 is a vhost-user interface, as its network says"),
+        ("internal-port", "vhostuser", "eth0 is a vhost-user interface, as its network says"),
+        ("veth-pair", "system", ""),
+        ("dpdk-port", "vhostuser", ""),
+        ("", "vhostuser", ""),
+        ("eth", "system", ""),
+    ],
+)
+def test_another_type_of_interface_than_asked_for(asked: str, kind: PortKind, told: str) -> None:
+    """The pod is told where it asks for another type of interface than its network makes."""
+    pod = Pod("default", "p", "u", annotations={ADDRESS: "10.16.0.7/16", "ovn.kubernetes.io/pod_nic_type": asked})
     with collected() as notices:
-        assert noted_of(pod, ETH0).internal
-    assert [(notice.reason, "is a veth" in notice.text) for notice in notices] == [(ANNOTATION_IGNORED, True)]
+        noted_of(pod, ETH0, kind)
+    assert [(notice.reason, told in notice.text) for notice in notices] == ([(ANNOTATION_IGNORED, True)] if told else [])
