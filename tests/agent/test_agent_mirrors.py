@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from tests.agent.living import LiveNode
 from tests.cni.spec import succeeded, switch_of
 from tests.lab.node.node import CONTAINER
@@ -40,4 +43,43 @@ def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
     wait_until(lambda: [each["name"] for each in switch.rows("Mirror")] == ["theirs"], what="the mirror is gone")
     assert switch.ports("br-test") == [port]
     succeeded(live.run("DEL", network, sandbox))
+    live.require_clean()
+
+
+def test_mirrors_are_read_again(live: LiveNode, sandbox: str) -> None:
+    """On SIGHUP a mirror is made, gets another output, and goes, the pod's port stays; a file that is wrong or away keeps it."""
+    switch, settings = switch_of(live), live.directory / "mirrors.toml"
+    live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
+    settings.write_text("")
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    port = f"{CONTAINER[:12]}-net1"
+
+    def outputs() -> list[list[str]]:
+        ports = {switch.port(name)["_uuid"]: name for name in switch.ports("br-test")}
+        return [[each["name"], ports.get(each["output_port"], "")] for each in switch.rows("Mirror")]
+
+    def write(text: str) -> None:
+        settings.write_text(text)
+        os.kill(live.pid, signal.SIGHUP)
+
+    write(TABLE)
+    wait_until(lambda: outputs() == [["m0", "uc-mirror0"]], what="the mirror")
+    write(TABLE.replace("uc-mirror0", "uc-mirror1"))
+    wait_until(lambda: outputs() == [["m0", "uc-mirror1"]], what="its other output")
+    assert sorted(switch.ports("br-test")) == sorted([port, "uc-mirror1"])
+    write(TABLE + "nonsense")
+    wait_until(lambda: "cannot be read again" in live.log.read_text(), what="the agent has read")
+    settings.unlink()
+    os.kill(live.pid, signal.SIGHUP)
+    wait_until(lambda: "is away" in live.log.read_text(), what="the agent has looked for the file")
+    live.tick()
+    assert outputs() == [["m0", "uc-mirror1"]]
+    live.kill()
+    settings.write_text(TABLE)
+    live.start()
+    wait_until(lambda: outputs() == [["m0", "uc-mirror0"]], what="what the next agent has read")
+    write("")
+    wait_until(lambda: switch.rows("Mirror") == [] and switch.ports("br-test") == [port], what="the mirror is gone")
+    succeeded(live.run("DEL", live.network(), sandbox))
     live.require_clean()

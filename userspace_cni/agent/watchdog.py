@@ -115,6 +115,10 @@ class Watchdog(Loop):
         if not name or is_host_end(name):
             self._touch(("port", name))
 
+    def on_mirrors(self) -> None:
+        """Note that the mirrors of the settings are others. Never waits."""
+        self._touch(("mirrors",))
+
     def _touch(self, *things: _Thing) -> None:
         with self._wake:
             if self._touched.note(*things):

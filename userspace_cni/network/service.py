@@ -24,6 +24,7 @@ from userspace_cni.network.sources import Sources
 from userspace_cni.network.uplink_news import UplinkNews
 
 if TYPE_CHECKING:
+    from userspace_cni.base.mirrors import NodeMirror
     from userspace_cni.network.wish_list import Desired
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
@@ -37,17 +38,24 @@ _CHASSIS_S: Final = 5.0
 
 class NodeNetwork:
     """What the agent does for the node's own network. `failed` is called with the kind of each wish that has got a new problem,
-    `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any.
+    `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any; `mirrored`
+    when the node's settings were read with other mirrors: who keeps these makes them so.
 
     After `start` its methods may be called from any thread.
     """
 
     def __init__(
-        self, node: LocalNode, environ: Mapping[str, str], failed: Callable[[str], None], ended: Callable[[str], None]
+        self,
+        node: LocalNode,
+        environ: Mapping[str, str],
+        failed: Callable[[str], None],
+        ended: Callable[[str], None],
+        mirrored: Callable[[], None],
     ) -> None:
         self._node = node
         self._failed = failed
-        self._sources = Sources(node, environ, self._others(), self._addresses)
+        self._mirrored = mirrored
+        self._sources = Sources(node, environ, self._others(), self._addresses, self._on_mirrors)
         self._keeper = Keeper(
             Wishes(node, self._sources.kept, self._sources.urgent),
             self._sources.wished,
@@ -226,6 +234,11 @@ class NodeNetwork:
         if own:
             return frozenset(own.addresses)
         return None if self._node.settings.network_objects and self._node.has_account() else frozenset()
+
+    def _on_mirrors(self, mirrors: tuple[NodeMirror, ...]) -> None:
+        say("info", "the settings have other mirrors than before", mirrors=[each.name for each in mirrors])
+        self._node.mirrors = mirrors
+        self._mirrored()
 
     def _own(self) -> OwnNode | None:
         return self._objects.seen().own if self._objects else None

@@ -34,6 +34,7 @@ from userspace_cni.network.wish_list import (
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
+    from userspace_cni.base.mirrors import NodeMirror
     from userspace_cni.node.local import LocalNode
 
 GONE: Final = ("dead", "silent")
@@ -72,11 +73,20 @@ class SwitchAbsence:
 
 
 class SettingsSource:
-    """What the settings wish. Safe to use from any thread."""
+    """What the settings wish. Safe to use from any thread.
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+    `on_mirrors` is called with their mirrors when a reading has others than before; it must not wait.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        on_mirrors: Callable[[tuple[NodeMirror, ...]], None] = lambda _: None,
+    ) -> None:
         self._environ = environ
         self._settings = settings
+        self._on_mirrors = on_mirrors
         self._files: frozenset[str] = frozenset()
         self._complete = False
         self._again = False
@@ -105,7 +115,10 @@ class SettingsSource:
             self._complete = False
             say("error", "a file of the settings is away; what they wished stays until it is back", files=sorted(missing))
         elif settings:
+            former = self._settings.mirrors
             self._settings, self._files, self._complete = settings, there, bool(there)
+            if settings.mirrors != former:
+                self._on_mirrors(settings.mirrors)
 
     def _there(self) -> frozenset[str]:
         return frozenset(filter(os.path.isfile, files(self._environ)))
@@ -114,7 +127,8 @@ class SettingsSource:
 class Sources:
     """The sources of this node. `others`: those beside settings and commands, less important ones later.
 
-    `node_addresses` are those by which the cluster knows the node, None while they are not known yet.
+    `node_addresses` are those by which the cluster knows the node, None while they are not known yet. `on_mirrors`: as
+    SettingsSource has it.
     """
 
     def __init__(
@@ -123,9 +137,10 @@ class Sources:
         environ: Mapping[str, str] = os.environ,
         others: Sequence[Callable[[], Desired]] = (),
         node_addresses: Callable[[], Collection[str] | None] = tuple,
+        on_mirrors: Callable[[tuple[NodeMirror, ...]], None] = lambda _: None,
     ) -> None:
         self._node = node
-        self.settings = SettingsSource(node.settings, environ)
+        self.settings = SettingsSource(node.settings, environ, on_mirrors)
         self._others = others
         self._absence = SwitchAbsence(node.vswitchd)
         self._site = providers.Site(node, lambda: self._absence.seconds, node_addresses)

@@ -75,6 +75,8 @@ class LocalNode:
         self._watch: PodWatch | None = None
         self._events: Events | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
+        self.mirrors = settings.mirrors
+        """The mirrors of the settings, as they were read last."""
         self._mirror_problems: Mapping[str, str] = {}
 
     @property

@@ -23,7 +23,7 @@ def keep(node: LocalNode, before: Mapping[str, str]) -> Mapping[str, str]:
     """
     from userspace_cni.host.switch_links import SwitchLinks
 
-    wanted = node.settings.mirrors
+    wanted = node.mirrors
     try:
         known = SwitchLinks(node.settings.switch_netns, node.root)
         links = frozenset(each.output for each in wanted if known.index(each.output))

@@ -41,6 +41,30 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
     assert names() == (True, [])
 
 
+def test_mirrors_are_told_when_they_are_others(tmp_path: Path) -> None:
+    """Once for each reading that has others; what cannot be read, or is away, is none."""
+    path = tmp_path / "config.toml"
+    mirror = '[[mirror]]\nname = "{}"\nbridge = "br0"\noutput = "out0"\n'
+    path.write_text(mirror.format("a"))
+    environ = {"USERSPACE_CNI_CONFIG": str(path)}
+    told: list[list[str]] = []
+    source = SettingsSource(load(environ), environ, lambda mirrors: told.append([each.name for each in mirrors]))
+
+    def read(text: str | None) -> list[list[str]]:
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        source.read_again()
+        source.desired()
+        return told
+
+    assert read(mirror.format("a") + NET1) == []
+    assert read(mirror.format("b")) == [["b"]]
+    for text in ("nonsense", None, mirror.format("b")):
+        assert read(text) == [["b"]]
+    assert read("") == [["b"], []]
+
+
 def test_a_file_that_comes_back_was_not_read_yet(tmp_path: Path) -> None:
     """Without a file at the start nothing is known, also when it is there again, until it is read."""
     path = tmp_path / "config.toml"
