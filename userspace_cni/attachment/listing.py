@@ -5,6 +5,7 @@ The command line and the agent's `/api/v1/attachments` both answer with what `de
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, Protocol
@@ -33,6 +34,11 @@ _ROLES: Final[Mapping[type[PortInterface], str]] = {VhostUserClient: "server", V
 """The application's role, by the kind of interface: the opposite of OVS's."""
 NOT_SERVING: Final = frozenset({"dead", "silent"})
 """States of ovs-vswitchd in which it may move no frames, and what OVSDB says is out of date."""
+_SHOWN: Final = re.compile(
+    r"mode|status|socket|features|num_of_vrings|numa|vring_[0-9]{1,4}_size"
+    r"|driver_name|driver_version|firmware_version|xdp-mode(?:-in-use)?|port_no|numa_id|if_type|link_speed"
+)
+"""Keys of Interface.status: of vhost-user ports, of kernel links, and of those that DPDK or XDP opens."""
 _NEAR: Final = 5
 """How many names are suggested for a name that no attachment has."""
 
@@ -237,6 +243,11 @@ def _vlan(step: OvsPort | None) -> dict[str, Any]:
     if step is None:
         return {"tag": None, "trunks": [], "mode": ""}
     return {"tag": step.vlan.tag, "trunks": list(step.vlan.trunks), "mode": step.vlan.mode}
+
+
+def shown_status(port: SwitchPort) -> dict[str, str]:
+    """What people are shown of Interface.status: keys that they know. Others come and go with the version of Open vSwitch."""
+    return {key: value for key, value in port.status.items() if _SHOWN.fullmatch(key)}
 
 
 def _pod(record: Record) -> dict[str, str] | None:

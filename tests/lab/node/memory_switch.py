@@ -21,7 +21,7 @@ class Seen:
     bridge: str = "br0"
     interface_type: str = "dpdkvhostuserclient"
     link_state: str = "up"
-    status: Mapping[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected"})
+    status: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
 
@@ -49,6 +49,7 @@ class MemoryPorts:
     world: World
     serving_error: NotServing | None = None
     errors: dict[str, str] = field(default_factory=dict)
+    status: dict[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected"})
     alive: Alive = field(default_factory=Alive)
     told: Facts = field(default_factory=Facts)
 
@@ -60,7 +61,7 @@ class MemoryPorts:
     def known(self) -> list[Seen]:
         """Every port."""
         names = [each.removeprefix("port:") for each in self.world.true if each.startswith("port:")]
-        return [Seen(name, error=self.errors.get(name, "")) for name in names]
+        return [Seen(name, status=self.status, error=self.errors.get(name, "")) for name in names]
 
     def watch_liveness(self) -> Alive:
         """As the test says."""

@@ -190,6 +190,17 @@ def test_show(town: Town) -> None:
     assert CONTAINER in shown
 
 
+def test_what_a_newer_switch_says(town: Town) -> None:
+    """Of Interface.status `show` has the keys that are known by name; those that Open vSwitch 4.0 adds do not appear."""
+    known = {"mode": "client", "status": "connected", "features": "0x1", "num_of_vrings": "2", "numa": "0", "vring_1_size": "256"}
+    added = {"tx_tcp_seg_offload": "false", "tx_ip_csum_offload": "true", "n_vring_1_size": "1", "features2": "0x2"}
+    town.ports.status = {**known, **added}
+    [shown] = decoded(town.cli("show", "web", "--json"))
+    assert shown["switch_status"] == known
+    text = town.cli("show", "web").stdout
+    assert [key for key in known if f"switch: {key}" not in text] == [key for key in added if key in text] == []
+
+
 def test_show_as_json(town: Town) -> None:
     """The listing's keys, with steps, shared things and the switch's own words."""
     town.rewrite(steps=(Lease("host-local", '{"secret": 1}', {}, granted=True), *town.record().steps))

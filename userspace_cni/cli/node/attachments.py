@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of
+from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of, shown_status
 from userspace_cni.attachment.records import Record, record_key, step_to_json
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import (
@@ -96,7 +96,7 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
         dead = dead_sockets(records.values(), site.node)
         listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd, dead=dead)
         drops = {(each.key, each.direction): each.drops for each in site.node.limited(records.values())}
-    status = {port.name: dict(port.status) for port in ports or () if vswitchd not in NOT_SERVING}
+    status = {port.name: shown_status(port) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
     for each in details:
         key = record_key(each["container"], each["ifname"])
