@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubevirt.annotation import ANNOTATION
+from kubevirt.plugin_schema import FIRST, Version
 
 LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 """RFC 1123 label: names of networks, VMs, namespaces and bindings."""
@@ -48,6 +49,7 @@ class Wanted:
     `network`: name of the NetworkAttachmentDefinition, and of the VM's network and interface. `machine`: the sample VM.
     `operator_namespace`: where the KubeVirt or HyperConverged CR is. `memory` is a multiple of `hugepages`, a key of PAGES.
     `queues` (pairs) are not more than `cpus`. `injected`: the sidecar comes by the plugin's admission policy.
+    `kubevirt`: the version whose form a Plugin has.
     """
 
     namespace: str = "default"
@@ -67,6 +69,7 @@ class Wanted:
     queues: int | None = None
     operator_namespace: str = ""
     injected: bool = False
+    kubevirt: Version = FIRST
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The sidecar as a structured plugin of KubeVirt 1.9: registration, admission policy and Plugin object. Pure.
+"""The sidecar as a structured plugin of KubeVirt, from 1.9 on: registration, admission policy and Plugin object. Pure.
 
 There the sidecar's container is not KubeVirt's to make: an admission policy of Kubernetes adds it to the launcher pods of VMs
 that ask for it by a label, and KubeVirt asks it at a socket below the plugin's own directory in a volume that every launcher
@@ -8,7 +8,7 @@ A Plugin's CEL sees the VM as KubeVirt's Go struct, and its fields by their Go n
 objects of the API by the names of JSON: spec, binding. KubeVirt's admitter refuses the wrong ones, and where its webhook is
 bypassed every VM of the cluster fails at its start, whatever the plugin's failureStrategy is.
 
-Sources: KubeVirt's docs on plugins and VEP 190, pkg/virt-launcher/virtwrap/plugins/cel (types of conditions),
+Sources: `plugin_schema`; KubeVirt's docs on plugins and VEP 190, pkg/virt-launcher/virtwrap/plugins/cel (types of conditions),
 pkg/virt-controller/services (volume and directory), pkg/network/downwardapi (volume of network-info); MutatingAdmissionPolicy of
 Kubernetes 1.36.
 """
@@ -18,17 +18,21 @@ from __future__ import annotations
 from typing import Final
 
 from kubevirt.manifests import KUBEVIRT_NAMESPACE, POD_LABEL, Manifest, Object, Wanted, registered, registration
+from kubevirt.plugin_schema import GUEST_DEFINITION, LAUNCHER, LAUNCHER_HOOKS, SOCKETS, hooks_field, written
 from userspace_cni.pod import launcher
 
+BINDING_MAX: Final = 49
+"""Characters of a binding's name: with more, the sidecar's container would have a name that Kubernetes refuses."""
+
 _SOCKETS_VOLUME: Final = "kubevirt-plugin-sockets"
-_SOCKETS_DIRECTORY: Final = "/var/run/kubevirt-plugin"
+_SOCKETS_DIRECTORY: Final = SOCKETS.rstrip("/")
 _PODINFO_VOLUME: Final = "network-info-annotation"
 _GATE: Final = '[{"op": "add", "path": "/spec/configuration/developerConfiguration/featureGates/-", "value": "Plugins"}]'
 _WITHOUT_SIDECAR: Final = '[{"op": "remove", "path": "/spec/configuration/network/binding/%s/sidecarImage"}]'
 
 
 def plugin_manifests(wanted: Wanted) -> list[Manifest]:
-    """The same binding with a sidecar that an admission policy injects, as structured plugin of KubeVirt 1.9."""
+    """The same binding with a sidecar that an admission policy injects, as structured plugin of `wanted.kubevirt`."""
     namespace = wanted.operator_namespace or KUBEVIRT_NAMESPACE
     name = _plugin_name(wanted)
     patch = f"kubectl patch kubevirt kubevirt --namespace {namespace} --type json --patch"
@@ -61,7 +65,10 @@ def plugin_manifests(wanted: Wanted) -> list[Manifest]:
             },
         ),
         Manifest(
-            "Has KubeVirt ask the sidecar. A VM with the binding and without the label does not start: it has no sidecar.",
+            f"Has KubeVirt ask the sidecar, in the form of {_of(wanted)}. An API server drops the hook of the other form, "
+            f"and VMs start without the interface. After an upgrade to {written(LAUNCHER)}, or back, print this anew "
+            "(--kubevirt) and apply it before any VM starts. A VM with the binding and without the label does not start: "
+            "it has no sidecar.",
             {
                 "apiVersion": "plugin.kubevirt.io/v1alpha1",
                 "kind": "Plugin",
@@ -69,7 +76,7 @@ def plugin_manifests(wanted: Wanted) -> list[Manifest]:
                 "spec": {
                     "condition": _uses(wanted),
                     "failureStrategy": "Fail",
-                    "domainHooks": [{"sidecar": {"socketPath": _plugin_socket(wanted)}, "timeout": "30s"}],
+                    hooks_field(wanted.kubevirt): [{"sidecar": _sidecar(wanted), "timeout": "30s"}],
                     "mutatingAdmissionPolicies": [{"name": name}],
                 },
             },
@@ -84,6 +91,19 @@ def _plugin_name(wanted: Wanted) -> str:
 def _plugin_socket(wanted: Wanted) -> str:
     """Where KubeVirt wants it: below a directory with the plugin's name."""
     return f"{_SOCKETS_DIRECTORY}/{_plugin_name(wanted)}/hook.sock"
+
+
+def _of(wanted: Wanted) -> str:
+    """The versions that have the form."""
+    newer = hooks_field(wanted.kubevirt) == LAUNCHER_HOOKS
+    return f"KubeVirt {written(LAUNCHER)} and newer" if newer else f"KubeVirt before {written(LAUNCHER)}"
+
+
+def _sidecar(wanted: Wanted) -> Object:
+    sidecar: Object = {"socketPath": _plugin_socket(wanted)}
+    if hooks_field(wanted.kubevirt) == LAUNCHER_HOOKS:
+        sidecar["permittedHooks"] = [GUEST_DEFINITION]
+    return sidecar
 
 
 def _policy(wanted: Wanted) -> Object:

@@ -1,4 +1,4 @@
-"""The gRPC server that virt-launcher asks: Info, Callbacks in all three versions, and the domain hook of structured plugins.
+"""The gRPC server that virt-launcher asks: Info, Callbacks in all three versions, and structured plugins' hook for a definition.
 
 virt-launcher ends when `Info` has no answer within a second. So Info has a thread of its own, and is answered before its request,
 which is empty, has come: neither callbacks that wait nor calls that never come whole can take that thread.
@@ -96,6 +96,8 @@ class Server:
     def _services(self) -> list[Any]:
         results = [v1alpha1_pb2.OnDefineDomainResult, v1alpha2_pb2.OnDefineDomainResult, v1alpha3_pb2.OnDefineDomainResult]
         first, second, third = (self._on_define_domain(*pair) for pair in zip(VERSIONS, results, strict=True))
+        former = self._plugin_hook("MutateDomain", plugins_pb2.MutateDomainResponse)
+        current = self._plugin_hook("GuestDefinition", plugins_pb2.GuestDefinitionResponse)
         isos = [_pre_cloud_init_iso(v1alpha2_pb2.PreCloudInitIsoResult), _pre_cloud_init_iso(v1alpha3_pb2.PreCloudInitIsoResult)]
         return [
             _service(info_pb2.DESCRIPTOR, "Info", {"Info": self._info()}),
@@ -106,7 +108,8 @@ class Server:
                 "Callbacks",
                 {"OnDefineDomain": third, "PreCloudInitIso": isos[1], "Shutdown": self._shutdown},
             ),
-            _service(plugins_pb2.DESCRIPTOR, "DomainHookService", {"MutateDomain": self._mutate_domain}),
+            _service(plugins_pb2.DESCRIPTOR, "DomainHookService", {"MutateDomain": former}),
+            _service(plugins_pb2.DESCRIPTOR, "LauncherHookService", {"GuestDefinition": current}),
         ]
 
     def _info(self) -> Behaviour:
@@ -131,16 +134,21 @@ class Server:
 
         return on_define_domain
 
-    def _mutate_domain(self, requests: Any, context: Any) -> plugins_pb2.MutateDomainResponse:
-        def call(request: plugins_pb2.MutateDomainRequest, seconds: float | None) -> Call | bytes:
+    def _plugin_hook(self, method: str, result: type[Any]) -> Behaviour:
+        """The hook of structured plugins: the former and the current service differ in names alone."""
+
+        def call(request: Any, seconds: float | None) -> Call | bytes:
             if request.domain_type not in ("", _LIBVIRT):
-                say("info", "domain of another kind passed on as it is", hook="MutateDomain", kind=request.domain_type)
-                return request.domain
-            hook = f"MutateDomain/{request.sidecar_context.invocation_context or 'Boot'}"
+                say("info", "domain of another kind passed on as it is", hook=method, kind=request.domain_type)
+                return bytes(request.domain)
+            hook = f"{method}/{request.sidecar_context.invocation_context or 'Boot'}"
             # a plugin's condition decides which VMs it is asked for, so some may not be ours
             return Call(hook, request.domain, request.vmi, seconds, ours=False)
 
-        return plugins_pb2.MutateDomainResponse(domain=self._answer(requests, context, call))
+        def plugin_hook(requests: Any, context: Any) -> Any:
+            return result(domain=self._answer(requests, context, call))
+
+        return plugin_hook
 
     def _shutdown(self, requests: Any, context: Any) -> v1alpha3_pb2.ShutdownResult:
         _whole(requests, context)

@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Final
 
 from kubevirt.lint.reading import Spot
+from kubevirt.plugin_schema import DOMAIN_HOOKS, GUEST_DEFINITION, LAUNCHER_HOOKS, Version, read_version
 
 _OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
 _UPSTREAM_IMAGE: Final = re.compile(r"vhost-?user", re.IGNORECASE)
 """Images of other vhost-user bindings, which have one fixed name for their socket."""
-_VERSION: Final = re.compile(r"v([0-9]{1,4})\.([0-9]{1,4})\.", re.ASCII)
+_OUR_PLUGIN: Final = "userspace-cni-"
+"""How our manifests begin the names of a Plugin and of its policy."""
 _HCO_GATES: Final = "kubevirt.kubevirt.io/jsonpatch"
 
 
@@ -58,7 +60,7 @@ class Cluster:
     named: frozenset[str] = frozenset()
     kubevirts: tuple[Spot, ...] = ()
     operators: tuple[Spot, ...] = ()
-    version: tuple[int, ...] | None = None
+    version: Version | None = None
     """KubeVirt's major and minor, where a KubeVirt object with its status was given."""
 
     def registered(self, name: str) -> list[Registration]:
@@ -81,8 +83,27 @@ class Cluster:
 
     @cached_property
     def hooked(self) -> list[Spot]:
-        """The Plugins with a sidecar that edits definitions."""
-        return [spot for spot in self.plugins if any(hook.has("sidecar") for hook in spot.child("spec").items("domainHooks"))]
+        """The Plugins with a sidecar that edits definitions, in the form of some version."""
+        return [spot for spot in self.plugins if definition_hooks(spot)]
+
+    @cached_property
+    def pruned(self) -> list[Spot]:
+        """The Plugins that are there for a vhost-user binding and have no such sidecar."""
+        return [
+            spot for spot in self.plugins if not definition_hooks(spot) and not _asked_otherwise(spot) and self._is_meant(spot)
+        ]
+
+    def is_our_plugin(self, spot: Spot) -> bool:
+        """Whether a Plugin is of our manifests, by its name or its policy's."""
+        policies = (each.text("name") for each in spot.child("spec").items("mutatingAdmissionPolicies"))
+        return any(name.startswith(_OUR_PLUGIN) for name in (spot.child("metadata").text("name"), *policies))
+
+    def _is_meant(self, spot: Spot) -> bool:
+        """Whether a Plugin is ours, or its condition names a vhost-user binding that has no sidecar of KubeVirt's."""
+        condition = spot.child("spec").text("condition")
+        return self.is_our_plugin(spot) or any(
+            f'"{each.name}"' in condition or f"'{each.name}'" in condition for each in self.vhost_user() if not each.image
+        )
 
     def vhost_user(self) -> list[Registration]:
         """The registrations of vhost-user bindings."""
@@ -109,6 +130,19 @@ def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = (
     )
 
 
+def definition_hooks(plugin: Spot) -> list[Spot]:
+    """The hooks of a Plugin by which a sidecar edits definitions."""
+    spec = plugin.child("spec")
+    former = [hook for hook in spec.items(DOMAIN_HOOKS) if hook.has("sidecar")]
+    current = (hook for hook in spec.items(LAUNCHER_HOOKS) if hook.has("sidecar"))
+    return [*former, *(hook for hook in current if GUEST_DEFINITION in hook.child("sidecar").texts("permittedHooks"))]
+
+
+def _asked_otherwise(plugin: Spot) -> bool:
+    """Whether a Plugin has a sidecar that is asked for something else: then no field was dropped."""
+    return any(hook.has("sidecar") for hook in plugin.child("spec").items(LAUNCHER_HOOKS))
+
+
 def configuration(kubevirt: Spot) -> Spot:
     """`spec.configuration` of a KubeVirt object."""
     return kubevirt.child("spec", "configuration")
@@ -121,9 +155,8 @@ def is_whole(spot: Spot) -> bool:
     return fetched or bool(set(kept or ()) - {"network", "networkBinding", "networking", "configuration"})
 
 
-def _version(kubevirt: Spot) -> tuple[int, ...] | None:
-    found = _VERSION.match(kubevirt.child("status").text("observedKubeVirtVersion"))
-    return tuple(map(int, found.groups())) if found else None
+def _version(kubevirt: Spot) -> Version | None:
+    return read_version(kubevirt.child("status").text("observedKubeVirtVersion"))
 
 
 def _registrations(spots: Sequence[Spot], kind: str) -> Iterator[Registration]:

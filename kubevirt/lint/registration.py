@@ -1,31 +1,30 @@
-"""A binding's registration, and what beside it in the cluster's objects would fail: gates, Plugins. Pure."""
+"""A binding's registration, and what beside it in the cluster's objects would fail: gates, owners. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from kubevirt.lint.cluster import Cluster, Registration, configuration
+from kubevirt.lint.plugins import judge_plugins
 from kubevirt.lint.reading import Spot
 
 _SIDECAR_ENOUGH: Final = 64_000_000
 """Bytes: what KubeVirt gives a sidecar by default."""
 _SIDECAR_LEAST: Final = 48 << 20
 """Bytes: what ours is made to stay below."""
-_PLUGIN_SOCKETS: Final = "/var/run/kubevirt-plugin/"
 _HCO_NAME: Final = "kubevirt-kubevirt-hyperconverged"
 
 
 def judge_cluster(cluster: Cluster) -> None:
     """Everything that the objects themselves tell; what VMs make of it is judged with the VMs."""
     for registration in cluster.vhost_user():
-        _judge_registration(registration, hooked=bool(cluster.hooked))
+        _judge_registration(registration, hooked=bool(cluster.hooked or cluster.pruned))
     _judge_shared_images(cluster)
     _judge_owners(cluster)
     _judge_gates(cluster)
     for spot in cluster.kubevirts:
         _judge_sidecar_memory(spot)
-    for spot in cluster.plugins:
-        _judge_plugin(spot)
+    judge_plugins(cluster)
 
 
 def _judge_registration(registration: Registration, *, hooked: bool) -> None:
@@ -153,27 +152,3 @@ def sidecar_memory(limits: Spot, limit: int | None) -> None:
             f"sidecars get {limit >> 20} MiB: ours takes up to 48 MiB",
             "give 64M, which is KubeVirt's default, or more",
         )
-
-
-def _judge_plugin(spot: Spot) -> None:
-    name = spot.child("metadata").text("name")
-    wanted = f"{_PLUGIN_SOCKETS}{name}/" if name else _PLUGIN_SOCKETS
-    strategy = spot.child("spec").text("failureStrategy")
-    for hook in spot.child("spec").items("domainHooks"):
-        path = hook.child("sidecar").text("socketPath")
-        if not path:
-            continue
-        if not path.startswith(wanted) or ".." in path.split("/"):
-            hook.child("sidecar").find(
-                "plugin-socket",
-                "error",
-                f"socketPath is {path!r}: launchers look below {wanted}",
-                f"let it be {wanted}<name>.sock, in a volume that sidecar and compute container share",
-            )
-        if (hook.text("failureStrategy") or strategy) == "Ignore":
-            hook.find(
-                "failure-ignored",
-                "warning",
-                "failureStrategy is Ignore: a VM whose sidecar fails starts without its vhost-user interfaces",
-                "set failureStrategy to Fail",
-            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from kubevirt.lint.cluster import Cluster, Registration
@@ -11,8 +10,6 @@ from kubevirt.lint.reading import Spot
 from kubevirt.manifests import POD_LABEL
 
 HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
-_OUR_PLUGIN: Final = re.compile("userspace-cni-")
-"""What our manifests call their Plugin."""
 _TELLS_BINDING: Final = (1, 9)
 """The first KubeVirt that tells a sidecar its binding."""
 _DRA_GATE: Final = "NetworkDevicesWithDRA"
@@ -29,7 +26,7 @@ def judge_sidecars(machine: Machine, cluster: Cluster) -> None:
 
 def _judge_label(machine: Machine, cluster: Cluster) -> None:
     """Check the label by which an injected sidecar gets into a pod."""
-    ours = any(_OUR_PLUGIN.match(spot.child("metadata").text("name")) for spot in cluster.hooked)
+    ours = any(cluster.is_our_plugin(spot) for spot in cluster.hooked)
     for nic in machine.vhost_user if ours else ():
         found = cluster.registered(nic.binding)
         if found and not any(each.image for each in found) and machine.labels.get(POD_LABEL) != nic.binding:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fkubevirt/protocol/plugins.proto\x12\x1fkubevirt.hooks.plugins.v1alpha1\",\n\x0eSidecarContext\x12\x1a\n\x12invocation_context\x18\x01 \x01(\t\"\x91\x01\n\x13MutateDomainRequest\x12\x13\n\x0b\x64omain_type\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\x0c\x12\x0b\n\x03vmi\x18\x03 \x01(\x0c\x12H\n\x0fsidecar_context\x18\x04 \x01(\x0b\x32/.kubevirt.hooks.plugins.v1alpha1.SidecarContext\"&\n\x14MutateDomainResponse\x12\x0e\n\x06\x64omain\x18\x01 \x01(\x0c\x32\x90\x01\n\x11\x44omainHookService\x12{\n\x0cMutateDomain\x12\x34.kubevirt.hooks.plugins.v1alpha1.MutateDomainRequest\x1a\x35.kubevirt.hooks.plugins.v1alpha1.MutateDomainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fkubevirt/protocol/plugins.proto\x12\x1fkubevirt.hooks.plugins.v1alpha1\",\n\x0eSidecarContext\x12\x1a\n\x12invocation_context\x18\x01 \x01(\t\"\x91\x01\n\x13MutateDomainRequest\x12\x13\n\x0b\x64omain_type\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\x0c\x12\x0b\n\x03vmi\x18\x03 \x01(\x0c\x12H\n\x0fsidecar_context\x18\x04 \x01(\x0b\x32/.kubevirt.hooks.plugins.v1alpha1.SidecarContext\"&\n\x14MutateDomainResponse\x12\x0e\n\x06\x64omain\x18\x01 \x01(\x0c\"\x94\x01\n\x16GuestDefinitionRequest\x12\x13\n\x0b\x64omain_type\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\x0c\x12\x0b\n\x03vmi\x18\x03 \x01(\x0c\x12H\n\x0fsidecar_context\x18\x04 \x01(\x0b\x32/.kubevirt.hooks.plugins.v1alpha1.SidecarContext\")\n\x17GuestDefinitionResponse\x12\x0e\n\x06\x64omain\x18\x01 \x01(\x0c\x32\x90\x01\n\x11\x44omainHookService\x12{\n\x0cMutateDomain\x12\x34.kubevirt.hooks.plugins.v1alpha1.MutateDomainRequest\x1a\x35.kubevirt.hooks.plugins.v1alpha1.MutateDomainResponse2\x9c\x01\n\x13LauncherHookService\x12\x84\x01\n\x0fGuestDefinition\x12\x37.kubevirt.hooks.plugins.v1alpha1.GuestDefinitionRequest\x1a\x38.kubevirt.hooks.plugins.v1alpha1.GuestDefinitionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MUTATEDOMAINREQUEST']._serialized_end=260
   _globals['_MUTATEDOMAINRESPONSE']._serialized_start=262
   _globals['_MUTATEDOMAINRESPONSE']._serialized_end=300
-  _globals['_DOMAINHOOKSERVICE']._serialized_start=303
-  _globals['_DOMAINHOOKSERVICE']._serialized_end=447
+  _globals['_GUESTDEFINITIONREQUEST']._serialized_start=303
+  _globals['_GUESTDEFINITIONREQUEST']._serialized_end=451
+  _globals['_GUESTDEFINITIONRESPONSE']._serialized_start=453
+  _globals['_GUESTDEFINITIONRESPONSE']._serialized_end=494
+  _globals['_DOMAINHOOKSERVICE']._serialized_start=497
+  _globals['_DOMAINHOOKSERVICE']._serialized_end=641
+  _globals['_LAUNCHERHOOKSERVICE']._serialized_start=644
+  _globals['_LAUNCHERHOOKSERVICE']._serialized_end=800
 # @@protoc_insertion_point(module_scope)

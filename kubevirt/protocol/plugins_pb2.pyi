@@ -28,3 +28,21 @@ class MutateDomainResponse(_message.Message):
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     domain: bytes
     def __init__(self, domain: _Optional[bytes] = ...) -> None: ...
+
+class GuestDefinitionRequest(_message.Message):
+    __slots__ = ("domain_type", "domain", "vmi", "sidecar_context")
+    DOMAIN_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    VMI_FIELD_NUMBER: _ClassVar[int]
+    SIDECAR_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    domain_type: str
+    domain: bytes
+    vmi: bytes
+    sidecar_context: SidecarContext
+    def __init__(self, domain_type: _Optional[str] = ..., domain: _Optional[bytes] = ..., vmi: _Optional[bytes] = ..., sidecar_context: _Optional[_Union[SidecarContext, _Mapping]] = ...) -> None: ...
+
+class GuestDefinitionResponse(_message.Message):
+    __slots__ = ("domain",)
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    domain: bytes
+    def __init__(self, domain: _Optional[bytes] = ...) -> None: ...

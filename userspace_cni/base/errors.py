@@ -168,6 +168,10 @@ class ObjectRefused(UserspaceError):
     """The API server did not do what was asked about an object, and asking again does not help."""
 
 
+class NoSuchResource(ObjectRefused):
+    """The API server has no such resource, as where a CustomResourceDefinition is not installed."""
+
+
 class Conflict(ObjectRefused):
     """Another writer was first: the object has another version, another owner of a field, or exists already."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Conflict, ObjectRefused, Unavailable
+from userspace_cni.base.errors import Conflict, NoSuchResource, ObjectRefused, Unavailable
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, Answer, Session, TooLong
 from userspace_cni.kube.pages import page_of
 from userspace_cni.kube.resources import Resource
@@ -41,7 +41,7 @@ class Objects:
     def list(self, resource: Resource, selector: str = "", fields: str = "") -> Sequence[dict[str, Any]]:
         """All objects of the resource with these labels and fields ("a=b,c"), of one moment.
 
-        A missing resource is refused, and so is an answer that is no list of them.
+        A missing resource is NoSuchResource; refused, too, is an answer that is no list of them.
         """
         selected = f"labelSelector={quote(selector, safe='')}&" if selector else ""
         selected += f"fieldSelector={quote(fields, safe='')}&" if fields else ""
@@ -129,7 +129,8 @@ class Objects:
             needed = f"the account needs the verb {verb} on {resource.title}"
             raise ObjectRefused(f"{what}: not allowed ({answer.status}) with {account}{answer.said}", needed)
         if answer.status == 404:
-            raise ObjectRefused(f"{what}: there is no such object, or no such resource (404)", "kubectl get crd")
+            kind = NoSuchResource if verb == "list" else ObjectRefused
+            raise kind(f"{what}: there is no such object, or no such resource (404)", "kubectl get crd")
         if answer.status in (400, 422):
             raise ObjectRefused(
                 f"{what}: the object is not valid by the server's schema ({answer.status}){answer.said}",

@@ -73,5 +73,8 @@ APISERVER: Final = Resource("", "v1", "endpoints", "Endpoints", "default")
 """Among these the one named kubernetes has the API server's addresses."""
 SERVICE_CIDRS: Final = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 """The networks of Services. Servers before Kubernetes 1.33 have none such."""
+PLUGINS: Final = Resource("plugin.kubevirt.io", "v1alpha1", "plugins", "Plugin")
+KUBEVIRTS: Final = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt")
+"""Of all namespaces: a cluster has one such object."""
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 """`LEASES.within(namespace)`: Leases are objects of a namespace."""

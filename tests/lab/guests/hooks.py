@@ -35,11 +35,16 @@ DIAL_S = 2.0
 INFO_S = 60.0
 """virt-launcher gives it 1 s. A machine that is busy with other tests may need more for any answer."""
 CALLBACK_S = 60.0
-MUTATE_S = 30.0
+PLUGIN_HOOK_S = 30.0
 START_S = 60.0
 _READY = grpc.ChannelConnectivity.READY.value[0]
 VERSIONS: Mapping[str, ModuleType] = {"v1alpha3": v1alpha3_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha1": v1alpha1_pb2}
 """Newest first."""
+PLUGIN_HOOKS: Mapping[str, tuple[str, Any]] = {
+    "MutateDomain": ("DomainHookService", plugins_pb2.MutateDomainRequest),
+    "GuestDefinition": ("LauncherHookService", plugins_pb2.GuestDefinitionRequest),
+}
+"""The hook of KubeVirt 1.9 and that of 1.10, each with its service and what it is asked with."""
 CONTAINER = "hook-sidecar-0"
 
 Vmi = Mapping[str, Any] | str | bytes
@@ -208,19 +213,20 @@ class HookManager:
         return Callback(path, version, info)
 
 
-def mutate_domain(
-    path: Path, xml: str | bytes, vmi: Vmi, context: str = "Boot", *, kind: str = "libvirt", seconds: float = MUTATE_S
+def plugin_hook(
+    path: Path, xml: str | bytes, vmi: Vmi, context: str = "Boot", *, kind: str = "libvirt", hook: str = "MutateDomain"
 ) -> str:
-    """Call a structured plugin's sidecar as virt-launcher does. Raises HookError, NotReady."""
+    """Call a structured plugin's sidecar as virt-launcher does. `hook`: of PLUGIN_HOOKS. Raises HookError, NotReady."""
     assert stat.S_ISSOCK(path.lstat().st_mode), "virt-launcher refuses symlinks"
-    request = plugins_pb2.MutateDomainRequest(
+    service, message = PLUGIN_HOOKS[hook]
+    request = message(
         domain_type=kind,
         domain=xml if isinstance(xml, bytes) else xml.encode(),
         vmi=encoded(vmi),
         sidecar_context=plugins_pb2.SidecarContext(invocation_context=context),
     )
     with dialled(path) as channel:
-        return bytes(call(channel, plugins_pb2, "DomainHookService.MutateDomain", request, seconds).domain).decode()
+        return bytes(call(channel, plugins_pb2, f"{service}.{hook}", request, PLUGIN_HOOK_S).domain).decode()
 
 
 class Sidecar:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cel_expr_python import cel
 
-_ENVIRONMENT = cel.NewEnv(variables=dict.fromkeys(("object", "oldObject", "request", "variables"), cel.Type.DYN))
+_ENVIRONMENT = cel.NewEnv(variables=dict.fromkeys(("object", "oldObject", "request", "variables", "self"), cel.Type.DYN))
 
 
 class ExpressionError(Exception):
@@ -59,7 +59,7 @@ class AdmissionPolicy:
         errors = []
         for condition in self.spec.get("matchConditions", ()):
             try:
-                if not _evaluated(condition["expression"], asked.data):
+                if not evaluated(condition["expression"], asked.data):
                     return False
             except ExpressionError as error:
                 errors.append(error)
@@ -75,15 +75,15 @@ class AdmissionPolicy:
                 return []
             data = asked.data
             for each in self.spec.get("variables", ()):
-                data["variables"][each["name"]] = _evaluated(each["expression"], data)
-            return [_told(each, data) for each in self.spec["validations"] if not _evaluated(each["expression"], data)]
+                data["variables"][each["name"]] = evaluated(each["expression"], data)
+            return [_told(each, data) for each in self.spec["validations"] if not evaluated(each["expression"], data)]
         except ExpressionError as error:
             return [str(error)]
 
 
 def _told(validation: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     said = validation.get("messageExpression")
-    return str(_evaluated(said, data)) if said else str(validation["message"])
+    return str(evaluated(said, data)) if said else str(validation["message"])
 
 
 def _matches(rule: Mapping[str, Sequence[str]], asked: AdmissionRequest) -> bool:
@@ -92,7 +92,8 @@ def _matches(rule: Mapping[str, Sequence[str]], asked: AdmissionRequest) -> bool
     return all("*" in rule[key] or value in rule[key] for key, value in wanted.items())
 
 
-def _evaluated(expression: str, data: Mapping[str, Any]) -> Any:
+def evaluated(expression: str, data: Mapping[str, Any]) -> Any:
+    """The value of a CEL expression; `data`: its variables, a schema's rules have `self`. Raises ExpressionError."""
     value = _ENVIRONMENT.compile(expression).eval(data=data)
     if value.type() == cel.Type.ERROR:
         raise ExpressionError(f"expression '{expression}' resulted in error: {value.plain_value()}")

@@ -50,6 +50,7 @@ class Town(World):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, resident=True, now=100)
         self.rules: tuple[Rule, ...] = ()
+        self.kubeconfig = ""
 
     def call(self, verb: str, container: str = CONTAINER, ifname: str = "net1") -> None:
         """One call of a runtime, which succeeds."""
@@ -84,7 +85,9 @@ class Town(World):
         """One command on this node."""
         state, run = self.directory / "state", self.directory / "run"
         short = self.directory / "short"
-        settings = Settings(state_dir=str(state), run_dir=str(run), short_dir=str(short), rules=self.rules)
+        settings = Settings(
+            state_dir=str(state), run_dir=str(run), short_dir=str(short), rules=self.rules, kubeconfig=self.kubeconfig
+        )
         environ = {"CNI_PATH": str(self.directory / "bin")}
         return CliRunner().invoke(userspace_cni, arguments, obj=Site(settings, self, apart_s=0.0, environ=environ))
 

@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from kubevirt.manifests import Wanted
+from kubevirt.plugin_manifests import plugin_manifests
+from kubevirt.plugin_schema import Version
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.objectstore import Kind
 from tests.lab.node.memory_switch import Facts
 from tests.unit.cli.test_cli_commands import Town, decoded
+from tests.unit.kubevirt.plugin_definition import definition, stored
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.kubevirt.sockets import Parties
@@ -184,3 +190,76 @@ def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch
 def test_a_size_that_is_none(town: Town) -> None:
     """--guest takes an amount of memory."""
     assert town.cli("kubevirt", "doctor", "--guest", "much").exit_code == 2
+
+
+# -- the cluster's Plugins -------------------------------------------------------------------------------------------------------
+
+KUBEVIRTS = Kind("kubevirt.io", "v1", "kubevirts", "KubeVirt", namespaced=True, has_status=True)
+
+
+@pytest.fixture
+def api(town: Town) -> Iterator[ApiServer]:
+    """The API server of the town, which knows nothing of KubeVirt."""
+    with ApiServer() as api:
+        town.kubeconfig = api.kubeconfig(town.directory)
+        yield api
+
+
+def install(api: ApiServer, cluster: str, form: Version) -> None:
+    """KubeVirt of that version, and our Plugin in the form of a version, as the server keeps it."""
+    api.define(definition(cluster))
+    api.serve(KUBEVIRTS)
+    configuration = {"developerConfiguration": {"featureGates": ["Plugins"]}}
+    kubevirt = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt"},
+        "spec": {"configuration": configuration},
+        "status": {"observedKubeVirtVersion": f"v{cluster}.0"},
+    }
+    api.add(kubevirt, "kubevirt")
+    [plugin] = [each.object for each in plugin_manifests(Wanted(kubevirt=form)) if each.object["kind"] == "Plugin"]
+    api.add(stored(plugin, cluster))
+
+
+def of_plugins(found: Any) -> list[tuple[str, str, str]]:
+    """The findings that are of no VM and of no part of the node."""
+    return [(each["name"], each["severity"], each["where"]) for each in found["findings"] if each["where"].startswith("cluster")]
+
+
+@pytest.mark.parametrize(("cluster", "form"), [("1.10", (1, 9)), ("1.9", (1, 10))])
+def test_a_plugin_that_has_lost_its_hook(town: Town, api: ApiServer, cluster: str, form: Version) -> None:
+    """KubeVirt was upgraded, or went back: the server has the Plugin without its hook, which is an error with what to apply."""
+    install(api, cluster, form)
+    found = told(town, code=1)
+    assert of_plugins(found) == [("plugin-pruned", "error", "cluster: Plugin userspace-cni-vhostuser")]
+    assert f"manifests plugin --kubevirt {cluster}" in str(found["findings"])
+
+
+@pytest.mark.parametrize(("cluster", "form"), [("1.9", (1, 9)), ("1.10", (1, 10))])
+def test_a_plugin_of_the_clusters_version(town: Town, api: ApiServer, cluster: str, form: Version) -> None:
+    """Nothing is found of a Plugin in the right form."""
+    install(api, cluster, form)
+    assert of_plugins(told(town)) == []
+
+
+def test_a_cluster_without_plugins(town: Town, api: ApiServer) -> None:
+    """A server that knows no Plugins, or has none, is no reason for a word, and KubeVirt's object is not asked for."""
+    assert of_plugins(told(town)) == []
+    api.define(definition("1.10"))
+    assert of_plugins(told(town)) == []
+    assert not [each for each in api.requests if "kubevirts" in each.path]
+
+
+def test_plugins_that_cannot_be_read(town: Town, api: ApiServer) -> None:
+    """What the account may not read is a note with the right that it needs; a server that is away leaves something unchecked."""
+    install(api, "1.10", (1, 9))
+    api.faults.append(Fault("LIST", status=403))
+    found = told(town)
+    assert of_plugins(found) == [("not-given", "note", "cluster")]
+    assert "the verb list on plugins.plugin.kubevirt.io" in str(found["findings"])
+    api.stop()
+    found = told(town, code=3)
+    assert of_plugins(found) == []
+    assert [each.startswith("KubeVirt's Plugins could not be looked at: ") for each in found["unchecked"]] == [True]
+    api.start()

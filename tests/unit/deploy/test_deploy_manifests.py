@@ -85,7 +85,7 @@ def test_names_fit_together(documents: dict[str, Any]) -> None:
 
 def test_rights_on_the_api(documents: dict[str, Any]) -> None:
     """The agent may read and annotate pods, tell what is wrong with them, read what nodes are to have, and keep IP objects; for
-    routes in pods, read what people ask for and on what that depends."""
+    routes in pods, read what people ask for and on what that depends; and see KubeVirt's Plugins."""
     rights = {resource: set(rule["verbs"]) for rule in documents["ClusterRole"]["rules"] for resource in rule["resources"]}
     assert rights == {
         "pods": {"get", "list", "watch"},
@@ -98,9 +98,19 @@ def test_rights_on_the_api(documents: dict[str, Any]) -> None:
         },
         **{name: {"get", "list", "watch"} for name in ("vlans", "subnets")},  # get: in a process of one call
         "ips": {"create", "patch", "delete", "list", "get"},
+        **{name: {"list"} for name in ("plugins", "kubevirts")},
     }
     groups = {group for rule in documents["ClusterRole"]["rules"] for group in rule["apiGroups"]}
-    assert groups == {"", "userspace-cni.io", "k8s.ovn.org", "apps", "batch", "networking.k8s.io"}
+    assert groups == {
+        "",
+        "userspace-cni.io",
+        "k8s.ovn.org",
+        "apps",
+        "batch",
+        "networking.k8s.io",
+        "kubevirt.io",
+        "plugin.kubevirt.io",
+    }
 
 
 def test_the_hosts_root(pod: dict[str, Any], agent: dict[str, Any], settings: Settings) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kubevirt.plugin_manifests import plugin_manifests
-from tests.unit.kubevirt.lint_files import OURS, WANTED, Files, plugin, pod, policy, sidecar, told_pod
+from tests.unit.kubevirt.lint_files import OURS, WANTED, Files, launcher_plugin, plugin, pod, policy, sidecar, told_pod
 
 MINE = "/var/run/kubevirt"
 Spoil = Callable[[Files], object]
@@ -25,6 +25,18 @@ def _kubevirt(files: Files, **keys: Any) -> None:
 def _gates(files: Files, gate: str, *others: Any) -> None:
     _kubevirt(files, developerConfiguration={"featureGates": [gate]})
     files.others += others
+
+
+def _version(files: Files, version: str, *others: Any) -> None:
+    """What a cluster of that KubeVirt has."""
+    files.kubevirt["status"] = {"observedKubeVirtVersion": version}
+    files.others += others
+
+
+def _ignored_failures(files: Files) -> None:
+    ignoring = launcher_plugin("GuestDefinition")
+    ignoring["spec"]["failureStrategy"] = "Ignore"
+    files.others.append(ignoring)
 
 
 def _own(files: Files, **keys: Any) -> None:
@@ -390,6 +402,43 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
         "plugin-socket", "error",
         lambda f: f.others.append(plugin(sidecar={"socketPath": "/var/run/kubevirt-plugin/x/a"})),
     ),
+    "a Plugin of 1.9 on 1.10": (
+        "plugin-version", "error", lambda f: _version(f, "v1.10.0", plugin("userspace-cni-vhostuser")),
+    ),
+    "a Plugin of 1.10 on 1.9": (
+        "plugin-version", "error", lambda f: _version(f, "v1.9.2", launcher_plugin("GuestDefinition")),
+    ),
+    "a Plugin before there were any": (
+        "plugin-version", "error", lambda f: _version(f, "v1.8.2", plugin()),
+    ),
+    "a Plugin of two versions": (
+        "plugin-version", "warning",
+        lambda f: f.others.append({**plugin(), "spec": {**plugin()["spec"], **launcher_plugin("PreBoot", name="mine")["spec"]}}),
+    ),
+    "a Plugin without its hook": (
+        "plugin-pruned", "error",
+        lambda f: f.others.append(plugin("userspace-cni-vhostuser") | {"spec": {"failureStrategy": "Fail"}}),
+    ),
+    "a Plugin of another name without its hook": (
+        "plugin-pruned", "error",
+        lambda f: f.others.append(plugin() | {"spec": {"mutatingAdmissionPolicies": [{"name": "userspace-cni-vhostuser"}]}}),
+    ),
+    "a Plugin that permits nothing": (
+        "plugin-hooks", "error", lambda f: f.others.append(launcher_plugin()),
+    ),
+    "a Plugin that permits a hook that is none": (
+        "plugin-hooks", "error", lambda f: f.others.append(launcher_plugin("GuestDefinition", "PreStart")),
+    ),
+    "a Plugin that asks our sidecar for more": (
+        "plugin-hooks", "error", lambda f: f.others.append(launcher_plugin("GuestDefinition", "PreBoot")),
+    ),
+    "a Plugin that asks our sidecar for something else": (
+        "plugin-hooks", "error", lambda f: f.others.append(launcher_plugin("PreBoot")),
+    ),
+    "socket of a newer Plugin": (
+        "plugin-socket", "error", lambda f: f.others.append(launcher_plugin("GuestDefinition", socketPath="/var/run/a.sock")),
+    ),
+    "failures of a newer Plugin": ("failure-ignored", "warning", _ignored_failures),
     "failures of a Plugin": ("failure-ignored", "warning", lambda f: f.others.append(plugin(failureStrategy="Ignore"))),
     "annotation of the VM": ("annotation-place", "warning", lambda f: _own(f, **{"kubevirt.io/memfd": "false"})),
     "annotation that is no JSON": ("bad-input", "error", lambda f: f.template["metadata"].update(annotations={OURS: "{"})),

@@ -93,6 +93,12 @@ def plugin(name: str = "mine", **hook: Any) -> dict[str, Any]:
     }
 
 
+def launcher_plugin(*points: str, name: str = "userspace-cni-vhostuser", **sidecar: Any) -> dict[str, Any]:
+    """The same in the form of KubeVirt 1.10, asked at these hook points."""
+    asked = {"socketPath": f"/var/run/kubevirt-plugin/{name}/a.sock", "permittedHooks": list(points), **sidecar}
+    return {**plugin(name), "spec": {"launcherHooks": [{"sidecar": asked}]}}
+
+
 def policy(allow: Any, **selectors: Any) -> dict[str, Any]:
     """A MigrationPolicy, which is for all VMs unless selectors are given."""
     spec = {"allowPostCopy": allow, "selectors": selectors}

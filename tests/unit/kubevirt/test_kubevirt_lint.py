@@ -16,9 +16,11 @@ from kubevirt.findings import SEVERITIES, TRAPS
 from kubevirt.lint.documents import Document, judge
 from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
+from kubevirt.plugin_schema import Version
 from tests.unit.kubevirt import lint_files
 from tests.unit.kubevirt.lint_cases import CASES
-from tests.unit.kubevirt.lint_files import Files, found, grave, plugin, pod, told_pod
+from tests.unit.kubevirt.lint_files import Files, found, grave, launcher_plugin, plugin, pod, told_pod
+from tests.unit.kubevirt.plugin_definition import stored
 from tests.unit.kubevirt.schemas import schema
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -209,6 +211,42 @@ def test_two_bindings_where_kubevirt_tells_them_apart() -> None:
     assert files.findings() == []
 
 
+@pytest.mark.parametrize(("form", "cluster"), [((1, 9), "1.10"), ((1, 10), "1.9")])
+def test_what_a_server_of_another_version_makes_of_our_plugin(form: Version, cluster: str) -> None:
+    """It drops the hook; what is left is named, with what to apply. It is named with the cluster's version known or not."""
+    wanted = Wanted(injected=True, kubevirt=form)
+    objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
+    there = [stored(each, cluster) if each["kind"] == "Plugin" else each for each in objects]
+    for status in ({}, {"observedKubeVirtVersion": f"v{cluster}.0"}):
+        there[0]["status"] = status
+        there[0]["spec"]["configuration"]["developerConfiguration"] = {"featureGates": ["Plugins"]}
+        [only] = grave(found(*there))
+        assert (only.name, only.severity, only.path) == ("plugin-pruned", "error", "spec")
+        assert f"--kubevirt {cluster if status else 'VERSION'}" in only.remedy
+
+
+@pytest.mark.parametrize("version", ["v1.10.0", "v1.11.3-12-gabc", None])
+def test_the_newer_form_where_it_is_known(version: str | None) -> None:
+    """Our manifests for 1.10 have no finding on 1.10 and newer, nor where the version is not told."""
+    wanted = Wanted(injected=True, kubevirt=(1, 10))
+    objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
+    if version:
+        objects[0]["status"] = {"observedKubeVirtVersion": version}
+        objects[0]["spec"]["configuration"]["developerConfiguration"] = {"featureGates": ["Plugins"]}
+    assert found(*objects) == []
+
+
+def test_plugins_of_others_without_a_hook_for_definitions() -> None:
+    """A Plugin that is not for our binding may have policies, node hooks or other hooks alone."""
+    files = Files()
+    files.others += [
+        plugin("a") | {"spec": {"mutatingAdmissionPolicies": [{"name": "theirs"}]}},
+        plugin("b") | {"spec": {"nodeHooks": [{"socket": "/s", "permittedHooks": ["PreVMStart"]}]}},
+        launcher_plugin("PreBoot", "PreMigrationSource", name="c"),
+    ]
+    assert files.findings() == []
+
+
 def test_a_gate_that_goes_with_plugins_alone() -> None:
     """With gate and Plugin, a binding whose sidecar is injected is good; and a Plugin without the gate does no harm."""
     wanted = Wanted(injected=True)
@@ -305,8 +343,8 @@ KEYS = [
     "kind", "metadata", "name", "namespace", "annotations", "labels", "spec", "template", "domain", "devices", "interfaces",
     "networks", "multus", "networkName", "binding", "memory", "hugepages", "pageSize", "cpu", "cores", "configuration",
     "network", "config", "vhostuser", "sidecarImage", "migration", "items", "containers", "volumes", "resources", "limits",
-    "macAddress", "domainHooks", "sidecar", "socketPath", "resourceClaims", "networkBinding", "userspace/vhostuser", "image",
-    "model",
+    "macAddress", "domainHooks", "launcherHooks", "permittedHooks", "sidecar",
+    "socketPath", "resourceClaims", "networkBinding", "userspace/vhostuser", "image", "model",
 ]  # fmt: skip
 TEXTS = [
     "",

@@ -17,6 +17,7 @@ from kubevirt.manifests import LABEL
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import read_vmi
 from tests.lab.kube.admission import AdmissionPolicy, AdmissionRequest
+from tests.unit.kubevirt.plugin_definition import refused, stored
 from tests.unit.kubevirt.schemas import DATA, faults, schema
 from userspace_cni.cli.kubevirt.group import kubevirt_command
 from userspace_cni.cni.options import Options, read_options
@@ -56,7 +57,13 @@ VARIANTS: tuple[tuple[str, ...], ...] = (
         "1.1.0",
     ),
 )
-SELECTIONS: tuple[tuple[str, ...], ...] = ((), ("hco", "nad", "vm"), ("plugin", "nad", "vm"))
+NEWER: tuple[str, ...] = ("--kubevirt", "1.10")
+SELECTIONS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("hco", "nad", "vm"),
+    ("plugin", "nad", "vm"),
+    ("plugin", "nad", "vm", *NEWER),
+)
 NOT_IN_THE_SCHEMA = ("disks", "rng")
 """Devices that the schema's excerpt leaves out."""
 
@@ -115,7 +122,7 @@ class TestEveryVariant:
         spec["domain"] = {**spec["domain"], "devices": devices}
         assert list(faults({"spec": spec}, schema("crd-vmi-interfaces-schema.yaml"))) == []
         for plugin in (each for each in objects if each["kind"] == "Plugin"):
-            assert list(faults(plugin, schema("crd-plugin-schema.yaml"))) == []
+            assert refused(plugin, "1.10" if set(NEWER) <= set(what) else "1.9") == []
 
     def test_yaml_and_json_say_the_same(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
         """Reading the YAML back gives the objects of --json; no YAML reader takes a text for something else."""
@@ -243,6 +250,25 @@ class TestPlugin:
             "vhu": {"downwardAPI": "device-info", "migration": {}}
         }
 
+    @pytest.mark.parametrize("version", ["1.9", "v1.9.3", "1.10", "v1.10.0-alpha.1", "1.11", "2.0"])
+    def test_its_hook_is_in_the_form_of_the_version(self, version: str) -> None:
+        """Each version's definition takes its own form, whole; by the other's it is refused, or loses its hook."""
+        plugin = of_kind(printed("plugin", "--kubevirt", version), "Plugin")
+        own, other = ("1.9", "1.10") if version.startswith(("1.9", "v1.9")) else ("1.10", "1.9")
+        assert refused(plugin, own) == []
+        assert stored(plugin, own) == plugin
+        [fault] = refused(plugin, other)
+        assert fault.endswith("Hooks: is unknown")
+        assert set(plugin["spec"]) - set(stored(plugin, other)["spec"]) == {"domainHooks" if own == "1.9" else "launcherHooks"}
+
+    def test_the_newer_form_asks_for_the_definition_alone(self) -> None:
+        """A sidecar is asked for what it permits, and ours has the one hook."""
+        former, newer = (of_kind(printed("plugin", *more), "Plugin")["spec"] for more in ((), NEWER))
+        [hook] = newer.pop("launcherHooks")
+        assert hook["sidecar"].pop("permittedHooks") == ["GuestDefinition"]
+        assert former.pop("domainHooks") == [hook]
+        assert former == newer
+
     def test_its_condition_has_the_names_of_go(self) -> None:
         """KubeVirt compiles a Plugin's condition against its Go struct, in which every field begins with a capital."""
         condition = of_kind(printed("plugin", "--binding", "vhu"), "Plugin")["spec"]["condition"]
@@ -330,6 +356,10 @@ class TestPlugin:
         (("kubevirt", "hco"), "hco and kubevirt each register"),
         (("kubevirt", "plugin"), "kubevirt and plugin each register"),
         (("--cni-version", "0.3.1"), "--cni-version"),
+        (("plugin", "--kubevirt", "new"), "'new' is no version of KubeVirt"),
+        (("plugin", "--kubevirt", "1"), "'1' is no version of KubeVirt"),
+        (("plugin", "--kubevirt", "1.8.2"), "structured plugins came with 1.9"),
+        (("plugin", "--binding", "b" * 50), "--binding: it has 50 characters"),
     ],
 )
 def test_what_would_be_refused_later_is_refused_at_once(arguments: tuple[str, ...], part: str) -> None:

@@ -22,6 +22,7 @@ from kubevirt.protocol import info_pb2, v1alpha3_pb2
 from tests.lab.guests.hooks import (
     CALLBACK_S,
     INFO_S,
+    PLUGIN_HOOKS,
     HookError,
     HookManager,
     NotReady,
@@ -29,7 +30,7 @@ from tests.lab.guests.hooks import (
     call,
     dialled,
     encoded,
-    mutate_domain,
+    plugin_hook,
     vmi,
 )
 from tests.lab.switch.switch import wait_until
@@ -216,17 +217,22 @@ def test_calls_at_once(volume: Path) -> None:
     assert len(set(answers)) == 1
 
 
-def test_structured_plugin(volume: Path) -> None:
-    """MutateDomain gives what the callbacks give, in every context, and leaves definitions that are not ours as they are."""
+@pytest.mark.parametrize("hook", PLUGIN_HOOKS)
+def test_structured_plugin(volume: Path, hook: str) -> None:
+    """The hook of either version gives what the callbacks give, in every context, and leaves definitions that are not ours."""
     plugin = volume / "plugin"
     plugin.mkdir()
     path = plugin / "vhostuser.sock"
     with Sidecar(volume, USERSPACE_CNI_KUBEVIRT_PLUGIN_SOCKET=str(path)) as sidecar:
         defined = HookManager(volume).collect().on_define_domain(HUGE, VMI)
         for context in ("Boot", "MigrationSource", "MigrationTarget", ""):
-            assert mutate_domain(path, HUGE, VMI, context) == defined
-        assert mutate_domain(path, HUGE, vmi(net1="passt")) == HUGE
-        assert mutate_domain(path, "no XML", VMI, kind="mshv") == "no XML"
+            assert plugin_hook(path, HUGE, VMI, context, hook=hook) == defined
+        assert f"hook={hook}/MigrationTarget" in sidecar.log
+        assert plugin_hook(path, HUGE, vmi(net1="passt"), hook=hook) == HUGE
+        assert plugin_hook(path, "no XML", VMI, kind="mshv", hook=hook) == "no XML"
+        with pytest.raises(HookError) as refused:
+            plugin_hook(path, "no XML", VMI, hook=hook)
+        assert refused.value.code == "INVALID_ARGUMENT"
         assert sidecar.end() == 0
     assert list(plugin.iterdir()) == []
 
@@ -236,7 +242,7 @@ def test_structured_plugin_alone(volume: Path) -> None:
     path = volume / "x.sock"
     missing = {"USERSPACE_CNI_KUBEVIRT_HOOKS_DIRECTORY": str(volume / "none")}
     with Sidecar(volume, **missing).start("--plugin-socket", str(path)) as sidecar:
-        assert len(sockets(mutate_domain(path, HUGE, VMI))) == 1
+        assert len(sockets(plugin_hook(path, HUGE, VMI))) == 1
         assert "level=warning" in sidecar.log
         assert list(sidecar.hooks.iterdir()) == []
 

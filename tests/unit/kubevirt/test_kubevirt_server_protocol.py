@@ -43,12 +43,13 @@ CALLBACKS = {"OnDefineDomain", "PreCloudInitIso", "Shutdown"}
         (v1alpha2_pb2, "kubevirt.hooks.v1alpha2.Callbacks", CALLBACKS - {"Shutdown"}),
         (v1alpha3_pb2, "kubevirt.hooks.v1alpha3.Callbacks", CALLBACKS),
         (plugins_pb2, "kubevirt.hooks.plugins.v1alpha1.DomainHookService", {"MutateDomain"}),
+        (plugins_pb2, "kubevirt.hooks.plugins.v1alpha1.LauncherHookService", {"GuestDefinition"}),
     ],
 )
 def test_names_on_the_wire(module: object, service: str, methods: set[str]) -> None:
     """Packages, services and methods are named as KubeVirt calls them."""
-    (found,) = module.DESCRIPTOR.services_by_name.values()  # type: ignore[attr-defined]
-    assert found.full_name == service
+    services = module.DESCRIPTOR.services_by_name.values()  # type: ignore[attr-defined]
+    (found,) = [each for each in services if each.full_name == service]
     assert {method.name for method in found.methods} == methods
 
 
@@ -65,6 +66,8 @@ def test_numbers_on_the_wire() -> None:
         answer = iso.PreCloudInitIsoResult(cloudInitNoCloudSource=b"o", cloudInitData=b"n")
         assert answer.SerializeToString() == b"\x0a\x01o\x1a\x01n"
     context = plugins_pb2.SidecarContext(invocation_context="B")
-    request = plugins_pb2.MutateDomainRequest(domain_type="t", domain=b"d", vmi=b"v", sidecar_context=context)
-    assert request.SerializeToString() == b"\x0a\x01t\x12\x01d\x1a\x01v\x22\x03\x0a\x01B"
-    assert plugins_pb2.MutateDomainResponse(domain=b"d").SerializeToString() == b"\x0a\x01d"
+    for message in (plugins_pb2.MutateDomainRequest, plugins_pb2.GuestDefinitionRequest):
+        request = message(domain_type="t", domain=b"d", vmi=b"v", sidecar_context=context)
+        assert request.SerializeToString() == b"\x0a\x01t\x12\x01d\x1a\x01v\x22\x03\x0a\x01B"
+    for response in (plugins_pb2.MutateDomainResponse, plugins_pb2.GuestDefinitionResponse):
+        assert response(domain=b"d").SerializeToString() == b"\x0a\x01d"

@@ -20,6 +20,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
+from userspace_cni.cli.kubevirt.plugins import judge_plugins
 from userspace_cni.cli.kubevirt.sockets import Parties, look
 from userspace_cni.cli.node.check import check_one
 from userspace_cni.cli.site import SWITCH_S, NodeCommand, Refused, Site, look_at_silence, open_site, patient
@@ -65,7 +66,8 @@ _SELINUX: Final = "/sys/fs/selinux/enforce"
 @click.pass_context
 def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, as_json: bool) -> None:
     """Tell what on this node would keep VMs from their vhost-user network: the switch, huge pages, and of each VM's interface the
-    port, the directory, the mount through which the switch sees it, the socket, and who may open it.
+    port, the directory, the mount through which the switch sees it, the socket, and who may open it. Where the node has an
+    account for the API server, KubeVirt's Plugins are looked at, too: those that lost their hooks, or are another version's.
 
     A NAME is a VM's, VM or NAMESPACE/VM, or with /IFNAME that of one of its interfaces; IFNAME alone is that interface of every
     VM here; and a launcher pod is named as in `userspace-cni list`. Without a name all VMs are looked at.
@@ -88,6 +90,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
             tell(f"looking at {number} of {len(chosen)}: {name_of(record)}")
             seen = _look(record, each, site, view_of_switch, parties)
             guests.append(replace(seen, rivals=rivals(each, [other for _, other in every])))
+        tell("asking the API server")
+        of_plugins, unasked = judge_plugins(site) if every else ((), "")
     switch = view_of_switch.switch
     pools = _hugepages(site).pools()
     needed = switch.other_config.get("dpdk-socket-mem", "")
@@ -95,8 +99,9 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     of_switch = list(judge_switch(switch, guests=bool(guests)))
     failing = any(each.severity != "note" for found in (of_switch, *(found for _, found in judged)) for each in found)
     of_node = [*of_switch, *judge_hugepages(pools, needed, wanted, failing=failing)]
-    findings = [*of_node, *(finding for _, found in judged for finding in found)]
+    findings = [*of_node, *of_plugins, *(finding for _, found in judged for finding in found)]
     away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
+    away += [unasked] if unasked else []
     unseen = list(dict.fromkeys((*away, *(line for each in guests for line in not_looked_at(each)))))
     ports = view_of_switch.ports
     rows = [_describe(record, ports, each, found) for (record, _), (each, found) in zip(chosen, judged, strict=True)]

@@ -12,7 +12,8 @@ import yaml
 
 from kubevirt import manifests
 from kubevirt.manifests import PAGES, Manifest, Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
-from kubevirt.plugin_manifests import plugin_manifests
+from kubevirt.plugin_manifests import BINDING_MAX, plugin_manifests
+from kubevirt.plugin_schema import FIRST, Version, read_version, written
 from userspace_cni.cli import view
 from userspace_cni.pod.quantity import amount
 
@@ -42,6 +43,13 @@ def _matching(what: str, pattern: re.Pattern[str]) -> Callable[[click.Context, c
     return check
 
 
+def _version(_: click.Context, __: click.Parameter, value: str) -> Version:
+    version = read_version(value)
+    if not version:
+        raise click.BadParameter(f"{value!r} is no version of KubeVirt, such as {written(FIRST)}")
+    return version
+
+
 _LABEL: Final = _matching("name", manifests.LABEL)
 _IMAGE: Final = _matching("image", manifests.IMAGE)
 _BRIDGE: Final = _matching("bridge", manifests.BRIDGE)
@@ -69,6 +77,8 @@ _USUAL: Final = Wanted()
 @click.option("--dedicated", is_flag=True, help="Pin its vCPUs (the node's CPU manager must be static).")
 @click.option("--queues", type=click.IntRange(1, _QUEUES_MAX), help="Queue pairs of its interface, at most its vCPUs; else one.")
 @click.option("--operator-namespace", callback=_LABEL, help="Of the KubeVirt or HyperConverged CR.")
+@click.option("--kubevirt", metavar="VERSION", callback=_version, default=written(_USUAL.kubevirt), show_default=True,
+              help="The cluster's KubeVirt, for plugin: 1.10 has another form of it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects, without a word on them.")
 def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Print manifests for KubeVirt, made to measure: a stream of YAML documents, each with a comment on how it is applied.
@@ -79,7 +89,7 @@ def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> N
       hco       the same for the HyperConverged CR, where that operator owns the KubeVirt CR
       nad       the network: a NetworkAttachmentDefinition for Multus
       vm        a VM with an interface on it, to try it out
-      plugin    instead of kubevirt, on KubeVirt 1.9 with structured plugins: Plugin and admission policy
+      plugin    instead of kubevirt, on KubeVirt 1.9 and newer with structured plugins: Plugin and admission policy
 
     \b
     For example:
@@ -102,6 +112,13 @@ def _check(chosen: Sequence[str], wanted: Wanted) -> None:
     operators = _OPERATORS.intersection(chosen)
     if len(operators) > 1:
         raise click.UsageError(f"{' and '.join(sorted(operators))} each register binding {wanted.binding!r}: print one of them")
+    if "plugin" in chosen and wanted.kubevirt < FIRST:
+        raise click.UsageError(
+            f"--kubevirt {written(wanted.kubevirt)}: structured plugins came with {written(FIRST)}; "
+            "print kubevirt in place of plugin"
+        )
+    if "plugin" in chosen and len(wanted.binding) > BINDING_MAX:
+        raise click.UsageError(f"--binding: it has {len(wanted.binding)} characters, and plugin takes {BINDING_MAX} at most")
     if wanted.network == "default":
         raise click.UsageError("--name: the VM's pod network is named 'default' already")
     if wanted.queues and wanted.queues > wanted.cpus:

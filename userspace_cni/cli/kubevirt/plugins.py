@@ -1,0 +1,35 @@
+"""What the API server has of KubeVirt's Plugins: one that lost its hooks is not to be seen in the files that were applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kubevirt.findings import Finding
+from kubevirt.lint.documents import Document, judge
+from userspace_cni.base.errors import ObjectRefused, UserspaceError
+from userspace_cni.cli.site import Site
+from userspace_cni.node.kubevirt_objects import kubevirt_objects
+
+_PLACE: Final = "cluster"
+_TRAPS: Final = frozenset({"failure-ignored", "plugin-hooks", "plugin-pruned", "plugin-socket", "plugin-version", "plugins-gate"})
+
+
+def judge_plugins(site: Site) -> tuple[Sequence[Finding], str]:
+    """What is wrong with the cluster's Plugins, and why they could not be looked at, "" where they could.
+
+    Without an account for the API server, and in a cluster without Plugins, there is nothing to be found. An account that may not
+    read them is a note: most need not.
+    """
+    node = site.drivers
+    if not node.has_account():
+        return (), ""
+    try:
+        objects = kubevirt_objects(node.clients.of("").session)
+    except ObjectRefused as error:
+        message = f"KubeVirt's Plugins and its version were not looked at: {error.message}"
+        return [Finding("not-given", "note", _PLACE, message, error.details or "see the ClusterRole in deploy/cluster/base")], ""
+    except UserspaceError as error:
+        return (), f"KubeVirt's Plugins could not be looked at: {error}"
+    found = judge([Document(_PLACE, each) for each in objects]).findings
+    return [each for each in found if each.name in _TRAPS], ""
