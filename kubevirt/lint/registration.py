@@ -60,9 +60,10 @@ def _judge_registration(registration: Registration, *, hooked: bool) -> None:
     elif method := spot.child("migration").text("method"):
         spot.find(
             "not-migratable",
-            "note",
-            f"binding '{name}' has migration method '{method}': the guest sees its link go down and up at each migration",
-            "write `migration: {}` unless guests have to ask for their address again",
+            "error",
+            f"binding '{name}' has migration method '{method}': after the guest has moved, KubeVirt updates the interface from a "
+            "model that does not have its socket, libvirt refuses that, and the migration never completes",
+            "write `migration: {}`: the guest keeps MAC and address, and one with DHCP can be told to ask again",
         )
     if spot.text("downwardAPI") != "device-info":
         spot.find(

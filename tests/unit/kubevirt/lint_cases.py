@@ -350,7 +350,7 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     ),
     "tap beside": ("domain-attachment", "error", lambda f: f.binding.update(domainAttachmentType="tap")),
     "no migration": ("not-migratable", "warning", lambda f: f.binding.pop("migration")),
-    "link-refresh": ("not-migratable", "note", lambda f: f.binding.update(migration={"method": "link-refresh"})),
+    "link-refresh": ("not-migratable", "error", lambda f: f.binding.update(migration={"method": "link-refresh"})),
     "bridge on the pod network": (
         "not-migratable", "warning",
         lambda f: f.domain["devices"]["interfaces"].__setitem__(0, {"name": "default", "bridge": {}}),
