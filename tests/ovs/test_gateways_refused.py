@@ -129,7 +129,7 @@ def test_concerns(node: Node, site: Site, wire: Wire) -> None:
     inside(
         site.place, "nft", "add table ip theirs; add chain ip theirs FWD { type filter hook forward priority 0; policy drop; }"
     )
-    assert told(replace(gateway, next_hop="10.56.0.77")) == {
+    assert told(replace(gateway, next_hops=("10.56.0.77",))) == {
         "net.ipv4.ip_forward": "0",
         "net.ipv4.conf.nic0.rp_filter": "1",
         "chain ip theirs FWD": "dropping what is forwarded",

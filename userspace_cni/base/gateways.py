@@ -67,7 +67,7 @@ class Gateway:
     `addresses` are with prefix length; their networks are the gateway's subnets. `mac` "" is OVS's own choice, `mtu` 0 the
     bridge's, `vlan` None for untagged frames. `masquerade`: what leaves these subnets for elsewhere gets the node's address;
     `not_masqueraded` are destinations that keep the pod's. `sole`: only this node has the gateway, so that the bridge may have an
-    uplink. `next_hop`: the router that has to answer if the gateway is to be of use, "" for the node's own. `limits`: "to the
+    uplink. `next_hops`: the routers that have to answer if the gateway is to be of use, () for the node's own. `limits`: "to the
     pod" is from the node to the bridge. `said_by`: where the wish stands, for messages.
     """
 
@@ -83,7 +83,7 @@ class Gateway:
     routes: tuple[StaticRoute, ...] = ()
     sole: bool = False
     egress_gateway: EgressGateway | None = None
-    next_hop: str = ""
+    next_hops: tuple[str, ...] = ()
     limits: Limits = UNLIMITED
     said_by: str = field(default="", compare=False)
 
@@ -156,8 +156,8 @@ def require_valid(gateway: Gateway) -> Gateway:
     if egress and ip_address(egress.via).version not in versions:
         raise InvalidConfig(f"{where}: 'egress_gateway.via' is {egress.via}, and no address of the gateway is of its family")
     own = {ip_interface(each).ip for each in gateway.addresses}
-    hops = [("routes", each.gw) for each in gateway.routes]
-    for key, value in (*hops, ("egress_gateway.via", egress.via if egress else ""), ("next_hop", gateway.next_hop)):
+    hops = [("routes", each.gw) for each in gateway.routes] + [("next_hop", each) for each in gateway.next_hops]
+    for key, value in (*hops, ("egress_gateway.via", egress.via if egress else "")):
         if value and ip_address(value) in own:
             raise InvalidConfig(f"{where}: '{key}' is {value}, an address of the gateway itself")
     return gateway
@@ -236,6 +236,7 @@ def _read_one(table: Mapping[str, Any], where: str) -> Gateway:
     if read["port"] == read["bridge"]:
         raise InvalidConfig(f"{where}: 'port' is {read['port']!r}, the bridge's own name", "it has a port of that name already")
     read["limits"] = read.pop("bandwidth", UNLIMITED)
+    read["next_hops"] = tuple(filter(None, [read.pop("next_hop", "")]))
     return require_valid(Gateway(**read, said_by=where))
 
 

@@ -127,8 +127,8 @@ def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadli
 
 
 def _hops(gateway: Gateway, defaults: Mapping[int, str]) -> list[str]:
-    if gateway.next_hop:
-        return [gateway.next_hop]
+    if gateway.next_hops:
+        return list(gateway.next_hops)
     own = {ip_address(gateway.egress_gateway.via).version: gateway.egress_gateway.via} if gateway.egress_gateway else {}
     hops = dict(defaults) | own
     return [hops[version] for version in sorted({each.version for each in gateway.subnets}) if version in hops]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.errors import InvalidConfig
@@ -50,9 +50,9 @@ def wished(annotations: Mapping[str, str] | None, settings: Settings) -> Desired
 def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
     """The gateway that they are about; None where none of them is there. Raises InvalidConfig naming the annotation.
 
-    The router `ovn.kubernetes.io/gateway` has to answer; it is the node's next hop for nothing. The rates become what kube-ovn's
-    daemon makes of them: it writes `ingress_rate` into the QoS of the node's port and `egress_rate` into its policing columns. An
-    internal port has both the other way round than a pod's: QoS limits what the node sends to the bridge.
+    The routers `ovn.kubernetes.io/gateway` have to answer; they are the node's next hops for nothing. The rates become what
+    kube-ovn's daemon makes of them: it writes `ingress_rate` into the QoS of the node's port and `egress_rate` into its policing
+    columns. An internal port has both the other way round than a pod's: QoS limits what the node sends to the bridge.
     """
     if not any(annotations.get(key) for key in (_ADDRESS, _CIDR, _PORT)):
         return None
@@ -65,14 +65,18 @@ def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
     port = annotations.get(_PORT, "")
     if not re.fullmatch(LINK_NAME, port):
         raise InvalidConfig(f"{_named(_PORT)} is {port!r}", f"it is the name of a link, too, and must match {LINK_NAME}")
-    hops = _listed(annotations, _GATEWAY)
+    hops = tuple(address(each, _named(_GATEWAY)) for each in _listed(annotations, _GATEWAY))
+    if len(hops) > len(addresses) or len({ip_address(each).version for each in hops}) < len(hops):
+        raise InvalidConfig(
+            f"{_named(_GATEWAY)} is {annotations.get(_GATEWAY)!r}", "each family of addresses has one router at most"
+        )
     return require_valid(
         Gateway(
             port=port,
             bridge=bridge,
             addresses=tuple(_in_subnet(each, subnet) for each, subnet in zip(addresses, subnets, strict=True)),
             mac=mac_address(annotations[_MAC], _named(_MAC)) if annotations.get(_MAC) else "",
-            next_hop=address(hops[0], _named(_GATEWAY)) if hops else "",
+            next_hops=hops,
             sole=True,
             limits=kubeovn_rates(lambda key: (_named(_PREFIX + key), annotations.get(_PREFIX + key, "").strip())),
             said_by="annotations of the node",

@@ -53,7 +53,7 @@ def test_every_key() -> None:
         routes=(StaticRoute("10.56.218.0/24", "192.0.2.18"),),
         sole=True,
         egress_gateway=EgressGateway("192.0.2.1", 1042, 1042),
-        next_hop="192.0.2.1",
+        next_hops=("192.0.2.1",),
         limits=Limits(Rate(100_000_000, 10_000_000), Rate(50_000_000, 9_000_000)),
     )
     assert found.said_by == f"{WHERE}, [[gateway]] number 1"

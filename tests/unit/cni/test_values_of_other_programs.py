@@ -200,6 +200,27 @@ def test_rates_of_kube_ovn(said: dict[str, str], expected: object) -> None:
     agrees(expected, lambda: limits_of({OVN + key: value for key, value in said.items()}, ETH0))
 
 
+QUANTITIES: list[tuple[str, str, object]] = [
+    ("ParseQuantity", "10M", Limits(to_pod=Rate(10 * M, M))),
+    ("ParseQuantity", "10000k", Limits(to_pod=Rate(10 * M, M))),
+    ("ParseQuantity", "1e7", Limits(to_pod=Rate(10 * M, M))),
+    ("ParseQuantity", "10000000", Limits(to_pod=Rate(10 * M, M))),
+    ("ParseQuantity: 1024 times 1024", "10Mi", Limits(to_pod=Rate(10 << 20, (10 << 20) // 10))),
+    ("less than 1k: an error", "0", Refused(7, "'kubernetes.io/ingress-bandwidth' is '0'")),
+    ("less than 1k: an error", "999", Refused(7, "'kubernetes.io/ingress-bandwidth' is 999")),
+    ("less than 1k: an error", "-10M", Refused(7, "'kubernetes.io/ingress-bandwidth' is '-10M'")),
+    ("more than 1P: an error", "2P", Refused(7, "'kubernetes.io/ingress-bandwidth' is 2000000000000000")),
+    ("ParseQuantity: an error", "10 M", Refused(7, "'kubernetes.io/ingress-bandwidth' is '10 M'")),
+    ("ParseQuantity: an error", "10Mbit", Refused(7, "'kubernetes.io/ingress-bandwidth' is '10Mbit'")),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), table(QUANTITIES))
+def test_the_bandwidth_of_kubernetes(text: str, expected: object) -> None:
+    """Kubernetes' `ExtractPodBandwidthResources` takes quantities from 1k to 1P, as bits in a second."""
+    agrees(expected, lambda: limits_of({"kubernetes.io/ingress-bandwidth": text}, ETH0))
+
+
 # -- MAC, MTU, and what is true or false --------------------------------------------------------------------------------------
 
 MAC = "02:00:0a:00:00:01"

@@ -29,7 +29,7 @@ def test_a_gateway() -> None:
         bridge="br-int",
         addresses=("100.64.0.2/16",),
         mac="00:00:00:7a:0b:01",
-        next_hop="100.64.0.1",
+        next_hops=("100.64.0.1",),
         sole=True,
     )
 
@@ -45,6 +45,15 @@ def test_both_families() -> None:
     found = gateway_of(both, "br-int")
     assert found
     assert found.addresses == ("100.64.0.2/16", "fd00:100:64::2/112")
+    assert found.next_hops == ("100.64.0.1", "fd00:100:64::1")
+
+
+@pytest.mark.parametrize("routers", ["100.64.0.1,100.64.0.3", "100.64.0.1,fd00::1", "x", "100.64.0.1/16"])
+def test_routers_that_cannot_be(routers: str) -> None:
+    """Each router is one that is asked, of its own family; what cannot be one is refused by the annotation's name."""
+    said = {**OVN0, "ovn.kubernetes.io/gateway": routers}
+    with pytest.raises(InvalidConfig, match=r"annotation 'ovn\.kubernetes\.io/gateway' of the node"):
+        gateway_of(said, "br-int")
 
 
 @pytest.mark.parametrize(
