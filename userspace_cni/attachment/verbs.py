@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 STATUS_S: Final = 2.0
 UNDO_S: Final = 10.0
+"""What the undoing of an ADD that failed has at least: the ADD may have failed because its time was over. All other undoing has
+what is left of its verb's time: a caller that is answered sooner calls again, and waits no less."""
 FINISH_S: Final = 0.2
 
 
@@ -149,7 +151,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = turn.foresee(planned)
             if rivals:
-                cleanup.remove_rivals(planned, rivals, node, deadline.within(UNDO_S))
+                cleanup.remove_rivals(planned, rivals, node, deadline)
                 foreseen, _ = turn.foresee(planned)
             record = foreseen
             journal.write(record)
@@ -157,7 +159,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             result = build(request.network.version, attachment.interfaces, addresses, options.dns, adding.previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
-            _roll_back(record, turn, error)
+            _roll_back(record, turn, error, deadline)
             raise
     _finish(node)
     return encode(result)
@@ -177,7 +179,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
             f"to network '{record.network}', until its DEL; a pod that runs loses its network by that",
         )
     if record:
-        failures = turn.remove(record, deadline.within(UNDO_S))
+        failures = turn.remove(record, deadline)
         if failures:
             raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
     if node.has_link(environment):
@@ -218,11 +220,11 @@ def _require_asked_ips(addresses: Addresses, options: Options, request: Request)
         )
 
 
-def _roll_back(record: Record, turn: Turn, cause: BaseException) -> None:
+def _roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadline) -> None:
     """Undo a failed ADD as DEL does. Steps that cannot be undone now stay recorded; the cause remains the answer."""
     left = ""
     try:
-        failures = turn.remove(record, Deadline.after(UNDO_S))
+        failures = turn.remove(record, Deadline.after(max(UNDO_S, deadline.remaining())))
         if failures:
             steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
             left = f"not undone yet, and recorded for later: {steps}"
@@ -247,11 +249,11 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
             return b""
         record = record or cleanup.unrecorded(environment.container_id, environment.ifname, request.network.name, node)
         try:
-            failures = turn.remove(record, deadline.within(UNDO_S))
+            failures = turn.remove(record, deadline)
         except RecordRefused as error:
             raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
-            failures += turn.undo_unrecorded(_lease_step(node.as_leased(request)), deadline.within(UNDO_S))
+            failures += turn.undo_unrecorded(_lease_step(node.as_leased(request)), deadline)
     _raise_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
     if not failures:  # with failures the switch does not answer, and no other attachment can be finished either
         _finish(node)

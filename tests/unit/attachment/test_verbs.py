@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.node.calls import call_plugin
+from tests.lab.node.inside import Clock
 from tests.lab.node.world import MemoryDriver, World, no_fault
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.node import Node
@@ -22,6 +23,7 @@ from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.cni import protocol
+from userspace_cni.fastpath.sys import deadline as deadline_module
 
 CONTAINER = "0123456789abcdef0123456789abcdef"
 IPAM = {"type": "host-local"}
@@ -338,6 +340,67 @@ def test_del_goes_on_after_a_failure(world: World) -> None:
     assert world.true == {"lease"}
     world.fault = lambda _point, _step: None
     assert call(world, "DEL", ipam=IPAM) == (0, None)
+    assert leftovers(world) == NOTHING
+
+
+class SlowDriver(MemoryDriver):
+    """Undoing takes so many seconds of a busy machine, and fails where it may not take them."""
+
+    clock: Clock
+    seconds = 4.0
+    undone: list[str]
+
+    def undo(self, step: Step, deadline: Deadline) -> None:
+        """Remove it late."""
+        self.clock.skip(min(self.seconds, deadline.remaining()))
+        deadline.require(f"undoing step '{step.kind}'")
+        self.undone.append(step.kind)
+        super().undo(step, deadline)
+
+
+@pytest.fixture
+def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> type[SlowDriver]:
+    """The drivers of the node, which has half a minute for each call, on a machine that is slow when it undoes."""
+    clock = Clock()
+    driver = type("SlowDriver", (SlowDriver,), {"clock": clock, "undone": []})
+    monkeypatch.setattr(deadline_module, "time", clock)
+    monkeypatch.setattr(world, "deadline_s", 30.0)
+    monkeypatch.setattr(world, "driver", lambda _step: driver(world))
+    return driver
+
+
+def test_a_busy_machine_has_the_time_of_the_caller_to_undo(world: World, slow: type[SlowDriver]) -> None:
+    """Each step takes seconds: one DEL undoes all of them in the time that it has."""
+    assert call(world, "ADD", ipam=IPAM)[0] == 0
+    assert call(world, "DEL", ipam=IPAM) == (0, None)
+    assert leftovers(world) == NOTHING
+    assert len(slow.undone) >= 5
+
+
+def test_what_an_earlier_add_left_on_a_busy_machine(world: World, slow: type[SlowDriver]) -> None:
+    """ADD has the time of its caller, too, for what it has to undo before it begins."""
+    assert call(world, "ADD", ipam=IPAM)[0] == 0
+    record = world.journal.read(CONTAINER, "net1")
+    assert record
+    world.journal.write(record.to("applying"))
+    assert call(world, "ADD", ipam=IPAM)[0] == 0
+    assert len(slow.undone) >= 5
+
+
+def test_what_was_undone_stays_undone(world: World, slow: type[SlowDriver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DEL whose time does not suffice answers 11 and has undone a part: the next ones go on with the rest alone."""
+    assert call(world, "ADD", ipam=IPAM)[0] == 0
+    monkeypatch.setattr(world, "deadline_s", 10.0)
+    codes: list[int] = []
+    while not codes or codes[-1]:
+        code, answer = call(world, "DEL", ipam=IPAM)
+        codes.append(code)
+        record = world.journal.read(CONTAINER, "net1")
+        assert (answer or {}).get("code", 0) in (0, 11)
+        assert record is None or not {step.kind for step in record.steps} & set(slow.undone)
+        assert len(codes) <= 8
+    assert len(codes) > 1
+    assert len(slow.undone) == len(set(slow.undone))
     assert leftovers(world) == NOTHING
 
 
