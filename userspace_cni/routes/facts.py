@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,9 @@ from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import Gates
 from userspace_cni.routes.values import why_never
 
+ID_SHOWN: Final = 12
+"""So many digits of a sandbox's ID name it, as with docker and crictl."""
+_ID: Final = re.compile(r"[0-9a-f]{64}")
 _ENDED: Final = ("Succeeded", "Failed")
 _APISERVER: Final = (("default", "kubernetes"),)
 _DNS: Final = (("kube-system", "kube-dns"), ("kube-system", "coredns"), ("openshift-dns", "dns-default"))
@@ -111,8 +115,13 @@ class Need(NamedTuple):
 NOTHING_KNOWN: Final = Cluster()
 
 
-def title_of(namespace: str, name: str) -> str:
-    """How a pod is called: NAMESPACE/NAME, or NAME where there is no namespace, as of a container outside of a cluster."""
+def title_of(namespace: str, name: str, sandbox: str = "") -> str:
+    """How a pod is called: NAMESPACE/NAME, or NAME where there is no namespace, as of a container outside of a cluster.
+
+    One without a name is called by the ID of its sandbox: of a runtime's 64 digits the first 12.
+    """
+    if not name:
+        return sandbox[:ID_SHOWN] if _ID.fullmatch(sandbox) else sandbox
     return f"{namespace}/{name}" if namespace else name
 
 

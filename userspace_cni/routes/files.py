@@ -1,7 +1,8 @@
 """Files with routes: the original form (`cr-config.yaml`, `cr-config.json`) and Route objects. Pure: a caller reads the text.
 
 The original form is a list of `{svc: NAMESPACE/NAME, dev, via}` and `{route: CIDR, dev, via}`, `via` optional; or one of these
-alone; or an object whose one key holds the list. It becomes one Route named after the file. An administrator wrote the file and
+alone; or an object whose one key holds the list. In the original's document the placeholders of a Service were lost, so that it
+shows `{svc: "/"}`: that means nothing. The list becomes one Route named after the file. An administrator wrote the file and
 looks at what becomes of it, so an entry of this form that cannot be refuses the file, by number. Route objects are judged as in
 the API: by `Route.problems`. `faults_in` names everything at once, for who has just written a file.
 """
@@ -31,6 +32,7 @@ _VALUES_MAX: Final = 100_000
 _MERGE: Final = "<<"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _TRY: Final = "userspace-cni routes apply --dry-run"
+_SERVICE: Final = "it must be NAMESPACE/NAME, NAMESPACE/* for all Services of a namespace, or */* for all"
 _REMEDY: Final = "it must be JSON or YAML: entries {svc: NAMESPACE/NAME, dev} and {route: CIDR, dev}, or Route objects"
 
 
@@ -249,7 +251,7 @@ def _entry(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     service = fields["svc"].strip() if isinstance(fields["svc"], str) else ""
     namespace, _, name = service.partition("/")
     if not namespace or not name or "/" in name:
-        raise InvalidConfig(f"{where}: 'svc' is {quoted(fields['svc'])}", "it must be NAMESPACE/NAME")
+        raise InvalidConfig(f"{where}: 'svc' is {quoted(fields['svc'])}", _SERVICE)
     entry = {"namespace": namespace, "name": name, "dev": fields.get("dev"), **given}
     read_service_entry(entry, where)
     return "svc", entry

@@ -44,7 +44,7 @@ class Inspected:
     @property
     def pod(self) -> str:
         """How the pod is called."""
-        return self.visited.pod.title
+        return self.visited.located.title
 
     @property
     def is_sound(self) -> bool:

@@ -16,7 +16,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.loops import longer
 from userspace_cni.host.cni_cache import CniCache, Sandbox
 from userspace_cni.host.pod_routes import Place
-from userspace_cni.routes.facts import title_of
+from userspace_cni.routes.facts import ID_SHOWN, title_of
 
 if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 1.0
 AGAIN_MAX_S: Final = 60.0
 """After so many seconds a runtime that did not answer is asked again: each such request takes its time from a round."""
-_ID_MIN: Final = 12
+
 Source = Literal["records", "cache", "cri"]
 
 
@@ -51,7 +51,7 @@ class Located:
     @property
     def title(self) -> str:
         """As `title_of`."""
-        return title_of(self.namespace, self.name)
+        return title_of(self.namespace, self.name, self.place.sandbox)
 
     def is_called(self, text: str) -> bool:
         """As the function of that name."""
@@ -60,7 +60,7 @@ class Located:
 
 def is_called(text: str, namespace: str, name: str, sandbox: str) -> bool:
     """Whether a sandbox is named so: by its pod, or by the beginning of its id, of 12 characters at least."""
-    return text == title_of(namespace, name) or (len(text) >= _ID_MIN and sandbox.startswith(text))
+    return text == title_of(namespace, name, sandbox) or (len(text) >= ID_SHOWN and sandbox.startswith(text))
 
 
 class Places:

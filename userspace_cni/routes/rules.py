@@ -5,7 +5,7 @@ Pods for which the same Routes ask share one answer: a node has a hundred pods a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
@@ -210,13 +210,14 @@ class Rulebook:
                         continue
                     yield Claim(host(address), alone(address), entry.dev, via, derive, route.name, origin, route.gates)
             if entry.name == ALL and not addresses:
-                why = f"{entry.place}: no Service of namespace {entry.namespace} has an address of its own that it may have"
+                of = "any namespace" if entry.namespace == ALL else f"namespace {entry.namespace}"
+                why = f"{entry.place}: no Service of {of} has an address of its own that it may have"
                 told.append(Told(route.name, "service", None, why))
 
     def _named(self, entry: ServiceEntry, route: Route, told: list[Told]) -> Iterator[Service]:
-        """The Services of an entry that have addresses; of all of a namespace those which the Route may have."""
+        """The Services of an entry that have addresses; of all of a namespace, or of all, those which the Route may have."""
         if entry.name == ALL:
-            for service in self._in_namespace.get(entry.namespace, ()):
+            for service in self._in_namespace.get(entry.namespace, ()) if entry.namespace != ALL else self._in_order:
                 if not why_none(service) and not any(self._closed_to(each, route.gates) for each in service.addresses):
                     yield service
             return
@@ -230,9 +231,13 @@ class Rulebook:
     @cached_property
     def _in_namespace(self) -> Mapping[str, list[Service]]:
         found: dict[str, list[Service]] = {}
-        for _, service in sorted(self._services.items()):
+        for service in self._in_order:
             found.setdefault(service.namespace, []).append(service)
         return found
+
+    @cached_property
+    def _in_order(self) -> Sequence[Service]:
+        return [service for _, service in sorted(self._services.items())]
 
     # -- API server and DNS
 

@@ -22,7 +22,7 @@ AUTO: Final = "auto"
 """As a gateway: that of the pod's own routes."""
 DEFAULT: Final = "default"
 ALL: Final = "*"
-"""As the name of a Service: all of its namespace."""
+"""As the name of a Service: all of its namespace; of all namespaces where that is the namespace, too."""
 Via = Address | Literal["auto", ""]
 """A gateway; "" where the entry names none."""
 
@@ -65,7 +65,10 @@ class NetworkEntry:
 
 @dataclass(frozen=True)
 class ServiceEntry:
-    """An entry of `spec.svc`. `name` is `ALL` for all Services of the namespace. `place`: where it stands, for messages."""
+    """An entry of `spec.svc`. `name` is `ALL` for all Services of the namespace, or with `ALL` as the namespace for those of all.
+
+    `place`: where it stands, for messages.
+    """
 
     namespace: str
     name: str
@@ -86,8 +89,13 @@ def read_network_entry(value: object, place: str) -> NetworkEntry:
 def read_service_entry(value: object, place: str) -> ServiceEntry:
     """Read an entry of `spec.svc`. Raises InvalidConfig naming place, field and value."""
     fields = known_fields(value, ("namespace", "name", "dev", "via"), {}, place)
-    namespace = read_label(fields.get("namespace"), f"{place}: 'namespace'")
-    name = fields.get("name")
+    namespace, name = fields.get("namespace"), fields.get("name")
+    if namespace == ALL and name != ALL:
+        raise InvalidConfig(
+            f"{place}: 'namespace' is '*', and 'name' {quoted(name)}", "with all namespaces goes the name '*' alone"
+        )
+    if namespace != ALL:
+        namespace = read_label(namespace, f"{place}: 'namespace'")
     if name != ALL:
         name = read_label(name, f"{place}: 'name'")
     dev, via = read_dev(fields.get("dev"), f"{place}: 'dev'"), read_via(fields.get("via"), f"{place}: 'via'")

@@ -104,6 +104,17 @@ def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert result.stderr.splitlines() == ["api: it is away", "1 file of the runtime's cache could not be used"]
 
 
+def test_a_container_without_a_name_is_called_by_its_id(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By so much of it as `--pod` takes; an ID that a person has chosen is shown as it is."""
+    nameless = {**POD, "namespace": "", "name": "", "uid": "", "wanted": [], "refused": [], "conflicts": []}
+    ids = ("5f" * 32, "my-sandbox")
+    says(monkeypatch, {**TOLD, "pods": [{**nameless, "sandbox": each} for each in ids]})
+    shown = [line[0] for line in cells(run("routes", "list"))[-2:]]
+    assert shown == ["5f5f5f5f5f5f", "my-sandbox"]
+    for each in shown:
+        assert cells(run("routes", "list", "--pod", each))[-1][0] == each
+
+
 def test_one_pod_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the pod and the Routes that concern it; a pod that is unknown is a failure that names what could not be read."""
     says(monkeypatch, TOLD)

@@ -22,12 +22,12 @@ def thing(name: str = "r", created: str = "2026-01-01T00:00:00Z", **spec: Any) -
 
 
 def route(name: str = "r", *entries: str, **spec: Any) -> Route:
-    """A Route without problems; each entry as `10.0.0.0/8 eth1 [VIA]`, or with a Service as `NAMESPACE/*`, `NAMESPACE/NAME`."""
+    """A Route without problems; each entry as `10.0.0.0/8 eth1 [VIA]`, or with Services as `NAME/SERVICE`, `NAME/*`, `*/*`."""
     networks, services = [], []
     for each in entries:
         to, dev, *via = each.split()
         others = {"dev": dev, **({"via": via[0]} if via else {})}
-        if to[0].isalpha() and "/" in to and ":" not in to:
+        if (to[0].isalpha() or to[0] == "*") and "/" in to and ":" not in to:
             namespace, _, service = to.partition("/")
             services.append({"namespace": namespace, "name": service, **others})
         else:

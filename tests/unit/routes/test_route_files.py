@@ -62,6 +62,12 @@ def test_an_object_for_the_api() -> None:
     }
 
 
+def test_all_services_in_a_file() -> None:
+    """`*/*` is an entry as any other."""
+    [found] = routes_in([{"svc": "*/*", "dev": "eth1"}, {"svc": "shop/*", "dev": "eth1"}], "cr-config.json")
+    assert [(each.namespace, each.name) for each in found.services] == [("*", "*"), ("shop", "*")]
+
+
 @pytest.mark.parametrize(
     ("path", "name"), [("a/B_c.json", "b-c"), ("网.yaml", "file"), ("x" * 99 + ".yaml", "x" * 63), ("-.json", "file")]
 )
@@ -74,6 +80,9 @@ def test_the_name_of_a_files_route(path: str, name: str) -> None:
     ("entry", "why"),
     [
         ({"svc": "/", "dev": "网卡名"}, "'svc' is '/'"),
+        ({"svc": "/", "dev": "eth1"}, "*/* for all"),
+        ({"svc": "*/nginx", "dev": "eth1"}, "with all namespaces goes the name '*' alone"),
+        ({"svc": "*", "dev": "eth1"}, "'svc' is '*'"),
         ({"svc": "nginx", "dev": "eth1"}, "NAMESPACE/NAME"),
         ({"svc": "a/b/c", "dev": "eth1"}, "'svc' is 'a/b/c'"),
         ({"svc": 7, "dev": "eth1"}, "'svc' is 7"),

@@ -127,6 +127,16 @@ def test_excluded_namespaces(spec: dict[str, Any], is_for_it: bool) -> None:
     assert bool(found.claims) == is_for_it
 
 
+def test_pods_of_a_stateful_set() -> None:
+    """Its pods are its own, without a ReplicaSet between; those of another namespace or of another kind of that name are not."""
+    one = route("r", "20.0.0.0/8 eth1", workloads=[{"kind": "StatefulSet", "namespace": "shop", "name": "db"}])
+    pods = [Pod("shop", f"db-{number}", f"u{number}", {}, (("StatefulSet", "db"),)) for number in range(3)]
+    others = [replace(pods[0], namespace="other"), replace(pods[0], owners=(("DaemonSet", "db"),)), replace(pods[0], owners=None)]
+    assert [bool(asked(pod, one).claims) for pod in (*pods, *others)] == [True, True, True, False, False, False]
+    excluding = route("r", "20.0.0.0/8 eth1", exclude={"workloads": [{"kind": "StatefulSet", "namespace": "shop", "name": "db"}]})
+    assert [bool(asked(pod, excluding).claims) for pod in (*pods, *others)] == [False, False, False, True, True, False]
+
+
 def test_services() -> None:
     """A Service is a route to each of its addresses; what has none is told, and nothing of it is asked."""
     entries = ("shop/cart eth1", "shop/db eth1", "shop/mail eth1", "shop/new eth1", "shop/gone eth1")
@@ -170,6 +180,20 @@ def test_all_services_of_a_namespace() -> None:
         assert [each.kind for each in found.told] == ["service"]
     allowed = asked(WEB, route("r", "default/* eth1", feature_gate={"allow-apiserver": "true"}))
     assert wishes(allowed) == ["10.96.0.1/32 eth1"]
+
+
+def test_all_services() -> None:
+    """`*/*` is each Service with an address, of any namespace; an entry before it has its own, and gates are as ever."""
+    all_of_shop = ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1", "10.96.1.2/32 eth1"]
+    found = asked(WEB, route("r", "*/* eth1"))
+    assert (wishes(found), found.told) == (all_of_shop, ())
+    gates = {"allow-apiserver": "true", "allow-dns": "true"}
+    allowed = asked(WEB, route("r", "*/* eth1", feature_gate=gates))
+    assert wishes(allowed) == [all_of_shop[0], "10.96.0.1/32 eth1", "10.96.0.10/32 eth1", *all_of_shop[1:]]
+    first = asked(WEB, route("r", "shop/search eth0", "*/* eth1"))
+    assert wishes(first) == [*all_of_shop[:2], "10.96.1.2/32 eth0"]
+    [none] = Rulebook([route("r", "*/* eth1")], []).claims(WEB).told
+    assert (none.kind, "no Service of any namespace" in none.text) == ("service", True)
 
 
 @pytest.mark.parametrize(

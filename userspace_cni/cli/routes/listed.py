@@ -168,4 +168,4 @@ def _route_text(wanted: Mapping[str, Any]) -> str:
 
 
 def _name(pod: Mapping[str, Any]) -> str:
-    return title_of(pod["namespace"], pod["name"])
+    return title_of(pod["namespace"], pod["name"], pod["sandbox"])
