@@ -25,16 +25,23 @@ STATISTICS_MS = 5000
 """ovs-vswitchd's default, and its shortest."""
 _ACCEPTS = "00010000"
 """A socket's flag in /proc/net/unix, __SO_ACCEPTCON: listen(2) was called, not only bind(2)."""
+_REST_S = 0.5
+"""The longest pause after a condition that took long."""
 FOR_EVER_S = 600.0
 """Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "", pause: float = 0.01) -> Any:
-    """The first true value of `condition`, asked every `pause` seconds; AssertionError when there is none within `seconds`."""
-    end = time.monotonic() + seconds
+    """The first true value of `condition`, asked every `pause` seconds; AssertionError when there is none within `seconds`.
+
+    A condition that takes longer is asked half of the time: most are programs, and take the processors from what is awaited.
+    """
+    end = (asked := time.monotonic()) + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, f"not within {seconds} s: {what or condition}"
-        time.sleep(pause)
+        now = time.monotonic()
+        assert now < end, f"not within {seconds} s: {what or condition}"
+        time.sleep(max(pause, min(now - asked, _REST_S)))
+        asked = time.monotonic()
     return value
 
 
