@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.node.front import ADD, HEALTH, SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
+from userspace_cni.agent import server as serving
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.listener import peer_of
 from userspace_cni.agent.server import Limits
@@ -28,8 +29,9 @@ def front() -> Iterator[Front]:
 
 
 @pytest.fixture
-def brisk() -> Iterator[Front]:
-    """A server that gives a peer no time to take its answer."""
+def brisk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
+    """A server that gives a peer no time to take its answer, and looks often."""
+    monkeypatch.setattr(serving, "_TICK_S", 0.05)
     with Front(Limits(taken_s=0.1, unread_s=0.2)) as started:
         yield started
 

@@ -19,6 +19,7 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
     looked: list[str] = []
     passed = [0.0]  # seconds: looks that are due at the same time are one, so that on a busy machine there may be fewer
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    monkeypatch.setattr(module, "BEAT_S", 0.02)
     watchdog = Watchdog(World(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
     monkeypatch.setattr(watchdog._reconciliation, "look_at", looked.append)
     watchdog.start()
@@ -37,6 +38,7 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
     busy is looked at again."""
     looked: list[tuple[object, ...]] = []
     kept: list[str] = []
+    monkeypatch.setattr(module, "BEAT_S", 0.02)
     world = World(tmp_path, resident=True)
     watchdog = Watchdog(world, lambda _: None, lambda: None, 10_000.0)
 

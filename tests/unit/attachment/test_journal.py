@@ -17,6 +17,7 @@ from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live, state_file, stored
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
+from userspace_cni.agent import flusher as flushing
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.journal import Journal
@@ -357,8 +358,9 @@ def failures() -> list[str]:
 
 
 @pytest.fixture
-def flusher(disk: Disk, failures: list[str]) -> Iterator[Flusher]:
-    """The thread, running."""
+def flusher(disk: Disk, failures: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Flusher]:
+    """The thread, running, and looking often."""
+    monkeypatch.setattr(flushing, "BEAT_S", 0.02)
     made = Flusher(lambda: disk, lambda: failures.append("failed"))
     made.start()
     yield made

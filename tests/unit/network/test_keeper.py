@@ -16,6 +16,7 @@ from userspace_cni.attachment.steps import Step
 from userspace_cni.attachment.wishes import Standing, Wish, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
+from userspace_cni.network import keeper as keeping
 from userspace_cni.network.keeper import Keeper
 
 HOUR_S = 3600.0
@@ -58,8 +59,9 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    """One whose thread runs and has pursued once."""
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    """One whose thread runs, looks often, and has pursued once."""
+    monkeypatch.setattr(keeping, "BEAT_S", 0.02)
     with ExitStack() as stack:
         kept = Kept(tmp_path, stack)
         kept.keeper.start()
