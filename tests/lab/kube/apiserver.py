@@ -105,8 +105,9 @@ class ApiServer:
     """Pods behind HTTP on a port of 127.0.0.1. `token`: the only bearer token let in. `tls`: a directory for a certificate.
 
     `faults` may be appended to and cleared at any time; `requests` lists what came in. `bookmark_s`: how often a watch gets a
-    bookmark. `gone_in_stream`: a watch of a forgotten version is answered by an event (what the real server mostly does), else by
-    the status 410. `silent`: open watches are sent nothing, and do not end.
+    bookmark; `watch_s`: how long it lasts at most, whatever was asked for. `gone_in_stream`: a watch of a forgotten version is
+    answered by an event (what the real server mostly does), else by the status 410. `silent`: open watches are sent nothing, and
+    do not end.
     """
 
     def __init__(self, token: str = TOKEN, tls: Path | None = None) -> None:
@@ -114,6 +115,7 @@ class ApiServer:
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.bookmark_s = 60.0
+        self.watch_s = WATCH_S
         self.gone_in_stream = True
         self.silent = False
         self.store = PodStore()
@@ -318,7 +320,7 @@ class ApiServer:
     def _follow(self, request: Request, watch: _Open, send: Callable[[bytes], None]) -> None:
         store = self.store_of(request)
         selection, version = selection_of(request, store), int(request.option("resourceVersion") or 0)
-        end = time.monotonic() + float(request.option("timeoutSeconds") or WATCH_S)
+        end = time.monotonic() + min(float(request.option("timeoutSeconds") or self.watch_s), self.watch_s)
         bookmarks = request.option("allowWatchBookmarks") in ("1", "true")
         bookmark_at = time.monotonic() + self.bookmark_s
         peer = select.poll()

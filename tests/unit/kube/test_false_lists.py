@@ -100,6 +100,7 @@ def test_what_is_no_list_of_them_tells_nothing(api: ApiServer, begin: Begin, fal
 def test_what_is_gone_goes_by_two_lists(api: ApiServer, begin: Begin) -> None:
     """Deleted while the watch was away, and long enough ago that no event tells of it: a second list is asked for by itself."""
     told: list[None] = []
+    api.watch_s = 0.3
     watch = begin(PROVEN_SOON, on_change=lambda: told.append(None))
     wait_until(lambda: watch.confirmed and is_watching(api, watch))
     api.faults.append(Fault(status=503, about="/vlans"))
@@ -130,6 +131,7 @@ def test_the_same_answer_again_proves_nothing(api: ApiServer, begin: Begin) -> N
 
 def test_a_second_list_that_cannot_be_had_keeps_nothing_from_being_followed(api: ApiServer, begin: Begin) -> None:
     """Lists are refused from then on, watches are not."""
+    api.watch_s = 0.3
     watch = begin(PROVEN_SOON)
     wait_until(lambda: watch.confirmed and is_watching(api, watch))
     fault = list_falsely(api, api.objects(TITLE), "/vlans", without("v1"))

@@ -108,7 +108,7 @@ def test_a_server_that_drips_is_left(
     monkeypatch.setattr(list_watch, "REQUEST_LIMIT_S", 0.3)
     api.bookmark_s = 0.1
     api.faults.append(Fault(verb, drip=0.1, times=1))
-    watch = begin()
+    watch = begin(dataclasses.replace(QUICK, slack_s=0.1))
     wait_until(lambda: is_watching(api, watch) and api.count(verb) > 1 and up_to_date(api, watch))
 
 
@@ -138,6 +138,7 @@ def test_a_server_that_falls_silent_is_noticed(api: ApiServer, begin: Callable[.
 
 def test_a_watch_that_ends_in_good_order_goes_on_at_once(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
     """From the version it had, however often the server ends it; nothing is listed again and nothing is logged."""
+    api.watch_s = 0.3
     watch = begin()
     wait_until(lambda: api.count("WATCH") >= 3)
     api.add_pod(pod("later"))
@@ -160,6 +161,7 @@ def test_a_lost_connection_is_resumed_without_a_list(api: ApiServer, begin: Call
 
 def test_the_version_goes_on_without_changes_of_ours(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
     """A quiet node among busy ones: bookmarks carry its version on, so that it is not forgotten and nothing is listed again."""
+    api.watch_s = 0.3
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
     for number in range(5):
