@@ -25,7 +25,8 @@ from kubevirt.source import Source
 from kubevirt.vmi import Interface, Machine
 
 MTU_WORKS: Final = (12, 8)
-"""First libvirt seen to start a vhost-user interface with `<mtu>`; the change is in none of its release notes."""
+"""First libvirt seen to start a vhost-user interface with `<mtu>`. One after MTU_FAILS may be the first that does: none between
+the two was at hand, and the change is in no release notes."""
 MTU_FAILS: Final = (11, 3)
 """Last libvirt seen to refuse one: `Cannot set interface MTU on ''`."""
 

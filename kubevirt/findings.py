@@ -50,7 +50,7 @@ TRAPS: Final[Mapping[str, str]] = {
     "mac-conflict": "two interfaces have one MAC: frames go to the one that sent last",
     "mac-mismatch": "the VM and its network have different MACs, or one that no NIC can have: the VM is not defined",
     "mixed-multus-and-dra": "KubeVirt refuses a VM with networks of Multus and of resource claims",
-    "mtu-element": "libvirt before 12 cannot set an MTU on a vhost-user interface: the VM does not start",
+    "mtu-element": "libvirt up to 11.3, or a newer one, cannot set an MTU on a vhost-user interface: the VM does not start",
     "mtu-mismatch": "the guest sends larger frames than the port takes: they are dropped, small ones pass",
     "network-refused": "the plugin refuses the network's configuration: the VM's pod is never made",
     "no-device-info": "the sidecar is not told where the socket is and derives it, which is wrong with a device plugin's",
@@ -88,7 +88,8 @@ TRAPS: Final[Mapping[str, str]] = {
     "sidecar-memory": "the sidecar is killed for want of memory, and with it the VM's start",
     "socket-name-collision": "two sidecars or two interfaces have one socket's name: the launcher ends, or one has no network",
     "target-managed": "libvirt refuses a vhost-user interface whose target is not managed",
-    "unknown-binding": "the VM names a binding that is not registered: KubeVirt refuses it",
+    "two-bindings": "an interface has two ways to be bound, of which KubeVirt takes exactly one: it refuses the VM",
+    "unknown-binding": "the VM names a binding that KubeVirt does not have: its pod is never made, or the interface is another",
     "unknown-kind": "an object is of a kind that its API group has not: it was not looked at, and the cluster refuses it",
     "wrong-model": "only virtio models have a vhost-user backend: libvirt refuses the VM",
 }

@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 """RFC 1123: what names of claims and requests are, and what can go into a path."""
 _FILES_MAX: Final = 64
 _MOUNT_REMEDY: Final = (
-    "KubeVirt 1.9 or newer gives a binding's sidecar the claim (and so the metadata of a driver that writes it: "
+    "KubeVirt 1.10 or newer gives a binding's sidecar the claim (and so the metadata of a driver that writes it: "
     "dra-driver-ovsdpdk with --enable-device-metadata); with an older one an admission policy has to add the claim to the "
     "resources.claims of container hook-sidecar-0, or take a Multus network instead"
 )

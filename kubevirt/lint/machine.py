@@ -131,7 +131,15 @@ def _judge_kernel_binding(nic: Nic) -> None:
             message = f"the binding of interface '{nic.name}' has no name"
             nic.spot.find("bad-input", "error", message, "write `binding: {name: vhostuser}`")
         return
-    method = next((each for each in BINDING_METHODS if nic.spot.has(each)), "")
+    methods = [each for each in BINDING_METHODS if nic.spot.has(each)]
+    method = next(iter(methods), "")
+    if len(ways := [*(["binding"] if nic.binding else []), *methods]) > 1:
+        nic.spot.find(
+            "two-bindings",
+            "error",
+            f"interface '{nic.name}' has {' and '.join(ways)}, of which KubeVirt takes exactly one: it refuses the VM",
+            f"leave {'the binding' if nic.is_vhost_user else 'the one that is meant'}, and remove what is beside it",
+        )
     if not nic.binding and nic.definition and nic.definition.is_ours:
         nic.spot.find(
             "kernel-binding",
@@ -201,14 +209,14 @@ def _judge_registered(nic: Nic, cluster: Cluster) -> None:
         nic.spot.find(
             "unknown-binding",
             "error",
-            f"binding '{nic.binding}' is not registered; what is: {names}",
+            f"binding '{nic.binding}' is not registered; what is: {names}. KubeVirt takes the VM, and never makes its pod",
             "write the name that is registered, or register this one (`userspace-cni kubevirt manifests` writes the patch)",
         )
     elif not found and cluster.whole:
         nic.spot.find(
             "unknown-binding",
             "error",
-            f"binding '{nic.binding}' is not registered, and no other is",
+            f"binding '{nic.binding}' is not registered, and no other is: KubeVirt takes the VM, and never makes its pod",
             "register it (`userspace-cni kubevirt manifests` writes the patch)",
         )
 

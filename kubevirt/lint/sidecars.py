@@ -8,10 +8,13 @@ from kubevirt.lint.cluster import Cluster, Registration
 from kubevirt.lint.machine import Machine, Nic
 from kubevirt.lint.reading import Spot
 from kubevirt.manifests import POD_LABEL
+from kubevirt.plugin_schema import written
 
 HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
 _TELLS_BINDING: Final = (1, 9)
 """The first KubeVirt that tells a sidecar its binding."""
+_GIVES_CLAIM: Final = (1, 10)
+"""The first KubeVirt that gives a binding's sidecar the claim."""
 _DRA_GATE: Final = "NetworkDevicesWithDRA"
 
 
@@ -58,13 +61,14 @@ def _judge_claims(machine: Machine, cluster: Cluster) -> None:
                 f"feature gate {_DRA_GATE} is not among those of the KubeVirt object given: networks of claims are refused",
                 f"add {_DRA_GATE} to spec.configuration.developerConfiguration.featureGates (KubeVirt 1.9, Kubernetes 1.36)",
             )
-        else:
+        elif cluster.version is None or cluster.version < _GIVES_CLAIM:
             nic.network.find(
                 "dra-not-mounted",
-                "note",
+                "warning" if cluster.version else "note",
                 f"network '{nic.name}' is of a claim: the sidecar must see /var/run/kubernetes.io/dra-device-attributes, which "
-                "KubeVirt does not mount in it in every version",
-                "look for the claim in the launcher pod's hook-sidecar container; without it, a later KubeVirt is needed",
+                f"KubeVirt mounts in it from {written(_GIVES_CLAIM)} on",
+                "look for the claim in the launcher pod's hook-sidecar container; with an older KubeVirt an admission policy has "
+                "to add it",
             )
 
 

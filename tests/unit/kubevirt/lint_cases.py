@@ -33,6 +33,11 @@ def _version(files: Files, version: str, *others: Any) -> None:
     files.others += others
 
 
+def _dra_before_sidecars_have_it(files: Files) -> None:
+    _dra(files, gate="NetworkDevicesWithDRA")
+    _version(files, "v1.9.1")
+
+
 def _ignored_failures(files: Files) -> None:
     ignoring = launcher_plugin("GuestDefinition")
     ignoring["spec"]["failureStrategy"] = "Ignore"
@@ -316,6 +321,15 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     "path elsewhere": ("path-not-allowed", "error", lambda f: f.wish(mtu=9000, path="/etc/passwd")),
     "Multus and DRA": ("mixed-multus-and-dra", "error", lambda f: _dra(f, mixed=True)),
     "DRA": ("dra-not-mounted", "note", _dra),
+    "DRA on a KubeVirt that does not give the claim": (
+        "dra-not-mounted", "warning", _dra_before_sidecars_have_it,
+    ),
+    "binding and a core method": ("two-bindings", "error", lambda f: f.nic.update(bridge={})),
+    "another's binding and a core method": (
+        "two-bindings", "error",
+        lambda f: f.domain["devices"]["interfaces"].append({"name": "t", "binding": {"name": "acme"}, "masquerade": {}}),
+    ),
+    "two core methods": ("two-bindings", "error", lambda f: f.domain["devices"]["interfaces"][0].update(bridge={})),
     "DRA without its gate": ("dra-not-mounted", "error", lambda f: _dra(f, gate="Other")),
     "DRA without its claim": ("no-source", "error", lambda f: _dra(f, claimed=False)),
     "another hook": (

@@ -247,6 +247,24 @@ def test_plugins_of_others_without_a_hook_for_definitions() -> None:
     assert files.findings() == []
 
 
+def test_a_claim_on_a_kubevirt_that_gives_it() -> None:
+    """From 1.10 on a binding's sidecar gets the claim: nothing is left to be said."""
+    files = Files()
+    CASES["DRA on a KubeVirt that does not give the claim"][2](files)
+    for version in ("v1.10.0", "v1.11.0"):
+        files.kubevirt["status"]["observedKubeVirtVersion"] = version
+        assert [each for each in files.findings() if each.name == "dra-not-mounted"] == []
+
+
+def test_a_binding_that_is_not_registered_is_told_right() -> None:
+    """KubeVirt's admitter takes such a VM, and virt-controller fails to make its pod."""
+    files = Files()
+    for name in ("not registered", "nothing registered"):
+        CASES[name][2](files)
+        [only] = [each for each in files.findings() if each.name == "unknown-binding"]
+        assert "KubeVirt takes the VM, and never makes its pod" in only.message
+
+
 def test_a_gate_that_goes_with_plugins_alone() -> None:
     """With gate and Plugin, a binding whose sidecar is injected is good; and a Plugin without the gate does no harm."""
     wanted = Wanted(injected=True)

@@ -193,7 +193,7 @@ def test_a_claim_that_is_not_mounted_is_refused_with_the_way_out(bed: Bed) -> No
     """An older KubeVirt does not give the sidecar the claim; the names' path would be a guess, as no CNI runs for it."""
     error = refused(bed, machine(Network("net1", claim=Claim("vhost", "port"))))
     assert error.name == "dra-not-mounted"
-    assert "KubeVirt 1.9" in error.remedy
+    assert "KubeVirt 1.10" in error.remedy
     assert "admission policy" in error.remedy
 
 
