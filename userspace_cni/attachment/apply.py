@@ -323,7 +323,7 @@ def _require_separate(place: str, journal: Journal) -> None:
         if shared and any(step.makes_place for steps in shared.holders.values() for step in _made_by_us(steps, shared)):
             raise NameTaken(
                 f"{place} is in a directory that was made for the attachment {next(iter(shared.holders))}",
-                "'sharedDir' has to be a directory that is no other attachment's",
+                "'sharedDir', or the pod's hostPath, has to be a directory that is no other attachment's",
             )
         above = above.rpartition("/")[0]
 

@@ -87,7 +87,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The directories below which a namespace's `sharedDir` must lie, and not in `never`. `said_by`: which setting says so."""
+    """The directories below which a namespace's `sharedDir` must lie, and a pod's hostPath that is to be made; not in `never`.
+
+    `said_by`: which setting says so.
+    """
 
     namespace: str
     directories: tuple[str, ...]

@@ -3,9 +3,11 @@
 Its directory is found by the rules of the plugin that this one replaces, in this order: the pod volume of the configured name
 (an emptyDir, found by the pod's UID without asking the API; or a hostPath, known from the pod's spec), the directory of a device
 that the kubelet gave to the pod (`node.devices`), `sharedDir`, the default directory, which the pod sees only if a hostPath of it
-has that directory. A further kind of place is found before that last one; only a place that is `unseen` can be refused. We never
-make or own a directory that a pod's spec names: the pod's author wrote the spec, and we are root. A user of a namespace writes
-`sharedDir`, too: for a pod of a cluster it must be in a directory that the administrator allows.
+has that directory. A further kind of place is found before that last one; only a place that is `unseen` can be refused.
+
+We never own a directory that was there before. The author of a pod's spec, and of `sharedDir` in a network, is a user of a
+namespace, and we are root: so a directory that they name is made only in one that the administrator allows. The kubelet makes a
+hostPath of type DirectoryOrCreate before ADD; one without a type is missing then, and the runtime makes it too late.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class PodConsumer:
                 "the kubelet makes it if a container mounts it; else see the setting kubelet_dir, or the kubelet's volume errors",
             )
         if volume and volume.kind == "hostPath":
-            return _host_path_place(volume, root)
+            return _host_path_place(volume, settings.bounds(pod.namespace), root)
         expected = pod_volumes.pod_directory(settings, pod.uid)
         if pod.uid and not root.is_directory(expected):
             say("warning", "the kubelet's directory of this pod is not where it should be", expected=expected)
@@ -124,13 +126,21 @@ def _empty_dir_place(settings: Settings, uid: str) -> Place:
     return Place(path, trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
 
 
-def _host_path_place(volume: Volume, root: HostRoot) -> Place:
-    """The hostPath with its links resolved once; later every component must still be the same directory."""
-    path = root.resolved(volume.path)
+def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> Place:
+    """The hostPath with its links resolved once; later every component must still be the same directory.
+
+    In an allowed directory that is there it is made when missing, with its last component alone: what is between would stay.
+    """
+    path = root.resolved(volume.path).rstrip("/") or "/"
+    allowed = _allowed(path, bounds, root) if bounds else ""
+    if allowed not in ("", path) and root.is_directory(path.rpartition("/")[0] or "/"):
+        return Place(path, trusted=allowed, create=True, own=False)
     if not root.is_directory(path):
+        where = f"below {', '.join(bounds.directories)} ({bounds.said_by})" if bounds and bounds.directories else "nowhere"
         raise DirectoryRefused(
             f"the pod's hostPath '{volume.name}', {volume.path}, is not a directory",
-            "the kubelet makes it before ADD for type DirectoryOrCreate; it is never made here",
+            f"write `type: DirectoryOrCreate` beside its path, and the kubelet makes it before ADD; without, it is made {where}, "
+            "and the directory above it has to be there",
         )
     return Place(path, trusted="/", create=False, own=False)
 
@@ -138,21 +148,31 @@ def _host_path_place(volume: Volume, root: HostRoot) -> Place:
 def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> Place:
     """The place in `shared_dir`, with its links resolved once. Directories below the allowed one may be a tenant's."""
     path = root.resolved(shared_dir).rstrip("/")
-    ours = next((own for own in bounds.never if _is_in(path, root.resolved(own))), "")
-    if ours:
+    if ours := _kept_for_us(path, bounds, root):
         raise InvalidConfig(
             f"key 'sharedDir' is {shared_dir!r}, in {ours}, where this plugin keeps its own things",
             f"it must be another directory of {', '.join(bounds.directories)} ({bounds.said_by})",
         )
-    for allowed in bounds.directories:
-        trusted = root.resolved(allowed).rstrip("/")
-        if _is_in(path, trusted):
-            return Place(f"{path}/{name}", trusted=trusted or "/", create=True, own=False, parents=True)
+    if trusted := _allowed(path, bounds, root):
+        return Place(f"{path}/{name}", trusted=trusted, create=True, own=False, parents=True)
     raise InvalidConfig(
         f"key 'sharedDir' is {shared_dir!r}, where a pod of namespace {bounds.namespace!r} cannot have its sockets",
         f"it must be, with all links followed, one of these directories or below: {', '.join(bounds.directories) or 'none'} "
         f"({bounds.said_by})",
     )
+
+
+def _allowed(path: str, bounds: Bounds, root: HostRoot) -> str:
+    """The allowed directory, links followed, that is the path or has it in it; "" for none."""
+    if _kept_for_us(path, bounds, root):
+        return ""
+    trusted = (root.resolved(each).rstrip("/") for each in bounds.directories)
+    return next((each or "/" for each in trusted if _is_in(path, each)), "")
+
+
+def _kept_for_us(path: str, bounds: Bounds, root: HostRoot) -> str:
+    """The directory of this plugin's own things that is the path or has it in it; "" for none."""
+    return next((own for own in bounds.never if _is_in(path, root.resolved(own))), "")
 
 
 def _is_in(path: str, directory: str) -> bool:
