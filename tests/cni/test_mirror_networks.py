@@ -77,19 +77,39 @@ def test_a_chained_output(node: Node, sandbox: str, other: str) -> None:
     assert (switch_of(node).rows("Mirror"), node.leftovers()) == ([], {})
 
 
+def test_a_consumer_of_several_mirrors(node: Node, sandbox: str, other: str) -> None:
+    """One port is the output of all that a list, or another one after it, names; CHECK sees each, and all of them end with it."""
+    kind, first = "ovs-mirror-consumer", [{"name": name} for name in ("a", "b", "c")]
+    result = succeeded(node.run("ADD", node.network(), sandbox))
+    consumers = [chained(node, kind, mirrors, result) for mirrors in (first, [{"name": "c"}, {"name": "d"}])]
+    for consumer in (*consumers, consumers[0]):
+        assert succeeded(node.run("ADD", consumer, sandbox)) == result
+    port = switch_of(node).port(f"{CONTAINER[:12]}-net1")["_uuid"]
+    assert {row["name"]: row["output_port"] for row in switch_of(node).rows("Mirror")} == dict.fromkeys("abcd", port)
+    assert max(step.get("mirror_output", "") for record in records(node) for step in record["steps"]) == "a,b,c,d"
+    theirs = succeeded(node.run("ADD", node.network(), other, OTHER))
+    refused(
+        node.run("ADD", chained(node, kind, [{"name": "e"}, {"name": "b"}], theirs), other, OTHER), 105, "mirror b", CONTAINER
+    )
+    assert len(switch_of(node).rows("Mirror")) == 4
+    for consumer in consumers:
+        succeeded(node.run("CHECK", consumer, sandbox))
+    refused(node.run("CHECK", chained(node, kind, [{"name": "a"}, {"name": "e"}], result), sandbox), 102, "no part in mirror e")
+    succeeded(node.run("DEL", node.network(), sandbox))
+    assert switch_of(node).rows("Mirror") == []
+    succeeded(node.run("DEL", node.network(), other, OTHER))
+    assert node.leftovers() == {}
+
+
 def test_a_chained_port_is_source_or_output(node: Node, sandbox: str) -> None:
-    """A source cannot become an output, an output neither a source nor another mirror's output; the port stays as it was."""
-    consumer, producer = "ovs-mirror-consumer", "ovs-mirror-producer"
-    for first, second, given in (
-        (producer, consumer, PRODUCER),
-        (consumer, producer, PRODUCER),
-        (consumer, consumer, [{"name": "b"}]),
-    ):
+    """A source cannot become an output, nor an output a source; the port stays as it was."""
+    mirrors: dict[str, list[dict[str, Any]]] = {"ovs-mirror-producer": PRODUCER, "ovs-mirror-consumer": [{"name": "ids"}]}
+    for first, second in (list(mirrors), list(mirrors)[::-1]):
         result = succeeded(node.run("ADD", node.network(), sandbox))
-        succeeded(node.run("ADD", chained(node, first, PRODUCER if first == producer else [{"name": "ids"}], result), sandbox))
+        succeeded(node.run("ADD", chained(node, first, mirrors[first], result), sandbox))
         before = records(node)
-        mirrors = given if second == producer or first == consumer else [{"name": "ids"}]
-        refused(node.run("ADD", chained(node, second, mirrors, result), sandbox), 7, "ids", "what an output sends is dropped")
+        again = chained(node, second, mirrors[second], result)
+        refused(node.run("ADD", again, sandbox), 7, "ids", "what an output sends is dropped")
         assert records(node) == before
         succeeded(node.run("DEL", node.network(), sandbox))
     assert (switch_of(node).rows("Mirror"), node.leftovers()) == ([], {})
@@ -105,7 +125,7 @@ def test_what_a_chained_plugin_refuses(node: Node, sandbox: str, other: str) -> 
     refused(node.run("ADD", chained(node, kind, [{"name": "ids"}], result), sandbox), 7, "no direction")
     refused(node.run("ADD", chained(node, kind, [], result), sandbox), 7, "'mirrors' is missing")
     refused(
-        node.run("ADD", chained(node, "ovs-mirror-consumer", [{"name": "a"}, {"name": "b"}], result), sandbox), 7, "2 entries"
+        node.run("ADD", chained(node, "ovs-mirror-consumer", [{"name": "a"}, {"name": "a"}], result), sandbox), 7, "'a' twice"
     )
     theirs = {**result, "interfaces": [{**result["interfaces"][0], "sandbox": other}]}
     refused(node.run("ADD", chained(node, kind, PRODUCER, theirs), other, OTHER), 102, "no port of this plugin")

@@ -40,9 +40,9 @@ def source(step: OvsPort, *mirrors: MirrorSource) -> OvsPort:
     return replace(step, mirrors=mirrors or IDS)
 
 
-def output(step: OvsPort, name: str = "ids") -> OvsPort:
-    """The port as the output of a mirror."""
-    return replace(step, mirror_output=name)
+def output(step: OvsPort, *names: str) -> OvsPort:
+    """The port as the output of mirrors, of `ids` unless told otherwise."""
+    return replace(step, mirror_outputs=names or ("ids",))
 
 
 def uuids(switch: Switch, *steps: OvsPort) -> list[str]:
@@ -108,6 +108,30 @@ def test_a_second_output_is_refused_with_the_holder(switch: Switch, driver: Port
     assert len(switch.rows("Mirror")) == 2
     driver.undo(port(1), soon())
     assert switch.bridge("br-two")["mirrors"] == switch.rows("Mirror")[0]["_uuid"]
+
+
+def test_one_output_of_several(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """Each mirror has its own sources; one that is another's refuses the port with nothing written; a change lets go of one."""
+    attach(driver, source(port(1)), soon())
+    attach(driver, source(port(2), MirrorSource("tap")), soon())
+    both = output(port(3), "ids", "tap")
+    attach(driver, both, soon())
+    assert (sources(switch)[0], sources(switch, "tap")[0]) == (uuids(switch, port(1)), uuids(switch, port(2)))
+    assert {row["output_port"] for row in switch.rows("Mirror")} == set(uuids(switch, both))
+    assert driver.check(both, soon()) == []
+    with pytest.raises(NameTaken, match="mirror tap of bridge br-test has an output"):
+        attach(driver, output(port(4), "new", "tap"), soon())
+    assert port(4).name not in switch.ports("br-test")
+    assert len(switch.rows("Mirror")) == 2
+    switch.vsctl("clear", "Mirror", "tap", "output_port")
+    [drift] = driver.check(both, soon())
+    assert (drift.field, drift.expected) == ("output of mirror", "ids, tap")
+    attach(driver, both, soon())
+    assert driver.check(both, soon()) == []
+    attach(driver, output(port(3), "tap"), soon())
+    assert [row["name"] for row in switch.rows("Mirror")] == ["tap"]
+    driver.undo(port(3), soon())
+    assert switch.rows("Mirror") == []
 
 
 @pytest.mark.parametrize("part", [source, output], ids=["source", "output"])

@@ -99,7 +99,7 @@ def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, m
     assert sorted(row["select_dst_port"]) == sorted(switch.port(each.name)["_uuid"] for each in (early, late))
     assert row["select_src_port"] == []
     with pytest.raises(NameTaken, match="userspace-cni-node"):
-        attach(resident, replace(port(3), mirror_output="m0"), soon())
+        attach(resident, replace(port(3), mirror_outputs=("m0",)), soon())
     assert resident.check(late, soon()) == []
     resident.undo(late, soon())
     assert switch.row("Mirror", "m0")["select_dst_port"] == switch.port(early.name)["_uuid"]

@@ -327,7 +327,7 @@ def judged_annotations(annotations: Mapping[str, str]) -> Read:
                 each(annotations, INTERFACE)
             except UserspaceError:
                 continue
-        return mirrors_of(annotations, INTERFACE, (), "")
+        return mirrors_of(annotations, INTERFACE, (), ())
 
     return read
 

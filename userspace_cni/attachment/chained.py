@@ -16,6 +16,7 @@ from userspace_cni.attachment.apply import await_turn
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NotAttached
+from userspace_cni.base.mirrors import MIRRORS_MAX
 from userspace_cni.cni.mirror_chain import ChainedPart, read_part
 from userspace_cni.cni.request import Request, Verb
 from userspace_cni.cni.result import build, encode, find_interface, read_prev_result
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
 
 
-_ONE_PART: Final = "what an output sends is dropped: a port is either a source, of any number of mirrors, or the output of one"
+_ONE_PART: Final = "what an output sends is dropped: a port is either a source, or the output, of any number of mirrors"
 
 
 def serve(request: Request, node: Node) -> bytes:
@@ -36,7 +37,7 @@ def serve(request: Request, node: Node) -> bytes:
 def _add(request: Request, node: Node) -> bytes:
     environment, version = request.environment, request.network.version
     part, previous = _read(request, node)
-    node.require_mirrors(environment, [each.name for each in part.sources], part.output)
+    node.require_mirrors(environment, [each.name for each in part.sources], part.outputs)
     deadline = Deadline.after(node.deadline_s)
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         record, port = _attached(turn.read(), request, part)
@@ -51,9 +52,12 @@ def _check(request: Request, node: Node) -> bytes:
     part, _ = _read(request, node)
     _, port = _attached(node.journal.read(environment.container_id, environment.ifname), request, part)
     missing = {each.name for each in part.sources} - {each.name for each in port.mirrors}
-    if missing or part.output not in ("", port.mirror_output):
-        names = ", ".join(sorted(missing)) or part.output
-        raise NotAttached(f"port {port.name} has no part in mirror {names}", f"ADD of {request.network.raw['type']} gives it")
+    missing |= set(part.outputs) - set(port.mirror_outputs)
+    if missing:
+        raise NotAttached(
+            f"port {port.name} has no part in mirror {', '.join(sorted(missing))}",
+            f"ADD of {request.network.raw['type']} gives it",
+        )
     drifts = node.driver(port).check(port, Deadline.after(node.deadline_s))
     if drifts:
         from userspace_cni.attachment.drift import refusal
@@ -100,18 +104,25 @@ def _attached(record: Record | None, request: Request, part: ChainedPart) -> tup
 def _with_part(port: OvsPort, part: ChainedPart) -> OvsPort:
     """The port with what the part adds: to its terms, too, so that it holds beside what the pod says of mirrors later.
 
-    Raises InvalidConfig for a port that would be both source and output, or the output of two mirrors.
+    Raises InvalidConfig for a port that would be both source and output, or of more mirrors than there can be.
     """
-    if part.output:
-        if port.mirrors or port.mirror_output not in ("", part.output):
-            has = (
-                f"a source of mirror {port.mirrors[0].name!r}" if port.mirrors else f"the output of mirror {port.mirror_output!r}"
+    if part.outputs:
+        if port.mirrors:
+            raise InvalidConfig(
+                f"port {port.name} is to be the output of mirror {part.outputs[0]!r}, and is a source of mirror "
+                f"{port.mirrors[0].name!r}",
+                _ONE_PART,
             )
-            raise InvalidConfig(f"port {port.name} is to be the output of mirror {part.output!r}, and is {has}", _ONE_PART)
-        return replace(port, mirror_output=part.output)
-    if part.sources and port.mirror_output:
+        outputs = tuple(dict.fromkeys((*port.mirror_outputs, *part.outputs)))
+        if len(outputs) > MIRRORS_MAX:
+            raise InvalidConfig(
+                f"port {port.name} is to be the output of {len(outputs)} mirrors", f"it can be of {MIRRORS_MAX} at most"
+            )
+        return replace(port, mirror_outputs=outputs)
+    if part.sources and port.mirror_outputs:
         raise InvalidConfig(
-            f"port {port.name} is to be a source of mirror {part.sources[0].name!r}, and is the output of {port.mirror_output!r}",
+            f"port {port.name} is to be a source of mirror {part.sources[0].name!r}, and is the output of "
+            f"{port.mirror_outputs[0]!r}",
             _ONE_PART,
         )
     named = {each.name for each in part.sources}

@@ -85,7 +85,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         datapath=datapath,
         limits=limits,
         mirrors=facts.mirrors,
-        mirror_output=options.mirror_output,
+        mirror_outputs=options.mirror_outputs,
         terms=facts.terms,
     )
     steps += [link, *([Shaper(rate=shaped.rate, burst=shaped.burst, **at_pod)] if shaped else []), port]

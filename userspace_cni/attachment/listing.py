@@ -138,7 +138,7 @@ def describe(
         "link": _link(record),
         "limits": asdict(limits_of(record)),
         "mirrors": [asdict(each) for each in step.mirrors] if step else [],
-        "mirror_output": step.mirror_output if step else "",
+        "mirror_output": ", ".join(step.mirror_outputs) if step else "",
         "vm": ref.marks.get("vm-name", "") if ref else "",
         "vswitchd": vswitchd,
         "link_state": (live.link_state if live else "") or "unknown",

@@ -115,8 +115,8 @@ class Node(Protocol):
         """What this ADD asks of node and pod; nothing is asked yet."""
         ...
 
-    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
-        """Raise MirrorRefused unless the call's pod may be a source of these mirrors and the output of that one, "" for none."""
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
+        """Raise MirrorRefused unless the call's pod may be a source of these mirrors, and the output of those."""
         ...
 
     def require_delegate(self, request: Request) -> None:

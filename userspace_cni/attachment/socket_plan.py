@@ -76,7 +76,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
         foreign_bridge=facts.foreign_bridge,
         limits=facts.limits,
         mirrors=facts.mirrors,
-        mirror_output=options.mirror_output,
+        mirror_outputs=options.mirror_outputs,
         terms=facts.terms,
     )
     directory = Directory(

@@ -143,8 +143,8 @@ def require_opened(rules: Iterable[Rule], namespace: str, bridge: str) -> None:
         )
 
 
-def require_mirrors(rules: Iterable[Rule], namespace: str, mirrors: Iterable[str], output: str) -> None:
-    """Raise MirrorRefused unless a pod of the namespace may be a source of these mirrors and the output of that one, "" for none.
+def require_mirrors(rules: Iterable[Rule], namespace: str, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
+    """Raise MirrorRefused unless a pod of the namespace may be a source of these mirrors, and the output of those.
 
     The namespace "" is none, and not bound.
     """
@@ -156,13 +156,14 @@ def require_mirrors(rules: Iterable[Rule], namespace: str, mirrors: Iterable[str
                 f"the port would be a source of mirror {name!r}, which pods of namespace {namespace!r} cannot be",
                 _allowing((rule, ", ".join(rule.mirrors or ())) for rule in sources),
             )
-    outputs = [rule for rule in ruling if rule.mirror_outputs is not None]
-    if namespace and output and not any(_matches(output, rule.mirror_outputs or ()) for rule in outputs):
-        allowing = _allowing((rule, ", ".join(rule.mirror_outputs or ())) for rule in outputs)
-        raise MirrorRefused(
-            f"key 'mirrorOutput' is {output!r}, and pods of namespace {namespace!r} cannot be the output of that mirror",
-            allowing or "an output hears what others say: only a setting [[rule]] with 'mirror_outputs' allows it",
-        )
+    naming = [rule for rule in ruling if rule.mirror_outputs is not None]
+    for output in outputs if namespace else ():
+        if not any(_matches(output, rule.mirror_outputs or ()) for rule in naming):
+            allowing = _allowing((rule, ", ".join(rule.mirror_outputs or ())) for rule in naming)
+            raise MirrorRefused(
+                f"key 'mirrorOutput' is {output!r}, and pods of namespace {namespace!r} cannot be the output of that mirror",
+                allowing or "an output hears what others say: only a setting [[rule]] with 'mirror_outputs' allows it",
+            )
 
 
 def bounds_of(rules: Iterable[Rule], namespace: str, usual: tuple[str, ...]) -> Bounds | None:

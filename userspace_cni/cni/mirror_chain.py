@@ -23,11 +23,11 @@ TYPES: Final = (PRODUCER, CONSUMER)
 
 @dataclass(frozen=True)
 class ChainedPart:
-    """What such a plugin gives the port: its sources or its output. `bridge`: where the port must be, "" for any."""
+    """Of which mirrors the port becomes a source, or the output. `bridge`: where it must be, "" for any."""
 
     bridge: str
     sources: tuple[MirrorSource, ...] = ()
-    output: str = ""
+    outputs: tuple[str, ...] = ()
 
 
 def is_chained(network: Network) -> bool:
@@ -46,9 +46,7 @@ def read_part(network: Network) -> ChainedPart:
         raise InvalidConfig(f"plugin {kind}: key 'mirrors' is missing or empty", 'it must be a list as [{"name": "ids"}]')
     if kind == PRODUCER:
         return ChainedPart(bridge, sources)
-    if len(sources) > 1:
-        raise InvalidConfig(f"plugin {kind}: key 'mirrors' has {len(sources)} entries", "a port is the output of one mirror")
-    return ChainedPart(bridge, output=sources[0].name)
+    return ChainedPart(bridge, outputs=tuple(each.name for each in sources))
 
 
 def _require_directions(entries: list[Any]) -> None:

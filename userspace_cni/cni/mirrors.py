@@ -5,7 +5,7 @@ Only names and directions are decided here: whether a namespace may have them is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
@@ -51,12 +51,12 @@ def read_mirror_output(top: Mapping[str, Any], mirrors: tuple[MirrorSource, ...]
 
 
 def mirrors_of(
-    annotations: Mapping[str, str], interface: PodInterface, network: tuple[MirrorSource, ...], output: str
+    annotations: Mapping[str, str], interface: PodInterface, network: tuple[MirrorSource, ...], outputs: Sequence[str]
 ) -> tuple[MirrorSource, ...]:
     """The mirrors of which the interface is a source: those of its network, then those that the pod's annotations join.
 
     `userspace/mirror` joins with both directions, kube-ovn's as it does, with what goes to the pod. A mirror of the network keeps
-    its directions. `output`: the network's `mirrorOutput`, which no annotation can join to another. Raises InvalidConfig.
+    its directions. `outputs`: those whose output it is, which no annotation can join to another. Raises InvalidConfig.
     """
     joined = _own_mirrors(annotations, interface)
     name, value = interface.kubeovn(annotations, "mirror")
@@ -64,9 +64,9 @@ def mirrors_of(
         raise refusal(f"annotation '{name}' is {value!r}", "it can be 'true' or 'false'")
     if value == "true":
         joined = (*joined, MirrorSource(KUBEOVN_MIRROR, from_pod=False))
-    if joined and output:
+    if joined and outputs:
         raise refusal(
-            f"annotations make {interface.ifname} a source of mirror {joined[0].name!r}: it is the output of {output!r}",
+            f"annotations make {interface.ifname} a source of mirror {joined[0].name!r}: it is the output of {outputs[0]!r}",
             "remove the annotation: what an output sends is dropped",
         )
     found = {mirror.name: mirror for mirror in network}

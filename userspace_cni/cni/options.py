@@ -114,6 +114,11 @@ class Options:
     mirror_output: str = ""
     addresses_noted: bool = False
 
+    @property
+    def mirror_outputs(self) -> tuple[str, ...]:
+        """The mirrors whose output the interface is: one, or none."""
+        return (self.mirror_output,) if self.mirror_output else ()
+
 
 class Terms(Protocol):
     """The rules of a consumer for a network's keys. Pure."""

@@ -207,7 +207,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the switch has no such port, one that it could not open and may be asked to again by now, one whose link has
-        gone or was made anew, or none of its mirror."""
+        gone or was made anew, or one of its mirrors."""
         if seen.ports is None:
             return False
         marks = seen.ports.get(step.name)
@@ -219,7 +219,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 return True
         if isinstance(step.interface, Internal) and step.name not in seen.once(self._links):
             return True
-        return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
+        return any((name, step.name) not in seen.once(self.mirror_outputs) for name in step.mirror_outputs)
 
     def changed(self, step: OvsPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written."""

@@ -114,8 +114,8 @@ class SwitchView:
         marks = self.client.standing().replica.marks.copy()
         return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
 
-    def mirror_outputs(self) -> frozenset[str]:
-        """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
+    def mirror_outputs(self) -> frozenset[tuple[str, str]]:
+        """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""
         from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
 
         return self.client.standing().look(mirror_outputs)

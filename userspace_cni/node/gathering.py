@@ -118,7 +118,7 @@ class Gathering:
         node, bridge, environment = self.node, self.options.bridge, self.request.environment
         rules, namespace = node.settings.rules, environment.pod_namespace
         require_port(rules, namespace, bridge, self.options.vlan)
-        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
+        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_outputs)
         port = (host_end if self.options.link else port_name)(environment.container_id, environment.ifname)
         maker = node.ports.reach(port, bridge, self.deadline)
         if maker == "node" or (not maker and node.provider_bridges.has(bridge, self.deadline)):
@@ -161,8 +161,8 @@ class Gathering:
         asked = limits_of(pod.annotations, interface)
         limits = resolve(options.bandwidth, asked)
         require_possible(limits, kind, mtu)
-        mirrors = mirrors_of(pod.annotations, interface, options.mirrors, options.mirror_output)
-        require_mirrors(settings.rules, environment.pod_namespace, (each.name for each in mirrors), options.mirror_output)
+        mirrors = mirrors_of(pod.annotations, interface, options.mirrors, options.mirror_outputs)
+        require_mirrors(settings.rules, environment.pod_namespace, (each.name for each in mirrors), options.mirror_outputs)
         return {
             "vlan": vlan,
             # the one who gives the addresses knows the MAC, too; else an annotation comes after what the runtime was asked
@@ -308,7 +308,7 @@ def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
     now = resolve(Bandwidth(terms.runtime, terms.network), limits, before=terms.noted)
     kind: PortKind = port.interface.opened_as if isinstance(port.interface, HostEnd) else "vhostuser"
     require_possible(now, kind, port.interface.mtu)
-    mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_output)
+    mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_outputs)
     joined = (each.name for each in mirrors if each not in port.mirrors)  # later rules do not hold for what there is
-    require_mirrors(settings.rules, record.pod_namespace, joined, "")
+    require_mirrors(settings.rules, record.pod_namespace, joined, ())
     return Noted(limits, mirrors)

@@ -210,9 +210,9 @@ class LocalNode:
 
         return Gathering(self, request, options, consumer, deadline)
 
-    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""
-        require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, output)
+        require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, outputs)
 
     @cached_property
     def provider_bridges(self) -> ProviderBridges:

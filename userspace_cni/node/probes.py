@@ -280,7 +280,7 @@ class ProbePorts:
         )
         self._plugged.add(port.name)  # before the transaction: after a failure the port may exist
         if mirrored:
-            self._ports.capture(replace(step, mirror_output=port.name), mirrored, deadline)
+            self._ports.capture(replace(step, mirror_outputs=(port.name,)), mirrored, deadline)
         else:
             self._ports.apply(step, deadline)()
 

@@ -311,7 +311,7 @@ class World:
             device_info_dir="/run",
         )
 
-    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """The rules allow everything."""
 
     def complete(self, request: Request, deadline: Deadline) -> Request:

@@ -32,6 +32,7 @@ from userspace_cni.attachment.records import (
 from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PortRef, Step, VhostUserClient, VhostUserServer
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import RecordRefused, UserspaceError
+from userspace_cni.base.mirrors import NAME
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.node.drivers import MAKERS
 
@@ -74,13 +75,14 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 def built(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Every value of a dataclass."""
     hints = typing.get_type_hints(kind)
-    known = {name: strategy for (of, name), strategy in NEVER_EMPTY.items() if of is kind}
+    known = {name: strategy for (of, name), strategy in NARROWER.items() if of is kind}
     names = [item.name for item in fields(kind) if item.name not in known]
     return st.deferred(lambda: st.builds(kind, **known, **{name: values_of(hints[name]) for name in names}))
 
 
-NEVER_EMPTY: Mapping[tuple[type[Any], str], st.SearchStrategy[Any]] = {
-    (VhostUserClient, "server_path"): st.text(min_size=1, max_size=8)
+NARROWER: Mapping[tuple[type[Any], str], st.SearchStrategy[Any]] = {
+    (VhostUserClient, "server_path"): st.text(min_size=1, max_size=8),
+    (OvsPort, "mirror_outputs"): st.lists(st.from_regex(NAME, fullmatch=True), max_size=3).map(tuple),
 }
 
 

@@ -228,10 +228,10 @@ def test_allowed_is_what_it_carries(tag: int | None, trunks: frozenset[int], mod
         assert refusal(rules({"bridges": ["br"], "vlans": sorted(carries)}), "tenant-a", "br", vlan) == ""
 
 
-def mirror_refusal(given_rules: tuple[Rule, ...], namespace: str, mirrors: tuple[str, ...], output: str = "") -> str:
+def mirror_refusal(given_rules: tuple[Rule, ...], namespace: str, mirrors: tuple[str, ...], *outputs: str) -> str:
     """What is said of such a part in mirrors; "" when the namespace may have it."""
     try:
-        require_mirrors(given_rules, namespace, mirrors, output)
+        require_mirrors(given_rules, namespace, mirrors, outputs)
     except MirrorRefused as error:
         return str(error)
     return ""
@@ -255,6 +255,7 @@ def test_rules_of_mirrors() -> None:
         given_rules, "tenant-a", ("ids",)
     )
     assert "[[rule]] number 2 allows t-ids" in mirror_refusal(given_rules, "tenant-a", (), "t-other")
+    assert "'mirrorOutput' is 't-other'" in mirror_refusal(given_rules, "tenant-a", (), "t-ids", "t-other")
     assert mirror_refusal(given_rules, "x", ("t-ids",))
     assert mirror_refusal(rules({"mirrors": []}), "tenant-a", ("ids",))
 

@@ -79,19 +79,19 @@ def test_mirrors_that_cannot_be_meant(keys: dict[str, Any], code: int, named: st
 def test_a_pod_joins() -> None:
     """A pod joins mirrors by name, with both directions; a mirror of its network keeps the network's."""
     noted = {"userspace/mirror": '{"net1": ["ids", "all"], "net2": "other"}'}
-    assert mirrors_of(noted, NET1, (), "") == (IDS, MirrorSource("all"))
+    assert mirrors_of(noted, NET1, (), ()) == (IDS, MirrorSource("all"))
     network = (MirrorSource("ids", to_pod=False),)
-    assert mirrors_of(noted, NET1, network, "") == (*network, MirrorSource("all"))
-    assert mirrors_of({"userspace/mirror": '{"net1": "ids"}'}, NET1, (), "") == (IDS,)
-    assert mirrors_of({"userspace/mirror": '{"net1": ""}'}, NET1, network, "out") == network
+    assert mirrors_of(noted, NET1, network, ()) == (*network, MirrorSource("all"))
+    assert mirrors_of({"userspace/mirror": '{"net1": "ids"}'}, NET1, (), ()) == (IDS,)
+    assert mirrors_of({"userspace/mirror": '{"net1": ""}'}, NET1, network, ("out",)) == network
 
 
 def test_kube_ovns_mirror() -> None:
     """kube-ovn's annotation is its one mirror, with what goes to the pod."""
     noted = {"podnet.blue.ovn.kubernetes.io/mirror": "true"}
-    assert mirrors_of(noted, NET1, (), "") == (MirrorSource(KUBEOVN_MIRROR, from_pod=False),)
-    assert mirrors_of(noted, PodInterface("podnet", "blue", "net1"), (), "") == ()
-    assert mirrors_of({"podnet.blue.ovn.kubernetes.io/mirror": "false"}, NET1, (), "") == ()
+    assert mirrors_of(noted, NET1, (), ()) == (MirrorSource(KUBEOVN_MIRROR, from_pod=False),)
+    assert mirrors_of(noted, PodInterface("podnet", "blue", "net1"), (), ()) == ()
+    assert mirrors_of({"podnet.blue.ovn.kubernetes.io/mirror": "false"}, NET1, (), ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,6 @@ def test_kube_ovns_mirror() -> None:
 def test_annotations_that_cannot_be_meant(noted: dict[str, str], output: str, named: str) -> None:
     """What a pod cannot have is refused with the annotation's name and value; an output is no source, whatever the pod says."""
     with pytest.raises(InvalidConfig) as refused:
-        mirrors_of(noted, NET1, (), output)
+        mirrors_of(noted, NET1, (), (output,) if output else ())
     assert named in refused.value.message
     assert refused.value.details

@@ -363,7 +363,7 @@ def test_a_producer_of_ovs_cni(said: dict[str, Any], expected: object) -> None:
 )
 def test_the_mirror_of_kube_ovn(value: str, expected: object) -> None:
     """kube-ovn's `ConfigInterfaceMirror` takes "true" for what goes to the pod, and every other text for no, in silence."""
-    agrees(expected, lambda: mirrors_of({f"{OVN}mirror": value}, ETH0, (), ""))
+    agrees(expected, lambda: mirrors_of({f"{OVN}mirror": value}, ETH0, (), ()))
 
 
 # -- addresses and routes -----------------------------------------------------------------------------------------------------

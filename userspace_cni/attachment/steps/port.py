@@ -16,6 +16,8 @@ from userspace_cni.base.vlans import Vlan
 OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""
 MARK_SCHEMA: Final = "1"
+_BETWEEN: Final = ","
+"""No name of a mirror has it."""
 
 
 def port_name(container_id: str, ifname: str) -> str:
@@ -167,7 +169,7 @@ class OvsPort(Step):
 
     `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: an administrator
     made the bridge, and we never make it again. `limits` are those that the switch enforces; `mirrors` those of which the port is
-    a source, `mirror_output` the one whose output it is, "" for none; all of them belong to the port, and come and go with it.
+    a source, `mirror_outputs` those whose output it is; all of them belong to the port, and come and go with it.
     `terms`: where they are from.
     """
 
@@ -185,7 +187,7 @@ class OvsPort(Step):
     datapath: Datapath = "netdev"
     limits: Limits = UNLIMITED
     mirrors: tuple[MirrorSource, ...] = ()
-    mirror_output: str = ""
+    mirror_outputs: tuple[str, ...] = ()
     terms: Terms = NO_TERMS
 
     @property
@@ -220,7 +222,7 @@ class OvsPort(Step):
             isinstance(interface, HostEnd | Internal)
             or self.limits
             or self.mirrors
-            or self.mirror_output
+            or self.mirror_outputs
             or self.terms != NO_TERMS
         ):
             return FullPort.of(self)
@@ -243,7 +245,8 @@ class OvsPort(Step):
 class FullPort(Step):
     """The stored form of a port with what a plain one lacks: a kernel link, limits, a part in mirrors.
 
-    `interface`, `limits` and `mirrors` have the fields of the dataclasses for which they stand.
+    `interface`, `limits` and `mirrors` have the fields of the dataclasses for which they stand. `mirror_output`: all in one
+    text, for earlier releases know one and read a text.
     """
 
     kind: ClassVar[str] = "full-port"
@@ -278,7 +281,7 @@ class FullPort(Step):
             foreign_bridge=port.foreign_bridge,
             limits=asdict(port.limits),
             mirrors=tuple(map(asdict, port.mirrors)),
-            mirror_output=port.mirror_output,
+            mirror_output=_BETWEEN.join(port.mirror_outputs),
             terms=asdict(port.terms),
         )
 
@@ -297,7 +300,7 @@ class FullPort(Step):
             datapath=self.datapath,
             limits=_limits(self.limits),
             mirrors=_sources(self.mirrors),
-            mirror_output=self.mirror_output,
+            mirror_outputs=tuple(filter(None, self.mirror_output.split(_BETWEEN))),
             terms=Terms(mirrors=_sources(terms.pop("mirrors")), **{name: _limits(each) for name, each in terms.items()}),
         )
 

@@ -39,7 +39,8 @@ class AddCapture(AddPort):
         step, bridge, source = self._step, self.api.row("Bridge", self._step.bridge), self.api.row("Port", self._source)
         if source is None:
             raise BadRequest(f"there is no port {self._source} any more", "its attachment was removed; userspace-cni list")
-        row = mirrors.find_mirror(self.api.replica, bridge, step.mirror_output)
+        [name] = step.mirror_outputs
+        row = mirrors.find_mirror(self.api.replica, bridge, name)
         if row is None and bridge is not None and count(bridge, "mirrors") >= MIRRORS_MAX:
             raise Unavailable(
                 f"bridge {step.bridge} has {count(bridge, 'mirrors')} mirrors, and ovs-vswitchd ignores more than {MIRRORS_MAX}",
@@ -47,7 +48,7 @@ class AddCapture(AddPort):
             )
         super().run_idl(txn)
         txn.verify(source, "name")
-        txn.bridge(step.bridge, bridge).mirror(step.mirror_output, row).show(as_json(source.uuid))
+        txn.bridge(step.bridge, bridge).mirror(name, row).show(as_json(source.uuid))
 
 
 def is_mirrored(session: Session, bridge: str, mirror: str) -> bool:

@@ -107,7 +107,7 @@ class AddPort(Command):
             self._require_own(port, bridge)
         mirrors.require_part(api.replica, step, bridge, txn.bridge(step.bridge, bridge))
         local = local_port_without_mtu(api, bridge)
-        self._renews_flows = mirrors.has_part(step.mirrors, step.mirror_output, port)
+        self._renews_flows = mirrors.has_part(step.mirrors, step.mirror_outputs, port)
         if port is not None:
             self._update(txn, port, bridge)
             self._keep_mtu(txn, local)

@@ -11,7 +11,7 @@ ours is never changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,7 @@ def without_output(replica: Replica) -> list[tuple[Any, Any]]:
 
 
 def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
-    """The clauses for the Mirrors in which the step has a part, and for the sources of the one whose output it is.
+    """The clauses for the Mirrors in which the step has a part, and for the sources of those whose output it is.
 
     `external_ids`: those that its row has now; without them the clause of its marks finds what is left of an output.
     """
@@ -177,33 +177,37 @@ def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None =
         marks = {key: step.marks[key] for key in IDENTITY if key in step.marks}
         return with_marks(marks) if marks else frozenset()
     clauses = named(*(each.name for each in step.mirrors), *wished_names(external_ids or {}))
-    if step.mirror_output:
-        clauses |= named(step.mirror_output)
+    for name in step.mirror_outputs:
+        clauses |= named(name)
         for start in COLUMNS.values():
-            clauses |= with_marks({start + step.mirror_output: WISHED})
+            clauses |= with_marks({start + name: WISHED})
     return clauses
 
 
 def require_part(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraft) -> None:
     """Raise NameTaken if the port cannot have its part: a Mirror is not ours, or has another output. Writes nothing."""
-    for name in (*(each.name for each in step.mirrors), *([step.mirror_output] if step.mirror_output else [])):
+    for name in (*(each.name for each in step.mirrors), *step.mirror_outputs):
         row = find_mirror(replica, bridge, name)
         marks = value_of(row, "external_ids") if row is not None else {}
-        joins = name != step.mirror_output and marks.get("owner") == NODE_OWNER
+        joins = name not in step.mirror_outputs and marks.get("owner") == NODE_OWNER
         if row is not None and not same_owner(step, marks) and not joins:
             raise NameTaken(
                 f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(marks)}",
                 "it is not changed here; use another name for the mirror",
             )
-    if not step.mirror_output:
-        return
-    row = find_mirror(replica, bridge, step.mirror_output)
+    for name in step.mirror_outputs:
+        _require_no_output(replica, step, bridge, draft, name)
+
+
+def _require_no_output(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraft, name: str) -> None:
+    """Raise NameTaken if another attachment is the output of that Mirror."""
+    row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
     held = row is not None and references(row, "output_port") and not same_attachment(step, marks)
-    if held or draft.mirror(step.mirror_output, row).has_output:
+    if held or draft.mirror(name, row).has_output:
         holder = whose(marks) if held else "another attachment"
         raise NameTaken(
-            f"mirror {step.mirror_output} of bridge {step.bridge} has an output, which belongs to {holder}",
+            f"mirror {name} of bridge {step.bridge} has an output, which belongs to {holder}",
             "a mirror has one output: use another name for the mirror, or DEL that attachment first",
         )
 
@@ -216,11 +220,10 @@ def take_part(draft: BridgeDraft, replica: Replica, step: OvsPort, marks: Mappin
         row = find_mirror(replica, draft.row, name)
         if row is None or takes_sources(value_of(row, "external_ids")):
             draft.mirror(name, row).write_wishes(step.name, Member(port, wished, living is not None))
-    if step.mirror_output:
-        row = find_mirror(replica, draft.row, step.mirror_output)
-        draft.mirror(step.mirror_output, row).take(port, marks)
+    for name in step.mirror_outputs:
+        draft.mirror(name, find_mirror(replica, draft.row, name)).take(port, marks)
     if living is not None:
-        _let_go(draft, replica, step, keep=step.mirror_output)
+        _let_go(draft, replica, step, keep=step.mirror_outputs)
 
 
 def leave(draft: BridgeDraft, replica: Replica, step: PortRef) -> None:
@@ -228,17 +231,17 @@ def leave(draft: BridgeDraft, replica: Replica, step: PortRef) -> None:
     _let_go(draft, replica, step)
 
 
-def has_part(mirrors: Iterable[MirrorSource], output: str, living: Any) -> bool:
+def has_part(mirrors: Iterable[MirrorSource], outputs: Collection[str], living: Any) -> bool:
     """Whether flows that are in use may have to change when a port with this part is written; `living`: its row, or None."""
     if living is None:
-        return bool(output)
-    return bool(output or tuple(mirrors) or wished_names(value_of(living, "external_ids")))
+        return bool(outputs)
+    return bool(outputs or tuple(mirrors) or wished_names(value_of(living, "external_ids")))
 
 
-def _let_go(draft: BridgeDraft, replica: Replica, step: OvsPort | PortRef, keep: str = "") -> None:
+def _let_go(draft: BridgeDraft, replica: Replica, step: OvsPort | PortRef, keep: Collection[str] = ()) -> None:
     for row in mirrors_of(replica, draft.row):
         marks, name = value_of(row, "external_ids"), value_of(row, "name")
-        if name != keep and same_attachment(step, marks) and not other_store(step, marks):
+        if name not in keep and same_attachment(step, marks) and not other_store(step, marks):
             draft.mirror(name, row).remove()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -169,14 +168,13 @@ def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
     )
 
 
-def mirror_outputs(session: Session) -> frozenset[str]:
-    """The ports that are the output of a mirror with our owner mark."""
+def mirror_outputs(session: Session) -> frozenset[tuple[str, str]]:
+    """The mirrors with our owner mark that have an output: their names, each with the name of its output's port."""
     ports = session.tables["Port"].rows
-    outputs: set[uuid.UUID] = set()
-    for bridge in session.rows("Bridge"):
-        ours = (row for row in mirrors_of(session.replica, bridge) if is_ours(value_of(row, "external_ids")))
-        outputs = outputs.union(*(references(row, "output_port") for row in ours))
-    return frozenset(value_of(ports[each], "name") for each in outputs if each in ports)
+    rows = (row for bridge in session.rows("Bridge") for row in mirrors_of(session.replica, bridge))
+    ours = (row for row in rows if is_ours(value_of(row, "external_ids")))
+    outputs = ((value_of(row, "name"), each) for row in ours for each in references(row, "output_port"))
+    return frozenset((name, value_of(ports[each], "name")) for name, each in outputs if each in ports)
 
 
 def is_closed(session: Session, name: str) -> bool:

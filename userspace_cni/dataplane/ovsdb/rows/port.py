@@ -150,7 +150,7 @@ def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | No
         found = [_frames(mirror.from_pod, mirror.to_pod) for mirror in row.mirrors if mirror.name == name]
         compared += [(f"source of mirror {name}", expected, each) for each in found]
     outputs = sorted(each.name for each in row.mirrors if each.is_output)
-    compared.append(("output of mirror", step.mirror_output, ", ".join(outputs)))
+    compared.append(("output of mirror", ", ".join(sorted(step.mirror_outputs)), ", ".join(outputs)))
     return compared
 
 
