@@ -221,12 +221,15 @@ def detach_all(dirfd: int, name: str) -> int:
 
 
 def remove_directory(dirfd: int, name: str, what: str) -> None:
-    """Remove the empty directory `name`; what is not empty, not a directory or a mount point stays, with a warning."""
+    """Remove the empty directory `name`; what is not empty, not a directory or a mount point stays, with a warning.
+
+    One whose name no file can have there never was.
+    """
     try:
         os.rmdir(name, dir_fd=dirfd)
-    except FileNotFoundError:
-        pass
     except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENAMETOOLONG}:
+            return
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY}:
             raise
         say("warning", f"directory {what}: {os.strerror(error.errno)}; left there")
