@@ -8,26 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from userspace_cni.base.errors import NoSuchResource
+from userspace_cni.base.errors import NoSuchResource, ObjectRefused
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import KUBEVIRTS, PLUGINS
 
 
-def kubevirt_objects(session: Session) -> Sequence[Mapping[str, Any]]:
-    """The Plugins and, where there are any, the KubeVirt objects. None in a cluster without them.
+def kubevirt_objects(session: Session) -> tuple[Sequence[Mapping[str, Any]], ObjectRefused | None]:
+    """The Plugins and, where there are any, the KubeVirt objects; and why the account may not read all of it, None where it may.
 
-    Raises UserspaceError where any of it cannot be read: ObjectRefused where the account may not.
+    Raises Unavailable where the server cannot be asked.
     """
     objects = Objects(session)
-    try:
-        plugins = objects.list(PLUGINS)
-        operators = objects.list(KUBEVIRTS) if plugins else ()
-    except NoSuchResource:
-        return ()
-    # in a list the server may leave these out
-    return [
-        {"apiVersion": resource.api_version, "kind": resource.kind, **each}
-        for resource, found in ((PLUGINS, plugins), (KUBEVIRTS, operators))
-        for each in found
-    ]
+    found: list[Mapping[str, Any]] = []
+    for resource in (PLUGINS, KUBEVIRTS):
+        try:
+            listed = objects.list(resource)
+        except NoSuchResource:
+            listed = ()
+        except ObjectRefused as refused:
+            return found, refused
+        if not listed:
+            break
+        # in a list the server may leave these out
+        found += ({"apiVersion": resource.api_version, "kind": resource.kind, **each} for each in listed)
+    return found, None

@@ -258,6 +258,10 @@ def test_plugins_that_cannot_be_read(town: Town, api: ApiServer) -> None:
     found = told(town)
     assert of_plugins(found) == [("not-given", "note", "cluster")]
     assert "the verb list on plugins.plugin.kubevirt.io" in str(found["findings"])
+    api.faults[:] = [Fault("LIST", about="/kubevirts", status=403)]
+    found = told(town, code=1)
+    assert [name for name, _, _ in of_plugins(found)] == ["plugin-pruned", "not-given"]
+    assert "the verb list on kubevirts.kubevirt.io" in str(found["findings"])
     api.stop()
     found = told(town, code=3)
     assert of_plugins(found) == []
