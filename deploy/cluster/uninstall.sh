@@ -37,13 +37,21 @@ template() {
     printf '%s' "$value"
 }
 in_agent() { ours exec "$1" --container agent -- userspace-cni "${@:2}"; }
+# attached_on POD: what its agent lists, as JSON. The agent ends with 1, too, where something of it is broken; a kubectl that cannot
+# ask ends with 1 and prints nothing
+attached_on() {
+    local answer status=0
+    answer=$(in_agent "$1" list --json) || status=$?
+    ((status == 0)) || [[ $status == 1 && $answer == "["* ]] || return
+    printf '%s' "$answer"
+}
 # nothing_on POD: whether its agent says that nothing is attached on the node; what is left of pods that have gone is removed first
 nothing_on() {
     local attached
-    attached=$(in_agent "$1" list --json) || return
+    attached=$(attached_on "$1") || return
     [[ $attached != "[]" ]] || return 0
     in_agent "$1" gc >/dev/null 2>&1 || true # asked again: whatever became of it
-    attached=$(in_agent "$1" list --json) || return
+    attached=$(attached_on "$1") || return
     [[ $attached == "[]" ]]
 }
 # listed LINE TEXT: whether it is one of the text's lines
@@ -102,7 +110,9 @@ that none can be asked: see its nodeSelector and affinity, or give --force"
             nothing_on "$pod" && continue
             attached=1
             say "on the node of $pod:"
-            in_agent "$pod" list || say "its agent cannot be asked: bring its node back, or delete the Node object of one that stays away"
+            told=$(in_agent "$pod" list) || [[ -n $told ]] ||
+                say "its agent cannot be asked: bring its node back, or delete the Node object of one that stays away"
+            [[ -z $told ]] || printf '%s\n' "$told"
         done
         ((attached == 0)) || end "nothing was changed: these pods have to go first; --force takes the network from running ones"
         [[ $nodes =~ ^[0-9]+$ ]] && ((answers >= nodes)) ||

@@ -116,8 +116,8 @@ def test_a_dead_socket_without_an_agent(live: LiveNode, sandbox: str) -> None:
         assert path.is_socket()
         assert live.run_standalone("CHECK", checked, sandbox).status == 1
         assert [drift["found"] for drift in decoded(live, "check", code=1)["drifts"]] == ["a dead socket"]
-        assert [each["socket_dead"] for each in decoded(live, "list")] == [True]
-        assert "dead: no process has it" in cli(live, "show", pod.name).stdout
+        assert [each["socket_dead"] for each in decoded(live, "list", code=1)] == [True]
+        assert "dead: no process has it" in cli(live, "show", pod.name, code=1).stdout
         if way == "gc":
             cli(live, "gc")
         else:

@@ -17,6 +17,7 @@ from tests.agent.living import LiveNode, container, port_of, serving
 from tests.agent.test_agent_crash_table import RESTART_S, connects, open_ports
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.cni.test_cli_node import decoded
+from tests.lab.node.agent import get
 from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import Switch, wait_until
@@ -73,6 +74,24 @@ def test_killed_twice_before_a_socket_is_placed(live: LiveNode, sandbox: str) ->
     for name in names:
         succeeded(live.run("DEL", serving(live), sandbox, name))
     live.require_clean()
+
+
+def test_its_end_is_in_the_log_and_the_metrics(live: LiveNode) -> None:
+    """That ovs-vswitchd has ended is told while there is none, and a metric says so until the next one answers."""
+    switch = switch_of(live)
+    live.start()
+    wait_until(lambda: live.metric("vswitchd_alive") == live.metric("ovsdb_connected") == 1, what="the metrics of a good switch")
+    switch.kill_vswitchd()
+    try:
+        wait_until(lambda: "ovs-vswitchd has ended" in live.log.read_text(), what="the line of its end")
+        exposed = get(live.socket, "/metrics")[1].decode()
+        assert "\nuserspace_cni_vswitchd_alive 0\n" in exposed
+        assert "\nuserspace_cni_ovsdb_connected 1\n" in exposed
+        assert "was restarted" not in live.log.read_text()
+    finally:
+        switch.restart_vswitchd()
+    wait_until(lambda: live.metric("vswitchd_alive") == 1, what="the metric of the next one")
+    wait_until(lambda: "ovs-vswitchd was restarted" in live.log.read_text(), what="the line of the next one")
 
 
 def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> None:

@@ -98,6 +98,10 @@ def test_check_finds_changed_columns(pod: Node) -> None:
     switch.vsctl("set", "Port", PORT, "tag=5", "--", "set", "Interface", PORT, "mtu_request=9000")
     drifts = decoded(pod, "check", code=1)["drifts"]
     found = {drift["what"].rpartition(", ")[2]: (drift["expected"], drift["found"]) for drift in drifts}
+    for drift in drifts:
+        column = drift["what"].rpartition(", ")[2]
+        shown = switch.vsctl(*drift["details"].split()[1:])
+        assert re.search(rf"^{column} *: {drift['found']}$", shown, re.MULTILINE), (drift, shown)
     assert found["tag"] == ("100", "5")
     assert found["mtu_request"] == ("1500", "9000")
     assert {drift["name"] for drift in drifts} == {"default/dpdk-app/net1"}
@@ -119,7 +123,8 @@ def test_gc_makes_a_lost_port_again(pod: Node) -> None:
     """`list` reports a port that another program deleted, and `gc` makes it again with all its columns."""
     switch = switch_of(pod)
     switch.vsctl("del-port", PORT)
-    assert f"the switch has no port {PORT}" in cli(pod, "list").stdout
+    assert f"the switch has no port {PORT}" in cli(pod, "list", code=1).stdout
+    assert [each["ifname"] for each in decoded(pod, "show", "dpdk-app", code=1)] == ["net1", "net2"]
     assert cli(pod, "gc").stderr.endswith("1 done by this process, nothing left\n")
     assert switch.port(PORT)["tag"] == 100
     assert cli(pod, "check").stdout == ""
@@ -214,20 +219,22 @@ def test_list_while_the_daemon_is_dead(pod: Node) -> None:
     switch = switch_of(pod)
     switch.kill_vswitchd()
     try:
-        listed = cli(pod, "list")
+        listed = cli(pod, "list", code=1)
         assert listed.stderr.startswith("ovs-vswitchd is dead: ")
         client, server, problem = (line.split() for line in listed.stdout.splitlines()[1:])
         assert (client[-3:], server[-4:]) == (["dead", "unknown", "ready"], ["dead", "unknown", "ready", "!"])
         assert problem[-3:] == ["a", "dead", "socket"]
-        for each in decoded(pod, "list"):
+        for each in decoded(pod, "list", code=1):
             assert (each["vswitchd"], each["link_state"], each["vhost"]["state"]) == ("dead", "unknown", "unknown")
-        shown = cli(pod, "show", "dpdk-app/net1")
+        shown = cli(pod, "show", "dpdk-app/net1", code=1)
         assert "ovs-vswitchd is dead" in shown.stderr
         assert "link dead, vhost unknown" in shown.stdout
-        [only] = decoded(pod, "show", "dpdk-app/net1")
+        [only] = decoded(pod, "show", "dpdk-app/net1", code=1)
         assert (only["vswitchd"], only["switch_status"]) == ("dead", {})
     finally:
         switch.restart_vswitchd()
+    assert cli(pod, "list", code=1).stderr == ""  # the socket that OVS made anew is not in its place
+    cli(pod, "gc")
     assert cli(pod, "list").stderr == ""
 
 
@@ -235,7 +242,7 @@ def test_list_while_the_daemon_hangs(pod: Node) -> None:
     """A daemon that does not answer is reported, after half a second at most."""
     with paused_vswitchd(switch_of(pod)):
         listed = cli(pod, "list")
-        assert listed.stderr.startswith("ovs-vswitchd is silent: ")
+        assert any(line.startswith("ovs-vswitchd is silent: ") for line in listed.stderr.splitlines())
         assert {line.split()[-3] for line in listed.stdout.splitlines()[1:]} == {"silent"}
         assert "ovs-vswitchd is silent: " in cli(pod, "check").stderr
 

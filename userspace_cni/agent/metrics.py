@@ -107,7 +107,7 @@ class Metrics:
     def __init__(
         self,
         ports: Callable[[], Iterable[SwitchPort]],
-        gauges: Mapping[str, Callable[[], float]],
+        gauges: Mapping[str, Callable[[], float | None]],
         counters: Callable[[], Iterable[Counted]] = tuple,
         dead: Callable[[], Iterable[PortRef]] = tuple,
         limits: Callable[[], Iterable[Limited]] = tuple,
@@ -166,8 +166,8 @@ class Metrics:
         """Count a flush that failed."""
         self._flushes.inc()
 
-    def add_gauge(self, name: str, look: Callable[[], float]) -> None:
-        """Add a number that `look` gives at each scrape."""
+    def add_gauge(self, name: str, look: Callable[[], float | None]) -> None:
+        """Add a number that `look` gives at each scrape; None for one that is not known."""
         self._registry.gauge(name, _HELP.get(name, name.replace("_", " ")), look)
 
     def count_registration(self, outcome: str) -> None:
@@ -233,6 +233,8 @@ def outcome_of(code: int) -> str:
 
 
 _HELP: Final[Mapping[str, str]] = {
+    "vswitchd_alive": "1 while ovs-vswitchd answers, 0 while it is dead or silent",
+    "ovsdb_connected": "1 while there is a session with OVSDB",
     "spool_entries": "DELs that wait to be read from the spool",
     "adds_waiting": "ADDs that wait for addresses in their pods' annotations, without a thread",
     "workers_busy": "Calls that are running",

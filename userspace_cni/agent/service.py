@@ -290,8 +290,10 @@ class Agent:
     def _limits(self) -> list[Limited]:
         return self.node.limited(self.node.journal.records())
 
-    def _gauges(self) -> dict[str, Callable[[], float]]:
+    def _gauges(self) -> dict[str, Callable[[], float | None]]:
         return {
+            "vswitchd_alive": lambda: self.watchdog.switch.is_alive,
+            "ovsdb_connected": lambda: self.node.ports.connected,
             "spool_entries": lambda: len(self.node.spool),
             "adds_waiting": lambda: self.waiting.number,
             "workers_busy": lambda: self.workers.busy,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from userspace_cni.agent.pace import Pace
+from userspace_cni.agent.switch_life import SwitchLife
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.steps import NODE_OWNER, OWNER, PortRef, is_host_end
@@ -62,6 +63,7 @@ class Watchdog(Loop):
         self._tick_s = tick_s
         self._looked = looked
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
+        self.switch = SwitchLife(node)
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
         self._disconnected: dict[str, tuple[float, ...]] = {}
@@ -125,11 +127,13 @@ class Watchdog(Loop):
                 self._wake.notify_all()
 
     def _ended(self) -> None:
-        """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends."""
+        """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends. Tell the
+        log, too."""
         self._guarded(self._node.free_sources)
         with self._wake:
             self._died, self._lives = time.monotonic(), False
             self._wake.notify_all()
+        self._guarded(self.switch.look, "looking at ovs-vswitchd")
 
     def reconcile(self, deadline: Deadline) -> Mapping[str, int]:
         """Request a pass and wait for it: how often each action was taken. Raises Unavailable at the deadline."""
@@ -258,10 +262,8 @@ class Watchdog(Loop):
     def _is_restarted(self) -> bool:
         """Whether ovs-vswitchd is another process than before."""
         self._life.hold()
-        daemon = self._node.watch_switch()
+        daemon = self.switch.look()
         self._lives = bool(daemon)
         restarted = bool(daemon and self._daemon and daemon != self._daemon)
-        if restarted:
-            say("info", "ovs-vswitchd was restarted", now=daemon)
         self._daemon = daemon or self._daemon
         return restarted

@@ -211,10 +211,6 @@ class Node(Protocol):
         """Open the session with OVSDB unless one is open; how many were opened so far. Raises Unavailable."""
         ...
 
-    def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS; names its process, "" unless it is alive."""
-        ...
-
     def watch_life(self, ended: Callable[[], None]) -> Lifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         ...
@@ -244,7 +240,7 @@ class Switch(Protocol):
         ...
 
     def watch_liveness(self) -> Liveness:
-        """Ask ovs-vswitchd whether it lives."""
+        """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS."""
         ...
 
     def facts(self, deadline: Deadline) -> SwitchFacts:
@@ -271,6 +267,11 @@ class Liveness(Protocol):
     @property
     def reason(self) -> str:
         """The reason in words; the version while it is alive."""
+        ...
+
+    @property
+    def process(self) -> str:
+        """Names the process that lives: another one has another name. "" unless it is alive."""
         ...
 
     @property

@@ -32,7 +32,7 @@ class Registry:
 
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._gauges: dict[str, tuple[str, Callable[[], float | None]]] = {}
         self._constants: list[str] = []
         self._failing: set[str] = set()
 
@@ -52,8 +52,9 @@ class Registry:
         """Add a series that is always 1 and has facts in its labels."""
         self._constants.append(family(PREFIX + name, "gauge", text, [(labels(values), 1)]))
 
-    def gauge(self, name: str, text: str, look: Callable[[], float]) -> None:
-        """Add a number that `look` gives at each scrape; it is left out while `look` fails."""
+    def gauge(self, name: str, text: str, look: Callable[[], float | None]) -> None:
+        """Add a number that `look` gives at each scrape, a bool as 1 or 0; it is left out while `look` fails, or does not know it
+        and gives None."""
         self._gauges[name] = text, look
 
     def ask(self, name: str, look: Callable[[], T]) -> T | None:
@@ -73,5 +74,5 @@ class Registry:
         from prometheus_client import generate_latest
 
         asked = [(name, text, self.ask(name, look)) for name, (text, look) in self._gauges.items()]
-        gauges = [family(PREFIX + name, "gauge", text, [("", value)]) for name, text, value in asked if value is not None]
+        gauges = [family(PREFIX + name, "gauge", text, [("", +value)]) for name, text, value in asked if value is not None]
         return generate_latest(self._registry) + "".join((*self._constants, *gauges)).encode(errors="replace")

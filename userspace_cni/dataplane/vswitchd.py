@@ -57,6 +57,11 @@ class Liveness:
     pid: int | None = None
     born: int = 0
 
+    @property
+    def process(self) -> str:
+        """Names the process that lives: another one has another name. "" unless it is alive."""
+        return f"pid {self.pid}, since {self.born}" if self.pid and self.state == "alive" else ""
+
 
 class Daemon:
     """The ovs-vswitchd of `rundir`, and its last known state; `ovsdb`: our remote. Safe to use from several threads."""

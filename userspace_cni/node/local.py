@@ -399,11 +399,6 @@ class LocalNode:
         self.ports.connect(deadline)
         return self.ports.sessions
 
-    def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS; names its process, "" unless it is alive."""
-        seen = self.ports.watch_liveness()
-        return f"pid {seen.pid}, since {seen.born}" if seen.pid and seen.state == "alive" else ""
-
     def watch_life(self, ended: Callable[[], None]) -> Lifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         from userspace_cni.dataplane.vswitchd import Lifeline

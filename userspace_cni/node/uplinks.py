@@ -95,7 +95,7 @@ class _Looking:
             device_links=device_links,
             lacking=tuple(self._lacking()),
             node_addresses=node_addresses,
-            switch_lives=bool(node.watch_switch()),
+            switch_lives=node.ports.watch_liveness().state == "alive",
             is_open=self._is_open(),
             switch_netns=node.settings.switch_netns,
             former=self.former,

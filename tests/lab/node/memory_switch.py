@@ -33,6 +33,11 @@ class Alive:
     reason: str = "ovs-vswitchd 3.1.0"
     pid: int | None = None
 
+    @property
+    def process(self) -> str:
+        """There is one."""
+        return f"pid {self.pid or 1}" if self.state == "alive" else ""
+
 
 @dataclass(frozen=True)
 class Facts:

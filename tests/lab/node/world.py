@@ -227,10 +227,6 @@ class World:
         """There is one session."""
         return 1
 
-    def watch_switch(self) -> str:
-        """It lives."""
-        return "pid 1"
-
     def watch_life(self, ended: Callable[[], None]) -> MemoryLifeline:
         """It goes on living."""
         return MemoryLifeline()

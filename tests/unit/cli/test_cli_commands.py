@@ -157,10 +157,31 @@ def test_list_shows_problems(town: Town) -> None:
     town.call("ADD", OTHER)
     town.rewrite(OTHER, state="deleting")
     town.ports.errors["c0ffee012345-net1"] = "could not open \x1b[31m"
-    lines = town.cli("list").stdout.splitlines()
+    result = town.cli("list")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1
     assert [line.split()[-2:] for line in lines[1:3]] == [["deleting", "!"], ["ready", "!"]]
     assert lines[3].startswith("deadbeef0123/net1: state deleting")
     assert lines[4] == "default/web/net1: the switch says: could not open \\x1b[31m"
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_port_that_the_switch_lacks(town: Town, command: str, options: list[str]) -> None:
+    """It is a finding for a script, too; what is being attached or detached is none."""
+    assert town.cli(command, "web", *options).exit_code == 0
+    town.lose()
+    result = town.cli(command, "web", *options)
+    assert (result.exit_code, "the switch has no port c0ffee012345-net1" in result.stdout) == (1, True)
+    town.rewrite(CONTAINER, state="deleting")
+    assert town.cli(command, "web", *options).exit_code == 0
+
+
+@pytest.mark.parametrize(("state", "code"), [("dead", 1), ("silent", 0), ("unknown", 0), ("alive", 0)])
+def test_attachments_of_a_switch_that_may_not_live(town: Town, state: str, code: int) -> None:
+    """That it is dead is a finding; a silent one may only be late, and of one elsewhere nothing is known."""
+    town.ports.alive = Alive(state, "as the test says")
+    assert town.cli("list").exit_code == town.cli("show", "web").exit_code == code
 
 
 def test_list_without_the_switch(town: Town) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OvsPort, VhostUserClient, VhostUserServer
+from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.dataplane.ovsdb.rows import columns, marks, port
 from userspace_cni.dataplane.ovsdb.rows.port import PortRow
@@ -32,9 +34,13 @@ def row_of(step: OvsPort, store: str = "s1", **interface: Any) -> PortRow:
     return PortRow(step.bridge, port.port_columns(step, written), made | state | interface)
 
 
-def differing(field: str, expected: Value, found: Value) -> Drift:
-    """A drift of STEP's port as `check` joins and explains it."""
-    return Drift(f"port {STEP.name}", field, expected, found, f"ovs-vsctl list Interface {STEP.name}", joint=", ")
+def differing(field: str, expected: Value, found: Value, look: str = f"ovs-vsctl list Interface {STEP.name}") -> Drift:
+    """A drift of STEP's port as `check` joins it; `look`: the command that shows what was found."""
+    return Drift(f"port {STEP.name}", field, expected, found, look, joint=", ")
+
+
+LIST_PORT = f"ovs-vsctl list Port {STEP.name}"
+"""Shows what a port's row of table Port has: VLANs, marks, wishes of mirrors."""
 
 
 @st.composite
@@ -106,7 +112,23 @@ def test_no_queue_count_is_written() -> None:
 def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: str, expected: Value, found: Value) -> None:
     """One Drift per property that is not as the step says."""
     drifts = port.differences(replace(STEP, **changes), row_of(STEP))
-    assert drifts == [differing(field, expected, found)]
+    of_port = field in ("tag", "trunks", "vlan_mode")
+    looks = [LIST_PORT] if of_port else [f"ovs-vsctl port-to-br {STEP.name}"] if field == "bridge" else []
+    assert drifts == [differing(field, expected, found, *looks)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "look"),
+    [
+        ({"limits": Limits(to_pod=Rate(1_000_000, 10_000))}, "qos", f"{LIST_PORT}; ovs-vsctl list QoS"),
+        ({"mirrors": (MirrorSource("tap"),)}, "frames for mirror tap", LIST_PORT),
+        ({"mirror_output": "tap"}, "output of mirror", f"ovs-vsctl list Mirror; ovs-vsctl get Port {STEP.name} _uuid"),
+    ],
+)
+def test_limits_and_mirrors_are_looked_for_in_their_own_tables(changes: dict[str, Any], field: str, look: str) -> None:
+    """None of them is in the port's row of table Interface."""
+    [drift] = port.differences(replace(STEP, **changes), row_of(STEP))
+    assert (drift.field, drift.details) == (field, look)
 
 
 def test_another_kind_of_port_differs_in_all_that_makes_it() -> None:
@@ -121,7 +143,8 @@ def test_another_kind_of_port_differs_in_all_that_makes_it() -> None:
 def test_marks_are_compared_in_both_rows(mark: str, other: str, own: str) -> None:
     """A mark that is not as the step says is a Drift in the Port row and one in the Interface row."""
     drifts = port.differences(replace(STEP, marks={**STEP.marks, mark: other}), row_of(STEP))
-    assert drifts == [differing(f"{table} external_ids:{mark}", other, own) for table in ("Port", "Interface")]
+    marked = f"external_ids:{mark}"
+    assert drifts == [differing(f"Port {marked}", other, own, LIST_PORT), differing(f"Interface {marked}", other, own)]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +178,9 @@ def test_a_peer_that_is_not_connected_is_no_difference() -> None:
 
 def test_a_missing_port_is_one_difference() -> None:
     """No row: one Drift that says so, instead of one for each column."""
-    assert port.differences(STEP, None) == [differing("", "a port on bridge br0", Absent("none"))]
+    assert port.differences(STEP, None) == [
+        Drift(f"port {STEP.name}", "", "a port on bridge br0", Absent("none"), "ovs-vsctl list-ports br0")
+    ]
 
 
 @pytest.mark.parametrize("key", ["owner", "container-id", "network", "ifname"])

@@ -46,7 +46,10 @@ case $* in
     "get nodes "*) cat cluster-nodes ;;
     "get pods "*) ;;
     exec*" gc") [[ $(<"agents/${2#pod/}") != *left* ]] || echo "[]" >"agents/${2#pod/}" ;;
-    exec*) cat "agents/${2#pod/}" ;;
+    exec*)
+        cat "agents/${2#pod/}"
+        [[ $(<"agents/${2#pod/}") != *broken* ]] || refuse "command terminated with exit code 1"
+        ;;
     apply*) cat >applied && touch daemonsets/userspace-cni-uninstall ;;
     "delete daemonset "*) rm "daemonsets/$3" ;;
     delete*) echo "$2" >>deleted ;;
@@ -260,6 +263,16 @@ def test_attached_pods(tmp_path: Path) -> None:
     done = cluster.uninstall()
     assert (done.returncode, "default/app/net1" in done.stdout + done.stderr, "pod/two" in done.stderr) == (1, True, True)
     assert cluster.changes == []
+
+
+def test_attached_pods_of_which_one_is_broken(tmp_path: Path) -> None:
+    """An agent that lists what is broken answers with exit code 1, and has been asked; what was left of pods goes as always."""
+    cluster = FakeCluster(tmp_path / "cluster", [AGENT], one='["broken, default/app/net1"]')
+    done = cluster.uninstall()
+    assert (done.returncode, "broken, default/app/net1" in done.stdout, "cannot be asked" in done.stderr) == (1, True, False)
+    assert cluster.changes == []
+    left = FakeCluster(tmp_path / "left", [AGENT], one='["broken, left"]')
+    assert left.uninstall().returncode == 0
 
 
 def test_a_cluster_that_has_no_agents(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from userspace_cni.attachment.steps import (
     Step,
 )
 from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.node import limits
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
@@ -55,7 +56,8 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
 
     LINK and VHOST are what the switch says: whether the link is up, and whether an application is connected. While ovs-vswitchd
-    is dead or silent LINK says so; in JSON that is `vswitchd`.
+    is dead or silent LINK says so; in JSON that is `vswitchd`. Exit code: 1 when something is wrong with one that is ready, as a
+    port that the switch lacks, or while ovs-vswitchd is dead; else 0.
     """
     if as_json and output == "wide":
         raise click.UsageError("--json and -o wide: give one of them")
@@ -77,6 +79,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
         for each in described:
             for problem in each["problems"]:
                 view.say(Cell(each["name"], "bold red"), ": ", problem)
+    _exit_by(described, ctx)
 
 
 @click.command("show", cls=NodeCommand)
@@ -87,7 +90,8 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
 def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """Show everything of an attachment: its path from the pod to the bridge, its steps, and what it shares with others.
 
-    A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
+    A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container. Exit
+    code: as that of `list`.
     """
     site = open_site(ctx)
     with view.progress("reading the records and asking the switch"):
@@ -103,11 +107,21 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
         each["limit_drops"] = {way: drops.get((key, way)) for way in ("to_pod", "from_pod")}
     if as_json or output:
         view.show_json(details)
-        return
-    for number, each in enumerate(details):
-        if number:
-            view.say("")
-        _show(each, records[record_key(each["container"], each["ifname"])], site)
+    else:
+        for number, each in enumerate(details):
+            if number:
+                view.say("")
+            _show(each, records[record_key(each["container"], each["ifname"])], site)
+    _exit_by(details, ctx)
+
+
+def _exit_by(described: Iterable[Mapping[str, Any]], ctx: click.Context) -> None:
+    """Exit with 1 for one that is ready and has a problem, or whose switch is dead.
+
+    What is being attached or detached has a problem while that lasts, and a switch that is silent may only be late.
+    """
+    if any(each["state"] == "ready" and (each["problems"] or each["vswitchd"] == "dead") for each in described):
+        ctx.exit(FOUND)
 
 
 def _asked(site: Site) -> tuple[list[SwitchPort] | None, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
@@ -100,7 +100,8 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
     `ifindex`: of the kernel link that has the port's name now, 0 for none; None for a port that has no link.
     """
     if row is None:
-        return [_drift(step, "", f"a port on bridge {step.bridge}", Absent("none"))]
+        look = f"ovs-vsctl list-ports {step.bridge}"
+        return [Drift(f"port {step.name}", "", f"a port on bridge {step.bridge}", Absent("none"), look)]
     drifts = written_differences(step, row)
     if ifindex is not None and row.marks.get(IFINDEX) != str(ifindex):
         opened = f"the link with ifindex {row.marks.get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
@@ -170,8 +171,23 @@ def _state_differences(step: OvsPort, row: PortRow) -> list[Drift]:
     return drifts
 
 
+_OF_PORT: Final = ("tag", "trunks", "vlan_mode", "Port ", "frames for mirror ")
+"""How the fields begin that are in a port's row of table Port."""
+
+
+def _look(step: OvsPort, column: str) -> str:
+    """The command that shows this column of the port."""
+    if column == "bridge":
+        return f"ovs-vsctl port-to-br {step.name}"
+    if column == "qos":
+        return f"ovs-vsctl list Port {step.name}; ovs-vsctl list QoS"
+    if column.startswith(("source of mirror", "output of mirror")):
+        return f"ovs-vsctl list Mirror; ovs-vsctl get Port {step.name} _uuid"
+    return f"ovs-vsctl list {'Port' if column.startswith(_OF_PORT) else 'Interface'} {step.name}"
+
+
 def _drift(step: OvsPort, column: str, expected: Value | None, found: Value | None) -> Drift:
-    look = f"ovs-vsctl list Interface {step.name}"
+    look = _look(step, column)
     return Drift(f"port {step.name}", column, _value(expected), _value(found), look, joint=", ")
 
 
