@@ -193,3 +193,21 @@ def test_both_kinds_in_one_pod(node: Node, sandbox: str) -> None:
     assert len(switch_of(node).ports("br-test")) == 1
     assert node.run("DEL", podnet(node), sandbox, ifname="eth0").status == 0
     assert (node.leftovers(), left_in_switch(node)) == ({}, {})
+
+
+def test_the_steps_of_an_add_in_the_log(node: Node, sandbox: str, other: str) -> None:
+    """A network whose logLevel is `debug` has what its ADD did, and in how many milliseconds; others have no line of it."""
+    addresses = [{"address": "10.56.0.1/24"}, {"address": "fd00:56::1/64"}]
+    router = podnet(node, ipam={"type": "static", "addresses": addresses})
+    quiet = node.run("ADD", router, other, OTHER, ifname="eth0")
+    succeeded(quiet)
+    assert quiet.stderr == b""
+    network = podnet(node, gatewayCheck=True, logLevel="debug")
+    answer = node.run("ADD", network, sandbox, ifname="eth0")
+    succeeded(answer)
+    lines = answer.stderr.decode().splitlines()
+    for each in ("read pod, annotations and bridge", "leased addresses", "step=link", "step=port", "asked the gateways"):
+        assert [line for line in lines if each in line and " ms=" in line], each
+    assert "msg=answered" in lines[-1]
+    assert node.run("DEL", network, sandbox, ifname="eth0").status == 0
+    assert node.run("DEL", router, other, OTHER, ifname="eth0").status == 0

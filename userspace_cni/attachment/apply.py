@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from userspace_cni.attachment.records import Record, completed, record_key
 from userspace_cni.attachment.steps import Driver, Resource, Rest, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
-from userspace_cni.base.log import say
+from userspace_cni.base.log import say, timed
 from userspace_cni.base.stages import stage
 
 if TYPE_CHECKING:
@@ -119,10 +120,10 @@ class Turn:
                     held.add(place)
                 for step in run:
                     deadline.require(f"applying step '{step.kind}'")
-                    with stage(step.stage):
+                    with stage(step.stage), timed("applied a step", step=step.kind, what=partial(_summary, step)):
                         rest = make(self._node.driver(step), step)
                     if rest:
-                        rests.append(rest)
+                        rests.append(partial(_awaited, step, rest))
         return rests
 
     def put_back(self, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
@@ -223,6 +224,15 @@ class Turn:
         except UserspaceError as error:
             return [Failure(step, error)]
         return []
+
+
+def _summary(step: Step) -> str:
+    return step.summary
+
+
+def _awaited(step: Step, rest: Rest) -> None:
+    with timed("waited for a step", step=step.kind, what=partial(_summary, step)):
+        rest()
 
 
 def _replaces(new: Step, old: Step) -> bool:
@@ -384,7 +394,7 @@ def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
 
 def _undo(step: Step, node: Node, deadline: Deadline) -> list[Failure]:
     try:
-        with stage(step.stage):
+        with stage(step.stage), timed("undid a step", step=step.kind, what=partial(_summary, step)):
             node.driver(step).undo(step, deadline)
     except UserspaceError as error:
         say("warning", f"undoing step '{step.kind}' failed", error=error)

@@ -6,6 +6,7 @@ the file system or the API server; the node does.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from userspace_cni.base.errors import (
     UserspaceError,
     combined,
 )
-from userspace_cni.base.log import about, bound, learn, say
+from userspace_cni.base.log import about, bound, learn, say, timed
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
 from userspace_cni.cni.call import Postponed
@@ -78,7 +79,7 @@ def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
 
     Raises UserspaceError; on a node whose process lives on also Postponed, for an ADD that has to wait for its pod.
     """
-    with _logging(request, node):
+    with _logging(request, node), timed("answered"):
         if is_chained(request.network):
             from userspace_cni.attachment import chained
 
@@ -105,9 +106,12 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     if awaited is None:
         return _attach(adding, node)
 
+    began = time.perf_counter()
+
     def proceed() -> bytes:
-        awaited.settle()
-        with _logging(request, node):
+        with _logging(request, node), timed("answered"):
+            awaited.settle()
+            say("debug", "waited for the pod's annotations", ms=f"{(time.perf_counter() - began) * 1000:.1f}")
             return _attach(replace(adding, netns_inode=node.sandbox(request.environment)), node)
 
     if node.resident:
@@ -124,7 +128,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
     cleanup.settle(node, deadline)
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         _make_room(request, node, turn, deadline)
-        with stage("plan"):
+        with stage("plan"), timed("read pod, annotations and bridge"):
             facts = node.gathering(request, options, consumer, deadline).facts(adding.netns_inode)
         record = _new_record(request, facts, called)
         try:
@@ -134,7 +138,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
                 record = record.to("pending", steps=(lease,))
                 journal.write(record)
                 try:
-                    with stage("ipam"):
+                    with stage("ipam"), timed("leased addresses", ipam=request.network.ipam):
                         leased = node.lease(lease, deadline, turn.share_lock())
                 except DelegateFailed:
                     record = record.to("pending", steps=(replace(lease, granted=False),))

@@ -125,8 +125,7 @@ def say(level: str, message: str, **facts: object) -> bool:
     Facts that are "" are left out. False for a line that was left out because it is a repeat: who says a thing only when it
     begins has not said it then, and says it again.
     """
-    bound_threshold = _threshold.get()
-    if LEVELS[level] > (_Process.threshold if bound_threshold is None else bound_threshold):
+    if not _wants(level):
         return True
     if level == "warning":
         _collect(message, facts)
@@ -145,6 +144,32 @@ def say(level: str, message: str, **facts: object) -> bool:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     return True
+
+
+class timed:  # noqa: N801 -- used as a function
+    """The block is a step of a call: when it has ended well, it is a line at `debug`, with its milliseconds as `ms`.
+
+    A fact may be a function, which is called for the line alone: where nothing is written, nothing is computed.
+    """
+
+    __slots__ = ("_began", "_facts", "_message")
+
+    def __init__(self, message: str, **facts: object) -> None:
+        self._message = message
+        self._facts = facts
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter() if _wants("debug") else 0.0
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._began and kind is None:
+            facts = {key: value() if callable(value) else value for key, value in self._facts.items()}
+            say("debug", self._message, **facts, ms=f"{(time.perf_counter() - self._began) * 1000:.1f}")
+
+
+def _wants(level: str) -> bool:
+    threshold = _threshold.get()
+    return LEVELS[level] <= (_Process.threshold if threshold is None else threshold)
 
 
 def _collect(message: str, facts: Mapping[str, object]) -> None:

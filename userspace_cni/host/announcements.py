@@ -17,6 +17,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.steps import Announcement, Driver
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, of_kernel
+from userspace_cni.base.log import timed
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.frames import Address, announcement, question
 from userspace_cni.host.neighbours import asked, claims, unspecified, wire
@@ -88,7 +89,8 @@ def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socke
 
 
 def _await_gateways(step: Announcement, gateways: list[Address], wire: socket.socket, deadline: Deadline) -> None:
-    silent = asked(wire, step.mac, step.addresses, gateways, deadline)
+    with timed("asked the gateways", gateways=",".join(step.gateways)):
+        silent = asked(wire, step.mac, step.addresses, gateways, deadline)
     if silent:
         raise StepFailed(
             f"{_what(step)}: no answer from the gateway {', '.join(map(str, silent))} within {GATEWAY_S:g} s",

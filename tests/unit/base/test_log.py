@@ -218,8 +218,9 @@ def test_lines_of_a_verb(world: World, capsys: pytest.CaptureFixture[str]) -> No
 
     world.fault = fault
     assert call(world, "ADD").code == 1
-    warned, failed = written(capsys)
-    for told in (warned, failed):
+    lines = written(capsys)
+    warned, failed = (each for each in lines if each["level"] != "debug")
+    for told in lines:
         assert {key: told.get(key) for key in ("verb", *OF_THE_POD)} == {"verb": "ADD", **OF_THE_POD}
     assert (warned["level"], failed["level"], failed["msg"]) == ("warning", "error", "it does not work")
 
@@ -229,6 +230,44 @@ def test_a_verb_that_goes_well_writes_nothing(world: World, capsys: pytest.Captu
     world.log_level = "info"
     assert [call(world, verb).code for verb in ("ADD", "DEL")] == [0, 0]
     assert written(capsys) == []
+
+
+def test_the_steps_of_a_verb(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """At `debug` each step that ADD and DEL have taken is a line with its milliseconds, and the answer is the last."""
+    assert call(world, "ADD").code == 0
+    lines = written(capsys)
+    assert [(each["msg"], each.get("step", "")) for each in lines if each["msg"] != "waited for a step"] == [
+        ("read pod, annotations and bridge", ""),
+        ("leased addresses", ""),
+        ("applied a step", "lease"),
+        ("applied a step", "directory"),
+        ("applied a step", "socket-file"),
+        ("applied a step", "pod-mount"),
+        ("applied a step", "port"),
+        ("applied a step", "config-file"),
+        ("answered", ""),
+    ]
+    assert all({key: each.get(key) for key in OF_THE_POD} == OF_THE_POD for each in lines)
+    assert all(float(each["ms"]) >= 0 for each in lines)
+    assert "port" in [each["step"] for each in lines if each["msg"] == "waited for a step"]
+    assert call(world, "DEL").code == 0
+    assert [each["msg"] for each in written(capsys)] == [*["undid a step"] * 6, "answered"]
+
+
+def test_what_fails_is_no_step_that_was_taken(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step that fails has no line of its own but the error's; nothing is computed for a line that is not written."""
+
+    def fail() -> str:
+        raise AssertionError("computed")
+
+    with bound("info"), log.timed("quiet", what=fail):
+        pass
+    with bound("debug"), suppress(ValueError), log.timed("failed", what=fail):
+        raise ValueError
+    with bound("debug"), log.timed("taken", what=lambda: "it"):
+        pass
+    [told] = written(capsys)
+    assert (told["msg"], told["what"]) == ("taken", "it")
 
 
 def test_what_is_refused_says_what_is_known(world: World, capsys: pytest.CaptureFixture[str]) -> None:
