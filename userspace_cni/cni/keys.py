@@ -62,6 +62,9 @@ _OTHERS: Final = (
     *("plugins", "delegates", "device", "resourceName", "ipMasqBackend"),
 )
 """Keys of the former plugin and its forks that have no meaning here, and of other CNI plugins: manifests are copied with them."""
+_KUBEOVN: Final = ("server_socket", "provider", "vf_driver")
+"""Keys of kube-ovn's plugin that ask for nothing that a port here could have or lack: docs/network.md names them, and a call does
+not."""
 _LIMIT: Final = "no limit is set; write 'bandwidth' at the top, with 'egressRate' in bit/s (not kbit/s) for what the pod sends"
 _INSTEAD: Final[Mapping[str, str]] = {
     "ingresspolicingrate": _LIMIT,
@@ -69,8 +72,13 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "ovnport": "interfaces here are no logical ports of OVN",
     "vlan": "no VLAN is set; write 'host.bridge.vlanId'",
     "trunk": "no VLANs are set; write 'host.bridge.trunks'",
+    "routes": "no routes are set; write 'ipam.routes'",
+    "vhost_user_socket_volume_name": "the pod's volume is the one that the node's setting shared_volume names",
+    "vhost_user_socket_name": "the socket has its usual name; write 'host.vhost.socketfile'",
+    "vhost_user_socket_consumption": "the socket is made for an application of the pod; for VMs write 'consumer': 'kubevirt'",
 }
-"""Keys by which forks of the former plugin and ovs-cni ask for what the port will not have: what is so, and what to write."""
+"""Keys by which forks of the former plugin, ovs-cni and kube-ovn's plugin ask for what the port will not have: what is so, and
+what to write."""
 _SHORTEST: Final = 5
 _EDITS: Final = 2
 _LOOKED_AT: Final = 1000
@@ -167,7 +175,7 @@ def is_within(one: str, other: str, edits: int) -> bool:
     )
 
 
-_ALLOWED: Final = frozenset(key.lower() for keys in (*PLACES.values(), _OTHERS) for key in keys)
+_ALLOWED: Final = frozenset(key.lower() for keys in (*PLACES.values(), _OTHERS, _KUBEOVN) for key in keys)
 
 
 def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -193,7 +201,7 @@ def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:
     if place:
         known = {key.lower() for key in PLACES[place]}
         return [key for key in held if folded(key) not in known]
-    ours = {key.lower() for key in TOP}
+    ours = {key.lower() for key in (*TOP, *_KUBEOVN)}
     return sorted(key for key in held if key not in STANDARD and folded(key) not in ours and not key.startswith(MARKED))
 
 

@@ -164,6 +164,10 @@ def test_a_key_of_the_specification_in_another_spelling(meant: str) -> None:
         ("", "OvnPort", ("no logical ports of OVN",)),
         ("", "vlan", ("no VLAN is set", "'host.bridge.vlanId'")),
         ("host", "trunk", ("no VLANs are set", "'host.bridge.trunks'")),
+        ("", "routes", ("no routes are set", "'ipam.routes'")),
+        ("", "vhost_user_socket_volume_name", ("setting shared_volume",)),
+        ("", "vhost_user_socket_name", ("'host.vhost.socketfile'",)),
+        ("", "vhost_user_socket_consumption", ("'consumer': 'kubevirt'",)),
     ],
 )
 def test_what_an_ignored_key_of_others_would_have_been(place: str, key: str, words: tuple[str, ...]) -> None:
@@ -171,6 +175,13 @@ def test_what_an_ignored_key_of_others_would_have_been(place: str, key: str, wor
     [warning] = told(within(place, {key: 1}))
     assert warning.startswith(f"key '{keys.path_of(place, key)}' is unknown and ignored: ")
     assert [each for each in words if each not in warning] == []
+
+
+def test_keys_of_kubeovns_plugin_cost_no_warning() -> None:
+    """Those that ask for nothing of the port are taken without a word at the top, and there alone; `device_id` is misspelt."""
+    assert told({"server_socket": "/run/openvswitch/kube-ovn-daemon.sock", "provider": "a.b.ovn", "VF_driver": "vfio-pci"}) == []
+    assert told({"host": {"provider": "a.b.ovn"}}) == ["key 'host.provider' is unknown and ignored"]
+    assert refusal({"device_id": "x"}).meant == "deviceID"
 
 
 def test_the_misspelt_key_is_reported_before_other_errors() -> None:
