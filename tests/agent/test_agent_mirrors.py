@@ -83,3 +83,32 @@ def test_mirrors_are_read_again(live: LiveNode, sandbox: str) -> None:
     wait_until(lambda: switch.rows("Mirror") == [] and switch.ports("br-test") == [port], what="the mirror is gone")
     succeeded(live.run("DEL", live.network(), sandbox))
     live.require_clean()
+
+
+def test_one_of_several_is_put_back(live: LiveNode, sandbox: str) -> None:
+    """Each mirror of which a port is the output comes back by itself when it is removed; the others stay, also over kill -9."""
+    switch = switch_of(live)
+    live.start()
+    result = succeeded(live.run("ADD", live.network(), sandbox))
+    consumer = {"cniVersion": "1.1.0", "name": live.network()["name"], "type": "ovs-mirror-consumer", "prevResult": result}
+    mirrors = [{"name": name} for name in ("a", "b", "c")]
+    succeeded(live.run("ADD", {**consumer, "mirrors": mirrors}, sandbox))
+    kept = switch.row("Mirror", "a")["_uuid"]
+
+    def outputs() -> dict[str, str]:
+        return {each["name"]: each["output_port"] for each in switch.rows("Mirror")}
+
+    wanted = dict.fromkeys("abc", switch.port(f"{CONTAINER[:12]}-net1")["_uuid"])
+    assert outputs() == wanted
+    remove_b = ("--", "--id=@m", "get", "Mirror", "b", "--", "remove", "Bridge", "br-test", "mirrors", "@m")
+    switch.vsctl(*remove_b)
+    wait_until(lambda: outputs() == wanted, what="the mirror is there again")
+    live.kill()
+    switch.vsctl(*remove_b)
+    assert set(outputs()) == {"a", "c"}
+    live.start()
+    wait_until(lambda: outputs() == wanted, what="the next agent has made it again")
+    assert switch.row("Mirror", "a")["_uuid"] == kept
+    succeeded(live.run("DEL", live.network(), sandbox))
+    assert switch.rows("Mirror") == []
+    live.require_clean()
