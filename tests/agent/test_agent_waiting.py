@@ -129,6 +129,22 @@ def succeeded_del(call: Call) -> None:
     assert (call.status, call.stdout) == (0, b"")
 
 
+def test_the_wait_is_a_line_of_the_log(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """At `debug` an ADD that waited for its pod says so, with its milliseconds and its own names, before its steps."""
+    pod = Adding(live, api, 1, logLevel="debug")
+    live.start()
+    adding = threads.submit(pod.run, "ADD", sandbox)
+    waits(live, 1)
+    pod.annotate()
+    succeeded(adding.result(WAITED_S))
+    lines = [line for line in live.log.read_text().splitlines() if "level=debug" in line]
+    assert "waited for the pod's annotations" in lines[0]
+    assert all(f"interface={pod.ifname}" in line and " ms=" in line for line in lines)
+    assert "msg=answered" in lines[-1]
+    succeeded_del(pod.run("DEL", sandbox))
+    live.require_clean()
+
+
 def test_del_of_what_waits(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
     """A DEL does not wait for the ADD of its container, which ends with it: no pod is attached after its DEL."""
     pod = Adding(live, api, 1)
