@@ -212,8 +212,10 @@ def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver,
     try:
         wait_until(lambda: other.send_frames([FRAME]) and pod.receive_frames(), what="a first frame")
         wait_until(lambda: pod.send_frames([FRAME]) and other.receive_frames(), what="a first frame back")
-        assert arriving(other, pod, 2 * limits.to_pod.rate) == pytest.approx(limits.to_pod.rate, rel=0.15)  # type: ignore[union-attr]
-        assert arriving(pod, other, 2 * limits.from_pod.rate) == pytest.approx(limits.from_pod.rate, rel=0.15)  # type: ignore[union-attr]
+        for source, sink, limit in ((other, pod, limits.to_pod), (pod, other, limits.from_pod)):
+            assert limit
+            # other work on the machine may take from one measurement what would have arrived
+            wait_until(lambda: abs(arriving(source, sink, 2 * limit.rate) / limit.rate - 1) < 0.15, what=f"{limit} arrives")  # noqa: B023
     finally:
         for end, listener in zip(ends, listeners, strict=True):
             end.close()

@@ -15,7 +15,8 @@ from userspace_cni.pod.launcher import DIRECTORY, QEMU_ID, socket_path
 
 BRIDGE, PORT = "br-device", "vm-device"
 SOCKET = socket_path("pod1")
-_SHOWN = 3000
+_SHOWN = 100
+"""Lines of the log of ovs-vswitchd."""
 MAC, ADDRESS = "02:00:00:00:00:0a", "10.9.0.2/24"
 
 
@@ -43,8 +44,9 @@ def guest_at_port(switch: Switch, machine: Machine) -> Iterator[Qemu]:
                 try:
                     started.until("GUEST ready")
                 except AssertionError as error:
-                    log = (switch.dir / "ovs-vswitchd.log").read_text()
-                    error.add_note(f"the port: {switch.interface(PORT)}\novs-vswitchd: {log[-_SHOWN:]}")
+                    lines = (switch.dir / "ovs-vswitchd.log").read_text().splitlines()
+                    log = [line for line in lines if "|coverage|" not in line]
+                    error.add_note("\n".join([f"the port: {switch.interface(PORT)}", "ovs-vswitchd:", *log[-_SHOWN:]]))
                     raise
                 yield started
         finally:
