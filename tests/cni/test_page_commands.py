@@ -124,7 +124,9 @@ def network() -> str:
 def run(room: Path, page: Path) -> tuple[dict[Block, str], str]:
     """Run the page's commands: what each block told, and what is attached then. AssertionError with all of it when one fails."""
     chosen = [block for block in blocks(page) if block.is_run]
-    steps = [f"echo '=== {block.place}'\n{block.text}" for block in chosen] + ["echo '=== the end'\nuserspace-cni list\n"]
+    steps = [f"echo '=== {block.place}'\n{block.text}" for block in chosen] + [
+        "echo '=== the end'\nuserspace-cni list || test $? = 1\n"
+    ]
     script = room / "commands.sh"
     script.write_text("".join([MACHINE, BEGINNINGS.get(page, NODE), "cat > net.yaml <<'END'\n", network(), "END\n", *steps]))
     done = subprocess.run(

@@ -122,7 +122,7 @@ def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: 
     [
         ({"limits": Limits(to_pod=Rate(1_000_000, 10_000))}, "qos", f"{LIST_PORT}; ovs-vsctl list QoS"),
         ({"mirrors": (MirrorSource("tap"),)}, "frames for mirror tap", LIST_PORT),
-        ({"mirror_output": "tap"}, "output of mirror", f"ovs-vsctl list Mirror; ovs-vsctl get Port {STEP.name} _uuid"),
+        ({"mirror_outputs": ("tap",)}, "output of mirror", f"ovs-vsctl list Mirror; ovs-vsctl get Port {STEP.name} _uuid"),
     ],
 )
 def test_limits_and_mirrors_are_looked_for_in_their_own_tables(changes: dict[str, Any], field: str, look: str) -> None:
