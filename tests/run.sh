@@ -3,7 +3,8 @@
 #
 #   tests/run.sh                 everything; a test that cannot run is a failure
 #   tests/run.sh quick           style, types, import and house rules, the rootless tests, a sample of the others
-#   tests/run.sh changed [BASE]  what the change since BASE can reach, else since the branch left main: it says which test files, and why
+#   tests/run.sh changed [--list] [BASE]  what the change since BASE can reach, else since the branch left main: it says which test files,
+#                                and why; with --list it does no more
 #   tests/run.sh check           style, types, import and house rules
 #   tests/run.sh unit [ARG...]   the rootless tests, with arguments for pytest; needs no root
 #   tests/run.sh KIND [ARG...]   another directory of tests/

@@ -45,11 +45,16 @@ def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
     return error
 
 
-def refused_soon(calling: Callable[[], Call], code: int, *words: str) -> None:
-    """As `refused`, of a call after changes of the switch, of which an agent hears a moment later."""
+def refused_soon(calling: Callable[[], Call], code: int, *words: str, again: Callable[[], object] = lambda: None) -> None:
+    """As `refused`, of a call after changes of the switch, of which an agent hears a moment later.
+
+    `again` makes the changes once more when all is right: the agent may have put it back before it was asked.
+    """
 
     def telling() -> Call | None:
         made = calling()
+        if not made.status:
+            again()
         return made if all(word in made.stdout.decode() for word in words) else None
 
     refused(wait_until(telling, what=f"{words} to be told"), code, *words)  # that one: the agent puts back what it can

@@ -32,8 +32,8 @@ WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(
 ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 """Whatever a page mounts or leaves running ends with its shell; links that a switch makes are not the machine's."""
 OF_PORTS = r"port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead"
-SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|gateway_concern|wish_ready|routes?_\w+)"
-"""Metrics without a series here: of a port without an application, of dead sockets, devices, gateways, wishes, routes in pods."""
+SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|routes?_\w+)"
+"""Metrics that are not there here: of a port without an application, of devices and routes in pods."""
 SECONDS = 240
 """Of patience with what takes 20 on a quiet machine."""
 SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128"}

@@ -167,7 +167,10 @@ class Metrics:
         self._flushes.inc()
 
     def add_gauge(self, name: str, look: Callable[[], float | None]) -> None:
-        """Add a number that `look` gives at each scrape; None for one that is not known."""
+        """Add a number that `look` gives at each scrape; with None, for what is not known, the metric is not there.
+
+        One of which there may be nothing to tell is a family of its own, as `_of_sockets`: it is there, without series.
+        """
         self._registry.gauge(name, _HELP.get(name, name.replace("_", " ")), look)
 
     def count_registration(self, outcome: str) -> None:

@@ -18,10 +18,12 @@ from tests.lab.suite.beds import Making
 from tests.lab.suite.calls import Call, Result, again
 from tests.lab.suite.changed import select, told
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.groups import QUICK, ROOTLESS, Group, files, groups, kinds
+from tests.lab.suite.groups import ONE_MORE, QUICK, ROOTLESS, SHARED, Group, files, groups, idle, kinds
 from tests.lab.suite.lines import SLOWEST, Line
 from tests.lab.suite.table import Row, summary
 
+LIST = "--list"
+"""Option of `changed`."""
 _BEGAN = time.monotonic()
 
 
@@ -69,7 +71,7 @@ def run(tests: Sequence[str]) -> bool:
 
 def run_groups(tests: Sequence[str]) -> list[Row]:
     """Run the groups, side by side as far as they may."""
-    planned = groups(tests)
+    planned = groups(tests, ONE_MORE if idle() else SHARED)
     with ExitStack() as stack:
         making = Making([bed for group in planned for bed in group.beds])
         stack.callback(making.stop)
@@ -100,6 +102,9 @@ def run_group(group: Group) -> Row:
 def main(arguments: Sequence[str]) -> int:
     """What `tests/run.sh` is asked for."""
     what, *rest = arguments or ("all",)
+    lists = what == "changed" and LIST in rest
+    if lists:
+        rest.remove(LIST)
     if rest[what == "changed" :] and what in ("all", "quick", "check", "changed"):
         print(
             f"tests/run.sh: {what} takes {'one name' if what == 'changed' else 'no arguments'}: {' '.join(rest)}", file=sys.stderr
@@ -112,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     if what == "quick":
         return not run(files(*QUICK))
     if what == "changed":
-        return run_changed(*rest)
+        return run_changed(*rest, lists=lists)
     if what not in kinds(files()):
         print(
             f"tests/run.sh: there is no {what}: all, quick, changed, check, or one of {', '.join(sorted(kinds(files())))}",
@@ -122,15 +127,15 @@ def main(arguments: Sequence[str]) -> int:
     return run_kind(what, rest)
 
 
-def run_changed(base: str | None = None) -> int:
-    """Say what the change since `base` can reach, and run that."""
+def run_changed(base: str | None = None, *, lists: bool = False) -> int:
+    """Say what the change since `base` can reach, and run that, unless it is only listed."""
     try:
         found = select(base)
     except ValueError as error:
         print(f"tests/run.sh: {error}", file=sys.stderr)
         return 2
     print(told(found), flush=True)
-    return not run([each.file for each in found])
+    return not lists and not run([each.file for each in found])
 
 
 def run_kind(kind: str, options: Sequence[str]) -> NoReturn:

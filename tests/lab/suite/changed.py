@@ -24,6 +24,8 @@ from tests.lab.suite import exercised
 from tests.lab.suite.changes import Change, changes, difference, functions_of
 from tests.lab.suite.tree import Tree, is_above, is_test
 
+ITSELF: Final = "is changed itself"
+"""The reason for a test file that comes before all others."""
 ALL: Final = frozenset({"pyproject.toml", "constraints.txt", "tests/conftest.py"})
 """What every test runs with."""
 CLUSTER: Final = "tests/cluster/"
@@ -81,8 +83,10 @@ class Reach:
         for change in changed:
             rooms.add(_unit_room(change.path))
             for test, reason in self._of(change):
-                reasons.setdefault(test, reason)
-        return [Selected(test, reasons[test]) for test in sorted(reasons, key=lambda test: self._distance(test, rooms))]
+                if reason == ITSELF or test not in reasons:
+                    reasons[test] = reason
+        chosen = sorted(reasons, key=lambda test: (reasons[test] != ITSELF, *self._distance(test, rooms)))
+        return [Selected(test, reasons[test]) for test in chosen]
 
     def _distance(self, test: str, rooms: set[str]) -> tuple[int, float, str]:
         """Unit tests of a changed room first, then other unit tests; among equals what exercises little, for it is soon done."""
@@ -97,7 +101,7 @@ class Reach:
             yield from ((test, f"{path} is for it") for test in self._tree.tests if is_above(path, test))
         elif is_test(path):
             if change.after is not None:
-                yield path, "is changed itself"
+                yield path, ITSELF
             yield from ((test, f"imports {path}") for test in self._tests_in(self._tree.importers(path)))
         elif path.endswith(".py"):
             yield from self._of_module(change)

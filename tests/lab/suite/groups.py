@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from tests.lab.suite import seconds
 from tests.lab.suite.exercised import ROOT
 from tests.lab.suite.seconds import longest_first
@@ -15,10 +17,13 @@ CORES: Final = 2
 """What a machine has at least."""
 ROOTLESS: Final = ("-n", str(2 * CORES), "--dist", "worksteal")
 """They have no switch, and wait for half of their time."""
-SHARED: Final = ("-n", str(CORES + 1), "--dist", "loadfile", "--no-loadscope-reorder")
-"""Each process has a switch of its own, whose polling threads sleep when they are idle, and waits for almost half of its time.
-The order of the files is ours: pytest-xdist's own begins last with the files of few tests, of which some are long."""
-PAIRED: Final = ("-n", str(CORES), *SHARED[2:])
+SHARED: Final = ("-n", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder")
+"""Each process has a switch of its own, whose polling threads sleep when they are idle. The order of the files is ours:
+pytest-xdist's own begins last with the files of few tests, of which some are long."""
+ONE_MORE: Final = ("-n", str(CORES + 1), *SHARED[2:])
+"""Where nothing else runs: each process waits for almost half of its time."""
+_LOOK_S: Final = 2.0
+_BUSY_PERCENT: Final = 50.0
 CLUSTER: Final = ("tests/cluster",)
 GUESTS: Final = ("tests/kubevirt",)
 """Emulated virtual machines, each of which keeps a core busy while it boots: one for each core, and nothing beside them."""
@@ -93,17 +98,22 @@ def kinds(tests: Iterable[str]) -> frozenset[str]:
     return frozenset(Path(each).parts[1] for each in tests)
 
 
-def groups(tests: Sequence[str]) -> Groups:
-    """These test files by how they run."""
+def idle() -> bool:
+    """Whether other work leaves most of the machine to the tests. Takes two seconds."""
+    return psutil.cpu_percent(_LOOK_S) < _BUSY_PERCENT
+
+
+def groups(tests: Sequence[str], sharing: Sequence[str] = SHARED) -> Groups:
+    """These test files by how they run. `sharing`: the options of those that share the machine."""
     rootless = tuple(each for each in tests if each.startswith("tests/unit/"))
     cluster, guests, alone = (_among(places, tests) for places in (CLUSTER, GUESTS, ALONE))
     known = seconds.read()
     shared = longest_first((each for each in tests if each not in {*rootless, *cluster, *guests, *alone}), known)
     return Groups(
         Group("unit", rootless, ROOTLESS),
-        Group("shared", shared, SHARED),
+        Group("shared", shared, tuple(sharing)),
         Group("cluster", cluster),
-        Group("guests", longest_first(guests, known), PAIRED),
+        Group("guests", longest_first(guests, known), SHARED),
         Group("alone", alone),
     )
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.suite import __main__ as suite
 from tests.lab.suite import exercised
-from tests.lab.suite.changed import Reach
+from tests.lab.suite.changed import ITSELF, Reach, Selected
 from tests.lab.suite.changes import Change, changes, difference
 from tests.lab.suite.tree import Tree
 
@@ -227,6 +228,33 @@ def test_differences_of_a_module() -> None:
     after = before.replace("return 1", "return 2").replace("x = 1", "x = 2").replace("@one", "@two")
     functions, names = difference(Change("a.py", before, after))
     assert (set(functions), set(names)) == ({"A.f", "A.f.g", "h"}, {"A", "x"})
+
+
+def test_a_changed_test_file_is_the_first(tree: Tree) -> None:
+    """What is itself changed comes before the unit tests of a changed room, whatever it exercises."""
+    product = Change("userspace_cni/host/disk.py", DISK, DISK.replace("RETRIES = 3", "RETRIES = 4"))
+    own = Change("tests/ovs/test_all.py", FILES["tests/ovs/test_all.py"], "changed = True\n")
+    chosen = [each.file for each in Reach(tree, KNOWN).select([product, own])]
+    assert chosen[0] == "tests/ovs/test_all.py"
+    assert "tests/unit/host/test_modes.py" in chosen
+
+
+@pytest.mark.parametrize("arguments", [["--list"], ["--list", "HEAD"], ["HEAD", "--list"]], ids=str)
+def test_what_is_only_listed_does_not_run(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files and their reasons are printed; nothing is installed and nothing runs."""
+    asked: list[str | None] = []
+
+    def select(base: str | None) -> list[Selected]:
+        asked.append(base)
+        return [Selected("tests/unit/test_it.py", ITSELF)]
+
+    monkeypatch.setattr(suite, "select", select)
+    monkeypatch.setattr(suite, "run", lambda _: pytest.fail("it was to be listed"))
+    assert suite.main(["changed", *arguments]) == 0
+    assert asked == [next((each for each in arguments if each != "--list"), None)]
+    assert capsys.readouterr().out == f"tests/unit/test_it.py: {ITSELF}\n1 test files\n"
 
 
 def test_what_git_says_is_changed(tmp_path: Path) -> None:
