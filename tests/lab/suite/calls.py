@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -20,25 +21,32 @@ SILENCE_S: Final = 900.0
 """A call that tells of no test for so long hangs: no test may take longer."""
 _ENDING_S: Final = 60.0
 _LOOK_S: Final = 0.5
+_PASSED_OR_FAILED: Final = (0, 1)
+"""What pytest ends with, unless it is interrupted, has an error of its own or is called wrongly."""
+_WORKER: Final = re.compile(r"gw\d+")
 
 
 @dataclass
 class Result:
     """What came of one call: how many tests it had; what failed, by test (or file, where it cannot be read), with its text; what
-    had not begun when the call died."""
+    had not begun when the call died; whether pytest came to its end, or to a test that it died of, which has failed then."""
 
     tests: int = 0
     seconds: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)
     missed: tuple[str, ...] = ()
+    understood: bool = True
 
     @classmethod
-    def read(cls, lines: Iterable[str], ended: str) -> Result:
-        """What the reports tell; a test that began and did not end counts as a failure, with `ended` as its text."""
+    def read(cls, lines: Iterable[str], files: Iterable[str], ended: str, *, in_order: bool = True) -> Result:
+        """What the reports tell of these files; a test that began and did not end counts as a failure, with `ended` as its text.
+
+        `in_order`: pytest was not ended from outside, and with a code of its own that says that tests passed or failed.
+        """
         collected: dict[str, None] = {}
         began: set[str] = set()
         over: set[str] = set()
-        made = cls()
+        made = cls(understood=False)
         for line in lines:
             try:
                 told: dict[str, Any] = json.loads(line)
@@ -46,14 +54,22 @@ class Result:
                 continue
             collected.update(dict.fromkeys(told.get("collected", ())))
             began.add(told.get("began", ""))
-            if told.get("outcome") == "failed":
+            if told.get("outcome") in ("failed", "skipped"):  # a test that cannot run is a failure
                 made.failures[told["id"]] = "\n".join(filter(None, (made.failures.get(told["id"]), told["text"])))
             if told.get("when") in ("teardown", "???"):
                 over.add(told["id"])
+            made.understood |= told.get("when") == "???" or ("ended" in told and in_order)
         for test in began & collected.keys() - over:
             made.failures.setdefault(test, f"it did not end: {ended}")
+            made.understood = True
         made.missed = tuple(test for test in collected if test not in began | over)
         made.tests = len(collected)
+        if set(made.failures) - (workers := set(filter(_WORKER.fullmatch, made.failures))):
+            for worker in workers:  # it collected other tests than another, in which a file could not be read
+                del made.failures[worker]
+        if collected:
+            silent = set(files) - {each.partition("::")[0] for each in (*collected, *made.failures)}
+            made.failures.update(dict.fromkeys(silent, "no test was found in it"))
         return made
 
 
@@ -66,6 +82,7 @@ class Call:
         """Begin in the directory `place`; what it prints goes to `output`, else to where ours goes."""
         self._directory = TemporaryDirectory(prefix="uc-suite-")
         self._reports = Path(self._directory.name) / "reports"
+        self._files = tuple(each.partition("::")[0] for each in what)
         listed = Path(self._directory.name) / "tests"
         listed.write_text("".join(f"{each}\n" for each in what))
         own = ("-p", "tests.lab.suite.reports", f"--reports={self._reports}", "-o", f"cache_dir={self._directory.name}/cache")
@@ -76,13 +93,14 @@ class Call:
     def result(self) -> Result:
         """Wait for its end, and end it when it hangs."""
         try:
-            ended = self._end()
+            ended, in_order = self._end()
             lines = self._reports.read_text().splitlines() if self._reports.exists() else []
         finally:
             self.stop()
-        made = Result.read(lines, ended)
+        made = Result.read(lines, self._files, ended, in_order=in_order)
         made.seconds = time.monotonic() - self._began
-        if self._process.returncode and not (made.failures or made.missed):  # also where no test was found
+        unexplained = (self._process.returncode or made.missed or not made.tests) and not made.failures
+        if unexplained or not made.understood:  # no second run of its tests would tell why
             made.failures["pytest"] = f"{ended}; its own lines above say why"
         return made
 
@@ -95,7 +113,7 @@ class Call:
                     self._process.wait(_ENDING_S)
         self._directory.cleanup()
 
-    def _end(self) -> str:
+    def _end(self) -> tuple[str, bool]:
         told, size = time.monotonic(), -1
         while self._process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
@@ -104,8 +122,8 @@ class Call:
             if now != size:
                 told, size = time.monotonic(), now
             elif time.monotonic() - told > SILENCE_S:
-                return f"pytest told of no test for {SILENCE_S:.0f} s, and was ended"
-        return f"pytest ended with {self._process.returncode}"
+                return f"pytest told of no test for {SILENCE_S:.0f} s, and was ended", False
+        return f"pytest ended with {self._process.returncode}", self._process.returncode in _PASSED_OR_FAILED
 
 
 def again(tests: Iterable[str], place: Path = ROOT) -> dict[str, Result]:

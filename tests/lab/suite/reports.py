@@ -2,7 +2,7 @@
 
 One JSON object a line: `{"collected": [ID…]}` once it is known what is to run; `{"began": ID}` when a test begins; and
 `{"id", "when", "outcome", "seconds", "text"}` for each part of a test that is over, `when` being "setup", "call" or "teardown",
-"collect" for a file that cannot be read, or "???" for a test that ended its worker.
+"collect" for a file that cannot be read, or "???" for a test that ended its worker; `{"ended": true}` when nothing is left to do.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._over = False
 
     def write(self, line: dict[str, Any]) -> None:
         """Add one object to the file."""
@@ -44,15 +45,26 @@ class Writer:
         if session.items:
             self.write({"collected": [item.nodeid for item in session.items]})
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """The tests are over, and no plugin failed at that."""
+        self._over = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """All plugins have put their things away, and none of them failed."""
+        if self._over:
+            self.write({"ended": True})
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         """Workers have them, and each collects the same."""
         self.write({"collected": ids})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported fails."""
-        if report.failed:
-            self._report(report.nodeid, "collect", "failed", 0.0, report.longreprtext)
+        """A file that cannot be imported fails, and so does one that is skipped."""
+        if not report.passed:
+            self._report(report.nodeid, "collect", report.outcome, 0.0, report.longreprtext)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins."""
@@ -61,9 +73,10 @@ class Writer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A part of a test is over."""
         text = (
-            "\n".join([report.longreprtext, *(f"--- {name}\n{what}" for name, what in report.sections)]) if report.failed else ""
+            "" if report.passed else "\n".join([report.longreprtext, *(f"--- {name}\n{what}" for name, what in report.sections)])
         )
         self._report(report.nodeid, report.when, report.outcome, report.duration, text)
 
     def _report(self, test: str, when: str, outcome: str, seconds: float, text: str) -> None:
-        self.write({"id": test, "when": when, "outcome": outcome, "seconds": round(seconds, 3), "text": text[-LONGEST_TEXT:]})
+        told = f"it was skipped: {text}" if outcome == "skipped" else text[-LONGEST_TEXT:]
+        self.write({"id": test, "when": when, "outcome": outcome, "seconds": round(seconds, 3), "text": told})

@@ -35,9 +35,9 @@ class Row:
 def failed_in(runs: dict[str, Result], test: str) -> bool:
     """Whether a test, or any of a file that could not be read, failed in these runs, by file, or is in none of them."""
     run = runs.get(test.partition("::")[0], Result())
-    return (
-        not run.tests or bool(run.failures) if "::" not in test else test in run.failures or test in run.missed or not run.tests
-    )
+    if "::" not in test:
+        return not run.tests or bool(run.failures or run.missed)
+    return not run.tests or test in run.failures or test in run.missed or "pytest" in run.failures
 
 
 def table(rows: list[Row]) -> str:

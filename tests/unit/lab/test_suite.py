@@ -75,6 +75,16 @@ def run(place: Path, *options: str) -> Row:
     return row
 
 
+def judged(place: Path, tree: dict[str, str], *options: str) -> Row:
+    """The tests of these files, by name, once and what failed once more."""
+    for name, text in tree.items():
+        (place / name).write_text(text)
+    result = Call([name for name in tree if name != "conftest.py"], options, place=place).result()
+    row = Row("judged", result)
+    row.judge(again([*result.failures, *result.missed], place))
+    return row
+
+
 @pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "workers"])
 def test_what_failed_runs_once_more(options: tuple[str, ...], tmp_path: Path) -> None:
     """Failure, teardown, time-out and death by chance are told; what fails again, and a file that is broken, fails."""
@@ -113,6 +123,68 @@ def test_a_file_without_a_test(tmp_path: Path) -> None:
     """A call in which nothing ran has not passed."""
     (tmp_path / "test_empty.py").write_text("")
     assert Call(("test_empty.py",), place=tmp_path).result().failures.keys() == {"pytest"}
+
+
+PASSES = "def test_passes():\n    pass\n"
+FIRST_TIME = f"import os\n{TESTS[TESTS.index('from pathlib') : TESTS.index('@pytest')]}"
+BY_CHANCE_ONCE = f"{FIRST_TIME}\ndef test_fails_once():\n    assert not first_time('failed')\n"
+PYTEST_FAILS = {
+    "ends while it collects": {"test_a.py": "import os\nos._exit(0)\n"},
+    "ends between two tests": {
+        "conftest.py": f"{FIRST_TIME}\ndef pytest_runtest_logfinish():\n    first_time('over') and os._exit(0)\n",
+        "test_a.py": f"{PASSES}\ndef test_other():\n    pass\n",
+    },
+    "fails at its end": {
+        "conftest.py": "def pytest_sessionfinish():\n    raise OSError('at the end')\n",
+        "test_a.py": f"{BY_CHANCE_ONCE}{PASSES}",
+    },
+    "is killed at its end": {
+        "conftest.py": "import os\ndef pytest_unconfigure():\n    os.kill(os.getpid(), 9)\n",
+        "test_a.py": f"{BY_CHANCE_ONCE}{PASSES}",
+    },
+}
+
+
+@pytest.mark.parametrize("tree", PYTEST_FAILS.values(), ids=PYTEST_FAILS)
+def test_pytest_itself_fails(tree: dict[str, str], tmp_path: Path) -> None:
+    """It is a failure, whatever its exit code says, beside a failure by chance, and where all tests pass a second time."""
+    assert "pytest" in judged(tmp_path, tree).failed
+
+
+NOT_RUN = {
+    "empty": ("", "test_a.py"),
+    "hidden": ("test_passes = None\n", "test_a.py"),
+    "skipped": ("import pytest\n@pytest.mark.skip\ndef test_it():\n    pass\n", "test_a.py::test_it"),
+    "skips itself": ("import pytest\ndef test_it():\n    pytest.skip()\n", "test_a.py::test_it"),
+    "fails as expected": ("import pytest\n@pytest.mark.xfail\ndef test_it():\n    assert False\n", "test_a.py::test_it"),
+    "file skipped": ("import pytest\npytest.importorskip('a_module_that_is_nowhere')\n", "test_a.py"),
+    "no parameters": (
+        "import pytest\n@pytest.mark.parametrize('it', [])\ndef test_it(it):\n    pass\n",
+        "test_a.py::test_it[NOTSET]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "failed"), NOT_RUN.values(), ids=NOT_RUN)
+def test_what_does_not_run_fails(text: str, failed: str, tmp_path: Path) -> None:
+    """A test that is skipped has not passed, nor has a file in which nothing is found beside others in which something is."""
+    row = judged(tmp_path, {"test_a.py": text, "test_b.py": PASSES})
+    assert (row.failed, row.flaky) == ((failed,), {})
+
+
+def test_a_second_run_that_does_not_end_well(tmp_path: Path) -> None:
+    """Its tests have not passed, although each of them has."""
+    end = f"{FIRST_TIME}\ndef pytest_unconfigure():\n    assert first_time('ended')\n"
+    row = judged(tmp_path, {"conftest.py": end, "test_a.py": BY_CHANCE_ONCE})
+    assert row.failed == ("test_a.py::test_fails_once",)
+
+
+def test_a_file_that_one_of_several_workers_cannot_read(tmp_path: Path) -> None:
+    """It is the failure, and not the worker, which has collected other tests than the others for that reason."""
+    text = f"{FIRST_TIME}\nif first_time('read'):\n    raise ImportError('by chance')\n{PASSES}"
+    row = judged(tmp_path, {"test_a.py": text, "test_b.py": PASSES}, "-n", "2", "--dist", "loadfile")
+    assert (row.failed, list(row.flaky)) == ((), ["test_a.py"])
+    assert "by chance" in row.flaky["test_a.py"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
