@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,14 +32,33 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("suite")
+_OWN_PID = os.getpid()
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    """A run that is ended, or whose terminal is closed, ends as by Ctrl-C: what it has made is put away, a switch above all."""
+    if os.getpid() == _OWN_PID:
+        raise KeyboardInterrupt
+    signal.signal(number, signal.SIG_DFL)  # a process that a test has forked
+    os.kill(os.getpid(), number)
+
+
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
     # nohup(1), and a shell for what runs in its background, have signals ignored, and so would every program that a test starts.
     # A handler that does nothing keeps this process from them as well, and no program that it starts has it
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda _number, _frame: None)
+    elif number in (signal.SIGHUP, signal.SIGTERM) and signal.getsignal(number) == signal.SIG_DFL:
+        signal.signal(number, _interrupted)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each start of the program compiles it anew, which is half of a start
 sys.dont_write_bytecode = False
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
+
+
+def pytest_keyboard_interrupt() -> None:
+    """A second Ctrl-C does not hinder what the first has begun; Ctrl-\\ does."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: None)
 
 
 def pytest_collection_finish() -> None:

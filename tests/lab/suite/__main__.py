@@ -25,6 +25,7 @@ from tests.lab.suite.table import Row, summary
 LIST = "--list"
 """Option of `changed`."""
 _BEGAN = time.monotonic()
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def say(what: str) -> None:
@@ -150,11 +151,19 @@ def run_kind(kind: str, options: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, (sys.executable, "-m", "pytest", "-q", *workers, *place, *options))
 
 
-def _ended(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(143)
+def heed() -> None:
+    """Let a run that is ended, or whose terminal is closed, put away what it has made; who is impatient does not hinder that."""
+
+    def ended(number: int, _frame: FrameType | None) -> None:
+        for each in _ENDING:
+            signal.signal(each, lambda _number, _frame: None)
+        raise SystemExit(128 + number)
+
+    for each in _ENDING:
+        signal.signal(each, ended)
 
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    signal.signal(signal.SIGTERM, _ended)
+    heed()
     sys.exit(main(sys.argv[1:]))

@@ -21,6 +21,7 @@ SILENCE_S: Final = 900.0
 """A call that tells of no test for so long hangs: no test may take longer."""
 _ENDING_S: Final = 60.0
 _LOOK_S: Final = 0.5
+_ALWAYS: Final = ("-q", "--continue-on-collection-errors")
 _PASSED_OR_FAILED: Final = (0, 1)
 """What pytest ends with, unless it is interrupted, has an error of its own or is called wrongly."""
 _WORKER: Final = re.compile(r"gw\d+")
@@ -87,8 +88,12 @@ class Call:
         listed.write_text("".join(f"{each}\n" for each in what))
         own = ("-p", "tests.lab.suite.reports", f"--reports={self._reports}", "-o", f"cache_dir={self._directory.name}/cache")
         self._began = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", *own, *options, f"@{listed}"]
-        self._process = subprocess.Popen(command, stdout=output, stderr=output and subprocess.STDOUT, cwd=place)
+        # A terminal tells all that is in its foreground of Ctrl-C and of its end. With a session of its own pytest hears of
+        # that by `stop` alone, once, and is waited for; where this process is killed, by the kernel.
+        command = ["setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest", *_ALWAYS, *own, *options, f"@{listed}"]
+        self._process = subprocess.Popen(
+            command, stdout=output, stderr=output and subprocess.STDOUT, cwd=place, start_new_session=True
+        )
 
     def result(self) -> Result:
         """Wait for its end, and end it when it hangs."""

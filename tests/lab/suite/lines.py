@@ -51,4 +51,6 @@ class Line:
             if self._stopped:
                 return
             self._running = Call(group.files, (*group.options, SLOWEST), self._output)
+            if self._stopped:  # while it was started
+                self._running.stop()
             self._rows.append(Row(group.name, self._running.result()))
