@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -163,7 +164,14 @@ def heed() -> None:
         signal.signal(each, ended)
 
 
+def print_anything() -> None:
+    """A failure's text may have what no encoding has."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 if __name__ == "__main__":
     os.chdir(ROOT)
     heed()
+    print_anything()
     sys.exit(main(sys.argv[1:]))

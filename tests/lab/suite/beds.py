@@ -40,7 +40,9 @@ class Making:
                 return
             began = time.monotonic()
             command = (sys.executable, "-m", bed.module)
-            self._running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self._running = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            )
             text, _ = self._running.communicate()
             code = self._running.returncode
             self._told.append(f"{bed.what}: {f'failed with {code}' if code else 'made'} ({time.monotonic() - began:.0f} s)")

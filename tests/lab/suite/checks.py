@@ -34,5 +34,5 @@ def failed() -> tuple[str, ...]:
 
 def _run(command: tuple[str, ...]) -> tuple[int, str, float]:
     began = time.monotonic()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
     return done.returncode, done.stdout, time.monotonic() - began

@@ -21,7 +21,7 @@ class Line:
     def __init__(self, groups: Sequence[Group], making: Making) -> None:
         self._groups = [group for group in groups if group.files]
         self._making = making
-        self._output = TemporaryFile("w+")  # noqa: SIM115 - `rows` closes it
+        self._output = TemporaryFile("w+", errors="replace")  # noqa: SIM115 - `rows` closes it
         self._rows: list[Row] = []
         self._running: Call | None = None
         self._stopped = False

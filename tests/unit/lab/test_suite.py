@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,6 +199,18 @@ def test_a_group_that_could_not_be_started(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(lines, "Call", full_disk)
     rows = lines.Line((Group("one", ("test_one.py",)), Group("two", ("test_two.py",))), Making(())).rows()
     assert [(row.group, row.failed) for row in rows] == [("one", ("pytest",)), ("two", ("pytest",))]
+
+
+def test_what_is_printed_may_be_any_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What runs beside others and prints no text is shown all the same, and so is a failure's text that no encoding has."""
+    path = tmp_path / "test_bytes.py"
+    path.write_text("import os\n\ndef test_bytes(capfd):\n    with capfd.disabled():\n        os.write(1, b'by\\xfftes')\n")
+    [row] = lines.Line((Group("bytes", (str(path),)),), Making(())).rows()
+    assert row.result.tests == 1
+    assert "by\ufffdtes" in capfd.readouterr().out
+    program = "from tests.lab.suite.__main__ import print_anything; print_anything(); print('a\\udcffb')"
+    done = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "a\\udcffb\n"
 
 
 @pytest.mark.parametrize(("count", "passed"), [(0, True), (MOST_FLAKY, True), (MOST_FLAKY + 1, False)])
