@@ -1,0 +1,42 @@
+"""What `tests/run.sh` makes of its arguments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.lab.suite.exercised import ROOT
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of the suite without what installs packages: `unit` needs nothing more than runs this test."""
+    command = (sys.executable, "-m", "tests.lab.suite", *arguments)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("options", [("-k", "localdb"), ("--ignore", "tests/unit/kubevirt")], ids=" ".join)
+def test_an_option_that_is_also_a_path_names_no_tests(options: Sequence[str]) -> None:
+    """A kind is all that runs where no test file is named, although a directory has the name that an option is given."""
+    _, output = run("unit", "--collect-only", "-qq", *options)
+    kinds = {line.split("/")[1] for line in output.splitlines() if line.startswith("tests/")}
+    assert kinds <= {"unit"}, output[-2000:]
+
+
+def test_a_file_that_is_named_runs_alone() -> None:
+    """As pytest would have it."""
+    code, output = run("unit", "--collect-only", "-qq", "tests/unit/lab/test_seconds.py")
+    assert code == 0
+    assert [line.partition(":")[0] for line in output.splitlines() if line] == ["tests/unit/lab/test_seconds.py"]
+
+
+@pytest.mark.parametrize("arguments", [("",), ("unit", ""), ("changed", ""), ("quick", "more"), ("check", "-k"), ("nothing",)])
+def test_what_makes_no_sense_is_refused(arguments: Sequence[str]) -> None:
+    """An empty argument, which pytest takes for all that there is, arguments where none are, a kind that is none: exit code 2."""
+    code, output = run(*arguments)
+    assert (code, "tests/run.sh: " in output) == (2, True)
