@@ -100,7 +100,7 @@ class Reach:
         elif path.endswith("/conftest.py"):
             yield from ((test, f"{path} is for it") for test in self._tree.tests if is_above(path, test))
         elif is_test(path):
-            if change.after is not None:
+            if path in self._tree.tests:
                 yield path, ITSELF
             yield from ((test, f"imports {path}") for test in self._tests_in(self._tree.importers(path)))
         elif path.endswith(".py"):

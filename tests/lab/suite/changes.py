@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,11 @@ class Change:
 def changes(root: Path, base: str | None = None) -> list[Change]:
     """What differs from `base`, by default from where this branch left main; files that git does not know yet included.
 
-    Raises ValueError for a base that git does not know.
+    Raises ValueError for a base that git does not know as a commit, and where `root` is no checkout.
     """
-    left = base or _merge_base(root)
+    if Path(_git(root, "rev-parse", "--show-toplevel").rstrip("\n")) != root.resolve():
+        raise ValueError(f"{root} is in a checkout of git and is none itself, so that git does not say what has changed in it")
+    left = _git(root, "rev-parse", "--verify", f"{base}^{{commit}}").strip() if base else _merge_base(root)
     known = _git(root, "diff", "--name-only", "--no-renames", "-z", left, "--")
     new = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     names = {name for name in (known + new).split("\0") if name}
@@ -50,13 +53,20 @@ def functions_of(text: str | None) -> frozenset[str]:
 
 
 def _merge_base(root: Path) -> str:
+    """Where main was left; for what is committed on main itself, where that differs from the one that was fetched."""
+    head = left = _git(root, "rev-parse", "HEAD").strip()
+    found = False
     for main in ("main", "origin/main"):
-        try:
-            return _git(root, "merge-base", "HEAD", main).strip()
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            left = _git(root, "merge-base", "HEAD", main).strip()
+            found = True
+        if left != head:
+            return left
+    if found:
+        return left
     raise ValueError(
-        "git knows neither main nor origin/main here: name the commit to compare with, as in `tests/run.sh changed HEAD~1`"
+        "git knows neither main nor origin/main here, or not where they were left: "
+        "name the commit to compare with, as in `tests/run.sh changed HEAD~1`"
     )
 
 

@@ -135,9 +135,9 @@ class Tree:
         return (self.root / path).read_text(errors="replace")
 
     def source(self, path: str) -> Source:
-        """A module of the tree."""
+        """A module of the tree; one that is gone is empty, and one beside whose types it lies (.pyi) is read as well."""
         if path not in self._sources:
-            self._sources[path] = Source(self.texts[path])
+            self._sources[path] = Source(self.read(path) if path in self.paths else "")
         return self._sources[path]
 
     def imported(self, path: str) -> frozenset[str]:

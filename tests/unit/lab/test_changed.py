@@ -280,8 +280,48 @@ def test_what_git_says_is_changed(tmp_path: Path) -> None:
     subprocess.run([*git, "branch", "-qD", "main"], check=True)
     with pytest.raises(ValueError, match=r"tests/run\.sh changed HEAD~1"):
         changes(tmp_path)
-    with pytest.raises(ValueError, match=r"git diff .*no-such-commit"):
-        changes(tmp_path, "no-such-commit")
+    for base in ("no-such-commit", "--cached", "--quiet", "HEAD~1..HEAD"):
+        with pytest.raises(ValueError, match=rf"git rev-parse .*{base}"):
+            changes(tmp_path, base)
+    (tmp_path / "below").mkdir()
+    with pytest.raises(ValueError, match="is none itself"):
+        changes(tmp_path / "below")
+
+
+def test_what_is_committed_on_main_is_changed(tmp_path: Path) -> None:
+    """Since the main that was fetched: main itself has not left main."""
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (tmp_path / "one").write_text("before\n")
+    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    assert changes(tmp_path) == []
+    subprocess.run([*git, "update-ref", "refs/remotes/origin/main", "HEAD"], check=True)
+    (tmp_path / "one").write_text("after\n")
+    subprocess.run([*git, "commit", "-qam", "second"], check=True)
+    assert changes(tmp_path) == [Change("one", "before\n", "after\n")]
+
+
+@pytest.mark.parametrize("path", [FLUSH.partition(":")[0], "userspace_cni/node/store.py"])
+def test_a_module_that_is_gone(path: str, tree: Tree) -> None:
+    """As one that was given another name: it reaches the test files that are recorded for it."""
+    left = Tree(tree.root, tree.paths - {path})
+    found = {each.file for each in Reach(left, KNOWN).select([Change(path, FILES[path], None)])}
+    assert found >= {test for test, marks in KNOWN.items() if any(mark.startswith(f"{path}:") for mark in marks)}
+
+
+def test_a_module_with_its_types_beside_it(tree: Tree) -> None:
+    """A change of either is one of a module, although both have one dotted name."""
+    path = "userspace_cni/host/disk.py"
+    (tree.root / path).with_suffix(".pyi").write_text("class Disk: ...\n")
+    both = Tree(tree.root, {*tree.paths, f"{path}i"})
+    assert Reach(both, KNOWN).select([Change(path, FILES[path], FILES[path].replace("RETRIES = 3", "RETRIES = 4"))])
+
+
+def test_a_scratch_file_is_no_test_of_the_tree(tree: Tree) -> None:
+    """Only what is below tests/ is run by the suite, and has a kind."""
+    (tree.root / "test_scratch.py").write_text("x = 1\n")
+    both = Tree(tree.root, {*tree.paths, "test_scratch.py"})
+    assert Reach(both, KNOWN).select([Change("test_scratch.py", None, "x = 1\n")]) == []
 
 
 def test_the_map_is_read_as_it_was_written(tmp_path: Path) -> None:
