@@ -8,7 +8,7 @@
 # It changes no installed package and starts no service: the demo and the tests run a switch of their own.
 # Each part that takes long is printed on stderr when it begins, and with its seconds when it is done.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$(readlink -f "$0")")/.."   # absolute: neither a link nor CDPATH leads elsewhere
 source deploy/stages.sh
 
 # have PACKAGE: whether dpkg knows it as installed. Where dpkg cannot say, nothing is installed: what is there might be upgraded.

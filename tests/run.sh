@@ -12,7 +12,7 @@
 # What failed runs once more at the end, alone: what passes then is printed as `flaky: NAME`, and more than three of them are a failure.
 # With a KIND nothing runs twice.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$(readlink -f "$0")")/.."   # absolute: neither a link nor CDPATH leads elsewhere
 unset PYTHONDONTWRITEBYTECODE   # where it is set, each of thousands of interpreters compiles the program anew
 deploy/prepare.sh unit   # the rest is installed once it is known which tests run
 # Programs inherit which signals are ignored: in the background a shell has SIGINT and SIGQUIT so, and under nohup SIGHUP is. Tests send

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,20 @@ def test_what_makes_no_sense_is_refused(arguments: Sequence[str]) -> None:
     """An empty argument, which pytest takes for all that there is, arguments where none are, a kind that is none: exit code 2."""
     code, output = run(*arguments)
     assert (code, "tests/run.sh: " in output) == (2, True)
+
+
+@pytest.mark.parametrize("script", ["tests/run.sh", "deploy/prepare.sh"])
+def test_a_script_works_in_its_own_tree(script: str, tmp_path: Path) -> None:
+    """By a link from elsewhere, and where CDPATH has another tree with directories of these names."""
+    (tmp_path / script).parent.mkdir()
+    (tmp_path / "link").symlink_to(ROOT / script)
+    for called in (script, str(tmp_path / "link")):
+        done = subprocess.run(
+            ("bash", called, "nothing"),
+            cwd=ROOT,
+            env=os.environ | {"CDPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, "there is no" in done.stderr) == (2, True), done.stderr

@@ -68,7 +68,7 @@ def test_the_runner_is_killed(tmp_path: Path) -> None:
 def start(run: tuple[str, ...], place: Path) -> subprocess.Popen[bytes]:
     """Run the test above as one job of a terminal; its fixture is made."""
     (place / "test_long.py").write_text(TEST)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "-p no:hypothesispytest", "TMPDIR": str(place)}
     process = subprocess.Popen(
         ("env", "--default-signal", sys.executable, *run), cwd=place, env=environment, start_new_session=True
     )
