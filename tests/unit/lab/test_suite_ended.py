@@ -1,4 +1,4 @@
-"""A run that is ended: what its tests have made is put away, whoever ends it, how, and how often."""
+"""A run that is ended: what its tests have made is put away, by which signal it is ended, and how often."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def made():
     Path("made").unlink()
 
 def test_is_long(made):
+    Path("running").touch()
     while True:
         time.sleep(0.01)
 """
@@ -72,5 +73,5 @@ def start(run: tuple[str, ...], place: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         ("env", "--default-signal", sys.executable, *run), cwd=place, env=environment, start_new_session=True
     )
-    wait_until((place / "made").exists)
+    wait_until((place / "running").exists)
     return process
