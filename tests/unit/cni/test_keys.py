@@ -96,10 +96,22 @@ def test_every_misspelling_is_refused(place: str, data: st.DataObject) -> None:
 
 @given(PLACES, st.sampled_from([*ALL_KNOWN, *keys._OTHERS]), st.sampled_from([str, str.lower, str.upper]))
 def test_no_known_key_is_refused(place: str, key: str, spelling: Any) -> None:
-    """A key that is known anywhere, or other plugins have, is taken at every place, in any case; a known one without a word."""
+    """A key that is known anywhere, or other plugins have, is taken at every place, in any case; a known one without a word.
+
+    Only those of the specification that decide about the interface have one spelling at the top: the next test.
+    """
+    assume(place or spelling(key) == key or key not in keys._WRITTEN.values())
     warnings = told(within(place, {spelling(key): None}))
     if key in keys.PLACES[place] and (place or key in keys.TOP or spelling(key) == key):
         assert warnings == []
+
+
+@pytest.mark.parametrize("key", keys._WRITTEN.values())
+def test_what_decides_about_the_interface_has_one_spelling(key: str) -> None:
+    """At the top another case of it is 7, and says how it is written; at other places it is no key of the specification."""
+    for written in {key.lower(), key.upper(), key.title()} - {key}:
+        assert refusal({written: None}).meant == key
+        told({"host": {written: None}})
 
 
 @given(st.text(st.sampled_from("abc"), max_size=7), st.text(st.sampled_from("abc"), max_size=7), st.integers(0, 3))
