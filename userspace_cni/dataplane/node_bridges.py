@@ -59,6 +59,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
             session.transact([command], deadline)
             self._read_back.wait(command.done, deadline)
             held.settle(session, deadline)
+            self._read_back.await_word(step.name, session, deadline)
             return command
 
         command = self._client.use(put, named(step.name), what, deadline)

@@ -20,13 +20,15 @@ from userspace_cni.dataplane.vswitchd import Daemon
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.commands import AddPort
-    from userspace_cni.dataplane.ovsdb.session import Watch
+    from userspace_cni.dataplane.ovsdb.session import Session, Watch
 
 T = TypeVar("T")
 
 _NO_POLICE: Final = "the kernel needs cls_matchall and act_police (modprobe cls_matchall act_police); see the log of ovs-vswitchd"
 PATIENCE_SECONDS: Final = 1.0
 """How long it waits before it asks whether ovs-vswitchd lives: opening a port takes 5 to 50 ms."""
+WORD_SECONDS: Final = 5.0
+"""How long it waits for a word on an interface when ovs-vswitchd has gone through all rows; a busy machine takes it that long."""
 
 
 class ReadBack:
@@ -55,6 +57,22 @@ class ReadBack:
         for drift in self.drifts(step, deadline):
             found = drift.found.words if isinstance(drift.found, Condition) else drift.found
             raise SwitchRefused(f"port {step.name}: ovs-vswitchd has set {found}, not {drift.expected}", drift.details)
+
+    @staticmethod
+    def await_word(name: str, session: Session, deadline: Deadline) -> None:
+        """Wait a moment while the Interface row of that name says neither that it is open nor why not.
+
+        So it is for a moment after ovs-vswitchd has gone through all rows, where several sessions write the same rows at once.
+        """
+        from userspace_cni.dataplane.ovsdb.replica import value_of
+
+        def told() -> bool | None:
+            row = session.row("Interface", name)
+            return True if row is None or value_of(row, "ofport") or value_of(row, "error") else None
+
+        watch: Watch[bool] = session.watch(name, told)
+        if watch.wait(deadline.within(WORD_SECONDS).remaining()) is None:
+            watch.forget()
 
     def drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """The limits, if others or none are in force, and what of the node's own link differs; of the limit to the pod nothing

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _MERGING: Final = ("gro", "lro")
 LET_GO_S: Final = 2.0
-_WORD_S: Final = 5.0
 _MTU_S: Final = 1.0
 """ovs-vswitchd writes Interface.mtu after it has said that it has gone through its rows."""
 
@@ -202,7 +201,7 @@ class UplinkDriver(Driver[UplinkPort]):
     def _require(self, step: UplinkPort, session: Session, deadline: Deadline) -> None:
         """Raise SwitchRefused unless the port is open, with its MTU; interfaces of a bond that are not are told."""
         for interface in step.interfaces:
-            self._await_word(step, interface["name"], session, deadline)
+            self._read_back.await_word(interface["name"], session, deadline)
         row = session.look(partial(self._row, step))
         if row is None:
             raise SwitchRefused(f"uplink {step.name}: another process deleted its rows", "ovs-vsctl show")
@@ -218,21 +217,6 @@ class UplinkDriver(Driver[UplinkPort]):
         for each in closed:
             say("warning", f"uplink {step.name}: an interface of its bond is not open: {each}")
         self._require_mtu(step, session, [name for name, why in reasons.items() if not why], deadline)
-
-    def _await_word(self, step: UplinkPort, name: str, session: Session, deadline: Deadline) -> None:
-        """Wait a moment while the row says neither that the interface is open nor why not.
-
-        So it is for a moment after ovs-vswitchd has gone through all rows, where several sessions write the same uplink at once.
-        """
-
-        def told() -> bool | None:
-            row = self._row(step, session)
-            columns = row.interfaces.get(name) if row else None
-            return True if columns is None or columns["ofport"] or columns["error"] else None
-
-        watch: Watch[bool] = session.watch(name, told)
-        if watch.wait(deadline.within(_WORD_S).remaining()) is None:
-            watch.forget()
 
     def _require_mtu(self, step: UplinkPort, session: Session, names: Iterable[str], deadline: Deadline) -> None:
         """Raise SwitchRefused for an open interface with another MTU: ovs-vswitchd says why in its log alone."""
