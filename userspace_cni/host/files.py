@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from userspace_cni.attachment.drift import Drift, Other
 from userspace_cni.attachment.steps import ConfigFile, Driver
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, open_regular, plain
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
+from userspace_cni.base.errors import PASSING, DirectoryRefused, InvalidConfig, Unavailable
 from userspace_cni.base.root import HERE, HostRoot
 
 _MODE = 0o644
@@ -59,9 +60,16 @@ class ConfigFileDriver(Driver[ConfigFile]):
 
 
 def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
-    """Write `name` in the directory so that it is complete or not there.
+    """Write `name` in the directory so that it is complete or not there."""
+    with written(dirfd, name, content, mode) as beside:
+        os.rename(beside, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
 
-    The temporary name is always the same, so that `remove_file` finds what a crash leaves.
+
+@contextmanager
+def written(dirfd: int, name: str, content: str, mode: int, *, durable: bool = False) -> Iterator[str]:
+    """The temporary name under which the content is written, to be renamed in the block; `durable`: it is flushed.
+
+    It is always the same name, so that `remove_file` finds what a crash leaves.
     """
     beside = temporary(name)
     _remove_regular(dirfd, beside)
@@ -77,9 +85,11 @@ def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
             rest = memoryview(content.encode())
             while rest:
                 rest = rest[os.write(fd, rest) :]
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(beside, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
+        yield beside
     except OSError:
         with suppress(OSError):  # half a file would keep the last room of a full disk
             _remove_regular(dirfd, beside)
@@ -107,11 +117,39 @@ def read_trusted(dirfd: int, name: str, limit: int) -> bytes | None:
     if fd is None:
         return None
     with open(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            what = f"file {name}: it belongs to user {facts.st_uid}, with mode {stat.S_IMODE(facts.st_mode):o}"
-            raise InvalidConfig(what, "it must be root's, writable by root alone")
+        _require_roots(os.fstat(fd), f"file {name}")
         return file.read(limit)
+
+
+def read_of_root(path: str, what: str, limit: int) -> bytes | None:
+    """At most `limit` bytes of a regular file that root alone can have written, links followed; None when it is absent.
+
+    Raises InvalidConfig for another one, which begins with `what`, Unavailable when it cannot be read now.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                raise InvalidConfig(f"{what}: not a regular file", "it must be one")
+            _require_roots(facts, what)
+            with open(fd, "rb", closefd=False) as file:
+                return file.read(limit)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        wrong = Unavailable if error.errno in PASSING else InvalidConfig
+        raise wrong(f"{what}: {error.strerror}", "it must be a regular file") from None
+
+
+def _require_roots(facts: os.stat_result, what: str) -> None:
+    if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidConfig(
+            f"{what}: it belongs to user {facts.st_uid}, with mode {stat.S_IMODE(facts.st_mode):o}",
+            "it must be root's, writable by root alone",
+        )
 
 
 def _remove_regular(dirfd: int, name: str) -> None:

@@ -8,15 +8,14 @@ ends of a link that differ lose frames without a word.
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Final
 
-from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, quoted
+from userspace_cni.base.errors import InvalidConfig, Unavailable, quoted
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN, Settings
+from userspace_cni.host.files import read_of_root
 
 USUAL: Final = 1500
 _BYTES_MAX: Final = 64 << 10
@@ -75,28 +74,10 @@ def node_services(settings: Settings, root: HostRoot = HERE) -> str:
 def _read(path: str, root: HostRoot) -> tuple[str, dict[str, Any]]:
     """How an error speaks of the file, and its values."""
     what = f"setting mtu_file, {path}"
-    try:
-        fd = os.open(root.path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    text = read_of_root(root.path(path), what, _BYTES_MAX + 1)
+    if text is None:
         remedy = "which program writes this file? else give the setting mtu, and the networks of Services in 'serviceCIDRs'"
-        raise Unavailable(f"{what}: it is not yet available", remedy) from None
-    except OSError as error:
-        wrong = Unavailable if error.errno in PASSING else InvalidConfig
-        raise wrong(f"{what}: {error.strerror}", "it must be a regular file") from None
-    try:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise InvalidConfig(f"{what}: not a regular file", "it must be one")
-        if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise InvalidConfig(
-                f"{what}: it belongs to user {facts.st_uid}, with mode {stat.S_IMODE(facts.st_mode):o}",
-                "it must be root's, writable by root alone",
-            )
-        text = os.read(fd, _BYTES_MAX + 1)
-    except OSError as error:
-        raise Unavailable(f"{what}: {error.strerror}", "try again later") from None
-    finally:
-        os.close(fd)
+        raise Unavailable(f"{what}: it is not yet available", remedy)
     try:
         if len(text) > _BYTES_MAX:
             raise ValueError(f"more than {_BYTES_MAX} bytes")
