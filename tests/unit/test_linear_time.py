@@ -39,7 +39,6 @@ from userspace_cni.base.subnets import read_subnet, without
 from userspace_cni.cli.cluster.networks import Judged, Place, judge_document, judge_text
 from userspace_cni.cli.kubevirt.lint import _with_refusals
 from userspace_cni.cli.manifests import _documents
-from userspace_cni.cli.remarks import remarks_on
 from userspace_cni.cni import keys, outline, protocol, wire
 from userspace_cni.cni.addressing import missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read, json_object
@@ -65,6 +64,7 @@ from userspace_cni.kube.watch import _remembered
 from userspace_cni.network import objects
 from userspace_cni.network.wish_list import Desired, agreed
 from userspace_cni.node.objects import Kept, OwnNode, Seen
+from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod import document, eal
 from userspace_cni.pod.source import _status
 from userspace_cni.pod.strict_json import Reader, marks, once

@@ -63,7 +63,7 @@ class Wished(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it is: provider-network, gateway, translation."""
+        """What it is: provider-network, gateway, translation, runtime-network."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Wished(Protocol):
 
     @property
     def source(self) -> str:
-        """Who wishes it: settings, objects, annotations, commands."""
+        """Who wishes it: settings, objects, annotations, commands, install."""
         ...
 
     @property

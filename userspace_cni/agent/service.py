@@ -203,6 +203,7 @@ class Agent:
         self.waiting.start()
         self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
+        self.network.serve()
         if self.routes:
             self.routes.start()
 

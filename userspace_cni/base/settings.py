@@ -61,7 +61,7 @@ _TABLES: Final[Mapping[str, tuple[str, Callable[[object, str], object]]]] = {
 """The arrays of tables of the file, each with the field that holds it, which no key of the same name sets, and its reader."""
 _OF_TABLES: Final = frozenset(name for name, _ in _TABLES.values())
 _DIRECTORIES: Final = ("dir", "_root")
-_FILES: Final = ("socket", "kubeconfig", "switch_netns", "mtu_file", "routes_file", "cri_socket")
+_FILES: Final = ("socket", "kubeconfig", "switch_netns", "mtu_file", "routes_file", "cri_socket", "cni_conf_file")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", *_FILES)
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
@@ -116,6 +116,10 @@ class Settings:
     """Networks of the cluster's Services and pods, which stay with the CNI's default route where a Route takes that."""
     routes_file: str = ""
     """A file with routes, beside the objects of the API; "" for none."""
+    cni_conf_file: str = ""
+    """A network (*.conflist) that the agent puts in place for runtimes, by its path in the agent's own root; "" for none."""
+    cni_conf_dir: str = "/etc/cni/net.d"
+    """Where it is put: the runtimes' directory of networks."""
     cni_cache_dir: str = "/var/lib/cni"
     """Where libcni keeps what it knows of sandboxes."""
     cri_socket: str = "/run/containerd/containerd.sock"

@@ -55,7 +55,8 @@ class NodeNetwork:
         self._node = node
         self._failed = failed
         self._mirrored = mirrored
-        self._sources = Sources(node, environ, self._others(), self._addresses, self._on_mirrors)
+        self._serving = False
+        self._sources = Sources(node, environ, self._others(), self._addresses, self._on_mirrors, lambda: self._serving)
         self._keeper = Keeper(
             Wishes(node, self._sources.kept, self._sources.urgent),
             self._sources.wished,
@@ -96,6 +97,11 @@ class NodeNetwork:
             self._tell()
         if not self._has_state:
             self._withdraw()
+
+    def serve(self) -> None:
+        """Calls of runtimes are taken from now on: they may get their network. Never waits."""
+        self._serving = True
+        self.ask()
 
     def _follow(self) -> None:
         """Follow the objects that wishes come from. Raises UserspaceError."""

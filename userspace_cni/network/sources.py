@@ -19,7 +19,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
-from userspace_cni.network import gateways, providers
+from userspace_cni.network import gateways, providers, runtime_networks
 from userspace_cni.network.commanded import commanded
 from userspace_cni.network.wish_list import (
     COMMANDS,
@@ -92,6 +92,11 @@ class SettingsSource:
         self._again = False
         self._read()
 
+    @property
+    def settings(self) -> Settings:
+        """As they were read last."""
+        return self._settings
+
     def read_again(self) -> None:
         """Have the tables of wishes read again with the next `desired`. Other settings need a restart. Never waits."""
         self._again = True
@@ -128,7 +133,7 @@ class Sources:
     """The sources of this node. `others`: those beside settings and commands, less important ones later.
 
     `node_addresses` are those by which the cluster knows the node, None while they are not known yet. `on_mirrors`: as
-    SettingsSource has it.
+    SettingsSource has it. `serving`: whether calls of runtimes are taken.
     """
 
     def __init__(
@@ -138,8 +143,10 @@ class Sources:
         others: Sequence[Callable[[], Desired]] = (),
         node_addresses: Callable[[], Collection[str] | None] = tuple,
         on_mirrors: Callable[[tuple[NodeMirror, ...]], None] = lambda _: None,
+        serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self._node = node
+        self._serving = serving
         self.settings = SettingsSource(node.settings, environ, on_mirrors)
         self._others = others
         self._absence = SwitchAbsence(node.vswitchd)
@@ -161,8 +168,9 @@ class Sources:
         self._node.provider_bridges.wished = frozenset(_bridges(desired))
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
-        wishes = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records))
-        return wishes, complete
+        of_runtimes, installed = runtime_networks.wishes(self.settings.settings, self._node, self._serving)
+        wishes = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_runtimes)
+        return wishes, complete | installed
 
     def due(self) -> bool:
         """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move. To be asked once a second."""

@@ -18,6 +18,8 @@ PROVIDER_NETWORK: Final = "provider-network"
 GATEWAY: Final = "gateway"
 TRANSLATION: Final = "translation"
 """Kinds of wishes. The last is one for all gateways together: their rules are one table."""
+RUNTIME_NETWORK: Final = "runtime-network"
+"""Kind of the wish for a network in the runtimes' directory."""
 VLAN: Final = "vlan"
 """Kind of what is told of a Vlan that is refused; no wish of the node is of it."""
 
@@ -25,7 +27,9 @@ SETTINGS: Final = "settings"
 OBJECTS: Final = "objects"
 ANNOTATIONS: Final = "annotations"
 COMMANDS: Final = "commands"
-"""Sources of wishes. What a command asked for stands in no list: only its record has it, until it is undone or the node boots."""
+INSTALL: Final = "install"
+"""Sources of wishes. What a command asked for stands in no list: only its record has it, until it is undone or the node boots.
+What `install` was given lies in the state directory."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ KNOWN_ROUTES: Final = "routes.json"
 """In the state directory: what the agent knows of routes in pods, for the next one."""
 COMMANDED: Final = ("provider-networks.toml", "provider-networks.toml.lock", "provider-networks.new")
 """In the run directory: what commands have asked for of the node's own network, its lock, and what a killed one left."""
+RUNTIME_NETWORK_COPY: Final = "runtime-network.json"
+"""In the state directory: the network for runtimes that `install` was given. A killed one leaves it with its process's number."""
+_OF_COPY: Final = re.compile(rf"\.?{re.escape(RUNTIME_NETWORK_COPY)}(\.[0-9]+)?")
 _OF_SOCKET: Final = ("", ".lock", ".new")
 _DEVICES: Final = "device-plugins"
 _DEVICE_SOCKET: Final = re.compile(r"userspace-cni-.*\.sock")
@@ -108,6 +111,10 @@ def remove(settings: Settings, root: HostRoot, seccomp_dirs: Iterable[str]) -> t
         files += [f"{devices}/{name}" for name in names_in(devices, _DEVICE_SOCKET)]
     except OSError as error:
         failed.append(f"{devices}: {error.strerror}")
+    try:
+        files += [f"{state}/{name}" for name in names_in(state, _OF_COPY)]
+    except OSError as error:
+        failed.append(f"{state}: {error.strerror}")
     for path in files:
         failed += _delete_file(path)
     ours = {f"{above}/{name}": names for above, each in ((run, _OF_RUN), (state, _OF_STATE)) for name, names in each.items()}

@@ -30,6 +30,7 @@ from userspace_cni.attachment.steps import (
     PolicyRoute,
     PolledUplink,
     PortRef,
+    RuntimeNetwork,
     Shaper,
     SocketFile,
     Step,
@@ -170,6 +171,12 @@ def _polled_uplink(node: LocalNode) -> Driver[Any]:
     return PolledUplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
 
 
+def _runtime_network(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.runtime_networks import RuntimeNetworkDriver
+
+    return RuntimeNetworkDriver(node.root)
+
+
 def _switch_links(node: LocalNode) -> Callable[[str], SwitchLinks]:
     from userspace_cni.host.switch_links import SwitchLinks
 
@@ -207,4 +214,5 @@ MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     NodeRoute: _node_route,
     PolicyRoute: _policy_route,
     Translation: _translation,
+    RuntimeNetwork: _runtime_network,
 }

@@ -31,6 +31,8 @@ DEFAULTS = {
     "route_exclude_namespaces": ("kube-system",),
     "route_cluster_ranges": (),
     "routes_file": "",
+    "cni_conf_file": "",
+    "cni_conf_dir": "/etc/cni/net.d",
     "cni_cache_dir": "/var/lib/cni",
     "cri_socket": "/run/containerd/containerd.sock",
     "state_dir": "/var/lib/cni/userspace",
@@ -306,6 +308,7 @@ BAD_VALUES = [
     ("mtu", "67", "0 or from 68 to 65535"),
     ("mtu", "65536", "0 or from 68 to 65535"),
     ("mtu_file", "mtu.json", "absolute path"),
+    ("cni_conf_file", "10-net.conflist", "absolute path"),
 ]
 BAD_ITEMS = [
     ("kubeconfig_dirs", "etc/cni", "absolute path"),

@@ -217,6 +217,38 @@ class PolicyRoute(Step):
 
 
 @dataclass(frozen=True)
+class RuntimeNetwork(Step):
+    """The file by which the node's runtimes know a network, in their directory. `content` carries the mark of `store`.
+
+    Of one directory there is one at a time: a file of another name takes its place. `instead_of`: names of files of ours that go
+    once it is there.
+    """
+
+    kind: ClassVar[str] = "runtime-network"
+    abridged: ClassVar[tuple[str, ...]] = ("content",)
+    directory: str
+    name: str
+    content: str
+    store: str
+    instead_of: tuple[str, ...] = ()
+
+    @property
+    def thing(self) -> str:
+        """The directory."""
+        return self.directory
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return f"{self.directory}/{self.name}"
+
+    @property
+    def summary(self) -> str:
+        """The file."""
+        return self.path
+
+
+@dataclass(frozen=True)
 class Translation(Step):
     """Our nftables table of family inet, of all gateways.
 

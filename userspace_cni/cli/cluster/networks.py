@@ -14,16 +14,14 @@ from kubevirt.lint.documents import flattened, label_of
 from kubevirt.lint.kinds import GROUPS, group_of, judge_kind
 from kubevirt.lint.network import OUR_TYPE
 from kubevirt.lint.reading import Report
-from userspace_cni.cli.remarks import remarks_on
+from userspace_cni.cni.conflist import plugins_of
 from userspace_cni.cni.keys import is_within
-from userspace_cni.cni.result import SUPPORTED_VERSIONS
+from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod.strict_json import Reader
 
 _DEFINITION: Final = "NetworkAttachmentDefinition"
 _DELEGATING: Final = "multus"
 _ALIKE_EDITS: Final = 2
-_INHERITED: Final = ("name", "cniVersion")
-"""Keys that a list gives to its plugins."""
 _DUPLICATES_MAX: Final = 50
 _OF_THE_LOG: Final = ("logFile", "logLevel")
 """Keys that change nothing of the interface, whatever they say."""
@@ -166,24 +164,14 @@ def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, 
 def _plugins(content: Mapping[str, Any], given: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each plugin of a configuration with its path, and with the keys that it inherits."""
     if isinstance(content.get("plugins"), list):
-        inherited = {**given, **{key: content[key] for key in _INHERITED if key in content}}
-        if "cniVersion" not in inherited and (version := _newest(content.get("cniVersions"))):
-            inherited["cniVersion"] = version
-        for number, plugin in enumerate(content["plugins"]):
-            if isinstance(plugin, Mapping):
-                yield f"{path}plugins[{number}].", {**plugin, **inherited}
+        for number, plugin in plugins_of(content, given):
+            yield f"{path}plugins[{number}].", plugin
     elif content.get("type") == _DELEGATING and isinstance(content.get("delegates"), list):
         for number, delegate in enumerate(content["delegates"]):
             if isinstance(delegate, Mapping):
                 yield from _plugins(delegate, {}, f"{path}delegates[{number}].")
     else:
         yield path, {**given, **content}
-
-
-def _newest(versions: object) -> str:
-    """The newest of a list's `cniVersions` that this plugin knows, which a runtime takes; "" for none."""
-    known = [each for each in versions if each in SUPPORTED_VERSIONS] if isinstance(versions, list) else []
-    return max(known, key=SUPPORTED_VERSIONS.index, default="")
 
 
 class _Pairs(list[tuple[str, Any]]):

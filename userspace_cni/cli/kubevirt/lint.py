@@ -16,8 +16,8 @@ from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import files_of, read_file
-from userspace_cni.cli.remarks import remarks_on
 from userspace_cni.cli.view import Cell
+from userspace_cni.node.remarks import remarks_on
 
 STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
 _IGNORED_SHOWN: Final = 5

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import bound
 from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.installed import DirectoryName
 from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
 from userspace_cni.cli.node.seccomp import install_profile
+from userspace_cni.cli.site import open_site
 from userspace_cni.cli.view import progress
+
+NONE: Final = "none"
+"""The value of --network that names no file: these end with .conflist."""
 
 
 @click.command("install")
@@ -27,7 +35,16 @@ from userspace_cni.cli.view import progress
     type=DirectoryName(file_okay=False),
     help="The kubelet's directory of seccomp profiles, as /var/lib/kubelet/seccomp: put the profile for DPDK there, too.",
 )
-def install_command(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: str | None) -> None:
+@click.option(
+    "--network",
+    metavar="FILE",
+    type=click.Path(),
+    help="A network (*.conflist) for the runtimes of this node, which the agent puts in place when it serves; or none.",
+)
+@click.pass_context
+def install_command(
+    ctx: click.Context, standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: str | None, network: str | None
+) -> None:
     """Put the plugin where the container runtime looks for it: DIR/userspace.
 
     It is a static binary that hands each call to the agent. It carries the settings by which it finds the agent's socket, and the
@@ -42,6 +59,10 @@ def install_command(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: 
 
     With --seccomp-dir a pod may name the profile: localhostProfile: userspace-cni/dpdk.json. With it DPDK runs under the Pod
     Security level restricted. Where it cannot be written, the plugin is installed all the same, and the exit code is 1.
+
+    With --network the agent puts FILE into the runtimes' directory of networks (setting cni_conf_dir) under its name, when pods
+    can be attached, and not before; another program's file is not replaced. With --standalone, where no agent runs, it is put
+    there at once. What ADD would refuse is refused, with exit code 1. `--network none` takes it away again, as uninstall does.
 
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
@@ -59,10 +80,29 @@ def install_command(standalone: bool, mirrors: bool, bin_dir: str, seccomp_dir: 
             f"at most {settings.spool_max}"
         )
     click.echo(f"installed {path}: {carried}")
-    if seccomp_dir is None:
-        return
-    try:  # after the plugin, which the node needs without the profile, too
-        profile = install_profile(seccomp_dir)
-    except InstallError as error:
-        raise click.ClickException(f"the plugin is installed, the seccomp profile is not: {error}") from error
-    click.echo(f"installed {profile}: pods name it as localhostProfile {PROFILE_NAME}")
+    # after the plugin, which the node needs without these, too
+    failed = []
+    if seccomp_dir is not None:
+        try:
+            click.echo(f"installed {install_profile(seccomp_dir)}: pods name it as localhostProfile {PROFILE_NAME}")
+        except InstallError as error:
+            failed.append(f"the plugin is installed, the seccomp profile is not: {error}")
+    if network is not None:
+        try:
+            click.echo(_network(network, ctx, standalone=standalone))
+        except InstallError as error:
+            failed.append(f"the plugin is installed, the network is not: {error}")
+    if failed:
+        raise click.ClickException("; ".join(failed))
+
+
+def _network(file: str, ctx: click.Context, *, standalone: bool) -> str:
+    """Keep the network of that file for the agent, or forget the one that is kept; what became of it. Raises InstallError."""
+    from userspace_cni.cli.node.runtime_network import forget_network, keep_network
+
+    try:
+        site = open_site(ctx)
+    except UserspaceError as error:
+        raise InstallError(str(error)) from error
+    with bound("warning"), progress("having the network put in place"):
+        return forget_network(site) if file == NONE else keep_network(file, site, standalone=standalone)

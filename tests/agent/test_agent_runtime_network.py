@@ -1,0 +1,283 @@
+"""The network that the agent puts in place for the node's runtimes: when, over what, how it changes, and how it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.node import agent
+from tests.lab.node.forked_node import run_command
+from tests.lab.switch.switch import wait_until
+from userspace_cni.cni.conflist import MARK
+
+FOREIGN = '{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}'
+
+
+class Networks:
+    """A node whose settings are a file, with a directory of runtimes' networks that is not there yet."""
+
+    def __init__(self, live: LiveNode) -> None:
+        self.live = live
+        self.directory = live.directory / "net.d"
+        self.settings = live.directory / "network.toml"
+        self.settings.write_text("")
+        live.settings["USERSPACE_CNI_CONFIG"] = str(self.settings)
+        live.settings["USERSPACE_CNI_CNI_CONF_DIR"] = str(self.directory)
+
+    def listed(self, bridge: str = "br-test", **keys: Any) -> dict[str, Any]:
+        """A network of ours as a list of plugins."""
+        plugin = {key: value for key, value in self.live.network("1.0.0").items() if key not in ("cniVersion", "name")}
+        plugin["host"] = {**plugin["host"], "bridge": {"bridgeName": bridge}}
+        return {"cniVersion": "1.0.0", "name": "net", "plugins": [plugin], **keys}
+
+    def file(self, name: str = "10-net.conflist", content: Mapping[str, Any] | None = None) -> Path:
+        """A file that is to be put in place."""
+        path = self.live.directory / name
+        path.write_text(json.dumps(self.listed() if content is None else content))
+        return path
+
+    def set(self, path: Path | None) -> None:
+        """Name the file in the settings, and tell a running agent."""
+        self.settings.write_text(f'cni_conf_file = "{path}"\n' if path else "")
+
+    def hup(self) -> None:
+        """Have the agent read again."""
+        os.kill(self.live.pid, signal.SIGHUP)
+
+    def names(self) -> list[str]:
+        """What is in the runtimes' directory, with what a death leaves."""
+        return sorted(path.name for path in self.directory.iterdir()) if self.directory.exists() else []
+
+    def placed(self, name: str = "10-net.conflist") -> dict[str, Any]:
+        """The file there, without its mark."""
+        found: dict[str, Any] = json.loads((self.directory / name).read_text())
+        assert found.pop(MARK)
+        return found
+
+    def wish(self) -> dict[str, Any]:
+        """What the agent says of it, after a look."""
+        _, body = agent.get(self.live.socket, "/api/v1/network", "POST")
+        return next((each for each in json.loads(body)["wishes"] if each["kind"] == "runtime-network"), {})
+
+    def install(self, network: str | Path, *options: str) -> tuple[int, str, str]:
+        """`install --network`: exit code, stdout and stderr."""
+        argv = ["install", f"--bin-dir={Path(self.live.plugin).parent}", f"--network={network}", *options]
+        done = run_command(self.live.environ, *argv)
+        return done.returncode, done.stdout, done.stderr
+
+    def uninstall(self) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        done = run_command(self.live.environ, "uninstall", f"--bin-dir={Path(self.live.plugin).parent}")
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def networks(live: LiveNode) -> Networks:
+    """Without a network."""
+    return Networks(live)
+
+
+def test_the_setting(networks: Networks) -> None:
+    """Put there when the agent serves; follows its file and its name; stays while the agent is away; goes with the setting."""
+    live = networks.live
+    networks.set(networks.file())
+    live.start()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
+    assert networks.placed() == networks.listed()
+    assert (networks.directory / "10-net.conflist").stat().st_mode & 0o777 == 0o600
+    networks.file(content=networks.listed("br-other"))
+    assert networks.wish()["ready"]
+    assert networks.placed() == networks.listed("br-other")
+    networks.set(networks.file("20-net.conflist"))
+    networks.hup()
+    wait_until(lambda: networks.names() == ["20-net.conflist"], what="the other name")
+    live.kill()
+    assert networks.names() == ["20-net.conflist"]
+    live.start()
+    assert (networks.wish()["ready"], networks.names()) == (True, ["20-net.conflist"])
+    networks.set(None)
+    networks.hup()
+    wait_until(lambda: networks.names() == [], what="the network's end")
+    assert networks.wish() == {}
+
+
+@pytest.mark.parametrize("daemon", ["ovsdb", "vswitchd"])
+def test_not_while_no_pod_can_be_attached(networks: Networks, daemon: str) -> None:
+    """While the switch is away nothing is put there, and the agent says what it waits for; what is there already stays."""
+    live = networks.live
+    assert live.switch
+    end, begin = {
+        "ovsdb": (live.switch.stop_ovsdb, live.switch.restart_ovsdb),
+        "vswitchd": (live.switch.kill_vswitchd, live.switch.restart_vswitchd),
+    }[daemon]
+    networks.set(networks.file())
+    end()
+    try:
+        live.start()
+        wish = networks.wish()
+        assert (wish["ready"], networks.names()) == (False, [])
+        assert "it waits until pods can be attached" in wish["problem"]
+    finally:
+        begin()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
+    end()
+    try:
+        assert networks.wish()["ready"]
+        assert networks.names() == ["10-net.conflist"]
+    finally:
+        begin()
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+def test_what_another_program_has_there(networks: Networks, kind: str) -> None:
+    """It stays, whatever it is; ours comes when it has gone, and is no more ours once another program has replaced it."""
+    place = networks.directory / "10-net.conflist"
+    networks.directory.mkdir()
+    if kind == "link":
+        other = networks.file("other.conflist", json.loads(FOREIGN))
+        place.symlink_to(other)
+    elif kind == "directory":
+        place.mkdir()
+    else:
+        place.write_text(FOREIGN)
+    networks.set(networks.file())
+    live = networks.live.start()
+    wish = networks.wish()
+    assert (wish["ready"], "another program's file has this name" in wish["problem"]) == (False, True)
+    assert (networks.names(), place.is_symlink(), place.is_dir()) == (["10-net.conflist"], kind == "link", kind == "directory")
+    place.rmdir() if kind == "directory" else place.unlink()
+    wait_until(lambda: networks.wish()["ready"], what="the network")
+    assert networks.placed() == networks.listed()
+    place.unlink()
+    place.write_text(FOREIGN)
+    assert not networks.wish()["ready"]
+    networks.set(None)
+    networks.hup()
+    wait_until(lambda: networks.wish() == {}, what="the network's end")
+    assert place.read_text() == FOREIGN
+    assert live.end() == 0
+    assert networks.uninstall()[0] == 0
+    assert place.read_text() == FOREIGN
+
+
+def test_what_becomes_of_it_meanwhile(networks: Networks) -> None:
+    """Removed by hand it is put there again, changed by hand it is put back; a file that is away, or that ADD would refuse,
+    leaves what is there."""
+    file = networks.file()
+    networks.set(file)
+    networks.live.start()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
+    place = networks.directory / "10-net.conflist"
+    written = place.read_text()
+    place.unlink()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network again")
+    place.write_text(written.replace("br-test", "br-else"))
+    wait_until(lambda: place.read_text() == written, what="its content again")
+    misspelt = networks.listed()
+    misspelt["plugins"][0]["hosst"] = misspelt["plugins"][0].pop("host")
+    refused = {
+        "misspelt": (misspelt, "hosst"),
+        "of another": (json.loads(FOREIGN), "no plugin of it is of type 'userspace'"),
+        "no version": ({**networks.listed(), "cniVersion": "9.0.0"}, "9.0.0"),
+        "no name": ({key: value for key, value in networks.listed().items() if key != "name"}, "name"),
+        "no list": (networks.listed()["plugins"][0], "no list of plugins"),
+        "with the mark": ({**networks.listed(), MARK: "x"}, MARK),
+    }
+    for content, why in refused.values():
+        networks.file(content=content)
+        wish = networks.wish()
+        assert (wish["ready"], why in wish["problem"]) == (False, True), (why, wish)
+        assert place.read_text() == written
+    file.write_text(json.dumps(networks.listed())[:-1])
+    assert "not JSON" in networks.wish()["problem"]
+    file.unlink()
+    assert "it does not exist" in networks.wish()["problem"]
+    file.write_text(json.dumps(networks.listed("br-new")))
+    file.chmod(0o666)
+    assert "writable by root alone" in networks.wish()["problem"]
+    assert place.read_text() == written
+    file.chmod(0o644)
+    assert networks.wish()["ready"]
+    assert networks.placed() == networks.listed("br-new")
+
+
+def test_install_and_uninstall(networks: Networks) -> None:
+    """`install --network` before an agent, beside one, and `none`; the setting goes before it; `uninstall` takes all away."""
+    live, directory = networks.live, networks.directory
+    code, told, _ = networks.install(networks.file())
+    assert (code, f"the agent puts {directory}/10-net.conflist in place when it serves" in told, networks.names()) == (
+        0,
+        True,
+        [],
+    )
+    live.start()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
+    assert networks.wish()["source"] == "install"
+    code, told, _ = networks.install(networks.file("20-net.conflist"))
+    assert (code, f"{directory}/20-net.conflist is in place" in told, networks.names()) == (0, True, ["20-net.conflist"])
+    code, told, _ = networks.install("none")
+    assert (code, "the network is taken away" in told, networks.names()) == (0, True, [])
+    code, told, _ = networks.install("none")
+    assert (code, "no network was installed" in told) == (0, True)
+    networks.set(networks.file("30-set.conflist"))
+    networks.hup()
+    wait_until(lambda: networks.names() == ["30-set.conflist"], what="that of the setting")
+    code, _, told = networks.install(networks.file())
+    assert (code, "goes before this one" in told, networks.names()) == (1, True, ["30-set.conflist"])
+    networks.set(None)
+    networks.hup()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="that of install")
+    other = networks.file("50-bad.conflist", json.loads(FOREIGN))
+    code, _, told = networks.install(other)
+    assert (code, "no plugin of it is of type" in told, networks.names()) == (1, True, ["10-net.conflist"])
+    assert networks.install(networks.directory / "net.txt")[0] == 1
+    assert live.end() == 0
+    assert networks.names() == ["10-net.conflist"]
+    (networks.directory / ".10-net.conflist.tmp").write_text("half")
+    (directory / "99-other.conflist").write_text(FOREIGN)
+    assert networks.uninstall()[:2] == (0, "")
+    assert (networks.names(), live.state.exists()) == (["99-other.conflist"], False)
+
+
+def test_without_an_agent(networks: Networks) -> None:
+    """`install --standalone --network` puts it there itself; `none` takes it away."""
+    code, told, notes = networks.install(networks.file(), "--standalone")
+    assert notes == ""
+    assert (code, "is in place" in told, networks.names()) == (0, True, ["10-net.conflist"])
+    assert networks.placed() == networks.listed()
+    code, told, _ = networks.install("none", "--standalone")
+    assert (code, "is taken away" in told, networks.names()) == (0, True, [])
+
+
+def test_another_directory(networks: Networks) -> None:
+    """The next agent takes the file from the former directory; a copy that people made of it there is theirs."""
+    networks.set(networks.file())
+    live = networks.live.start()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
+    (networks.directory / "50-copy.conflist").write_bytes((networks.directory / "10-net.conflist").read_bytes())
+    assert live.end() == 0
+    former, networks.directory = networks.directory, live.directory / "other" / "net.d"
+    live.settings["USERSPACE_CNI_CNI_CONF_DIR"] = str(networks.directory)
+    live.start()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network in the other directory")
+    assert [path.name for path in former.iterdir()] == ["50-copy.conflist"]
+
+
+def test_a_state_directory_that_was_lost(networks: Networks) -> None:
+    """Its file is another installation's by then: it stays, and the agent says whose it is."""
+    networks.set(networks.file())
+    live = networks.live.start()
+    wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
+    live.kill()
+    live.state.rename(live.directory / "lost")
+    live.start()
+    wish = networks.wish()
+    assert (wish["ready"], "before its state directory was lost" in wish["problem"]) == (False, True)
+    assert networks.names() == ["10-net.conflist"]

@@ -1,0 +1,108 @@
+"""`install --network`: the network that the agent is to put in place for the node's runtimes.
+
+It is kept in the state directory, from which the agent takes it; where calls need no agent, it is put in place here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from userspace_cni.attachment.wishes import compare, meet, undo
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.cli.client import DeadAgent, NoAgent
+from userspace_cni.cli.node.install import InstallError, place_file
+from userspace_cni.cli.site import Site
+from userspace_cni.cni.conflist import require_name
+from userspace_cni.network.runtime_networks import NAME, Given, copy_of, require_usable
+from userspace_cni.network.service import described
+from userspace_cni.network.sources import Sources
+from userspace_cni.network.wish_list import RUNTIME_NETWORK, SETTINGS
+from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
+
+
+def keep_network(file: str, site: Site, *, standalone: bool) -> str:
+    """Have the network of the file put in place; what became of it, in words. `standalone`: calls need no agent.
+
+    Raises InstallError for a file that ADD would refuse, and for a network that cannot be put in place.
+    """
+    try:
+        given = Given(require_name(Path(file).name, file), Path(file).read_bytes(), file)
+        require_usable(given)
+    except OSError as error:
+        raise InstallError(f"reading {file}: {error.strerror}") from error
+    except UserspaceError as error:
+        raise InstallError(str(error)) from error
+    copy = _copy(site)
+    try:
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InstallError(f"making {copy.parent}: {error.strerror}") from error
+    place_file(copy, copy_of(given), 0o600)
+    path = f"{site.settings.cni_conf_dir}/{given.name}"
+    standing = _pursued(site, standalone=standalone)
+    if standing is None:
+        return f"the agent puts {path} in place when it serves"
+    if standing["source"] == SETTINGS:
+        raise InstallError(f"{standing['said_by']} of the setting cni_conf_file goes before this one: change it there")
+    if not standing["ready"]:
+        raise InstallError(f"{path} is not in place: {standing['problem']}; the agent tries it again")
+    return f"{path} is in place"
+
+
+def forget_network(site: Site) -> str:
+    """Have what `keep_network` put in place taken away; what became of it, in words. Raises InstallError."""
+    copy = _copy(site)
+    try:
+        copy.unlink()
+    except FileNotFoundError:
+        return "no network was installed"
+    except OSError as error:
+        raise InstallError(f"removing {copy}: {error.strerror}") from error
+    try:
+        found = site.client.network(pursue=True)["wishes"]
+    except (NoAgent, DeadAgent):
+        return _undone(site)
+    except Unavailable as error:
+        return f"the agent takes the network away at its next look: {error}"
+    left = [each for each in found if each["kind"] == RUNTIME_NETWORK]
+    if any(not each["wished"] for each in left):
+        raise InstallError(f"the network is not taken away yet: {left[0]['problem']}; the agent tries it again")
+    return f"{left[0]['said_by']} of the setting cni_conf_file stays in place" if left else "the network is taken away"
+
+
+def _copy(site: Site) -> Path:
+    return Path(site.seen(site.settings.state_dir)) / RUNTIME_NETWORK_COPY
+
+
+def _pursued(site: Site, *, standalone: bool) -> dict[str, Any] | None:
+    """What became of the wish, as JSON; None where no agent has said so. Raises InstallError."""
+    try:
+        found = site.client.network(pursue=True)["wishes"]
+    except (NoAgent, DeadAgent):
+        return _met(site) if standalone else None
+    except Unavailable:
+        return None
+    return next((each for each in found if each["kind"] == RUNTIME_NETWORK), None)
+
+
+def _undone(site: Site) -> str:
+    if site.settings.cni_conf_file:
+        return f"{site.settings.cni_conf_file} of the setting cni_conf_file is for the agent to put in place"
+    try:
+        undo(RUNTIME_NETWORK, NAME, site.node)
+    except UserspaceError as error:
+        raise InstallError(str(error)) from error
+    return "the network is taken away"
+
+
+def _met(site: Site) -> dict[str, Any] | None:
+    try:
+        wishes, _ = Sources(site.drivers, site.environ).wished()
+        wish = next((each for each in wishes if each.kind == RUNTIME_NETWORK), None)
+        if wish is None:
+            return None
+        meet(wish, site.node)
+        return described(compare(wish, site.node))
+    except UserspaceError as error:
+        raise InstallError(str(error)) from error
