@@ -41,6 +41,18 @@ def test_a_flow_of_version_1_3() -> None:
     assert messages.add_flow(0x04, 7, Flow(3, None, COOKIE, 60, 3600)) == FLOW_MOD_13
 
 
+def test_a_flow_to_the_connection() -> None:
+    """Frames to one MAC go to the connection, whole; both versions match port and MAC."""
+    flow = Flow(3, messages.CONTROLLER, COOKIE, hard_s=10, eth_dst=bytes.fromhex("020000000001"))
+    assert messages.add_flow(0x04, 7, flow)[48:] == bytes.fromhex(
+        "0001 0016 80000004 00000003 80000606 020000000001 0000"  # match: in_port 3, eth_dst, padding
+        "0004 0018 00000000 0000 0010 fffffffd ffff 000000000000"  # output: CONTROLLER, all bytes
+    )
+    assert messages.add_flow(0x01, 7, flow)[48:] == bytes.fromhex(
+        "00000002 0003 00000206 020000000001 0000 0008 fffd ffff"  # in_port 3, eth_dst; output: CONTROLLER, all bytes
+    )
+
+
 def test_a_flow_of_version_1_0() -> None:
     """A flow to another port goes as an extended FLOW_MOD where only 1.0 is spoken."""
     assert messages.add_flow(0x01, 7, Flow(3, 4, COOKIE, 60, 3600)) == FLOW_MOD_10

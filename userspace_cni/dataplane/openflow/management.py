@@ -42,6 +42,10 @@ class Management:
             self._socket.close()
             raise
 
+    def fileno(self) -> int:
+        """The socket's descriptor: it can be read when a message has come, for nothing that has come is kept here."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End the connection."""
         self._socket.close()

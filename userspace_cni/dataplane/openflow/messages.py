@@ -1,6 +1,7 @@
 """OpenFlow messages for the flows of probes, and for the counters of a bridge's ports. Pure: no socket, no clock.
 
-A flow sends the frames of one port out of the same or another port; all flows of a run are deleted by their cookie. The wire
+A flow sends the frames of one port out of the same or another port, or to the connection; all flows of a run are deleted by
+their cookie. The wire
 formats are those of the OpenFlow specifications 1.0 and 1.3 (1.2 to 1.5 have the same layout for this part). 1.0 has no masked
 cookies, so a bridge that is restricted to it gets Nicira's extended FLOW_MOD, which every Open vSwitch has. It must never make a
 message that could change a flow without our cookie.
@@ -51,9 +52,15 @@ _VERSION_BITMAP: Final = 1
 _NICIRA: Final = 0x0000_2320
 _NXT_FLOW_MOD: Final = 13
 _NXM_OF_IN_PORT: Final = 0x0000_0002
+_NXM_OF_ETH_DST: Final = 0x0000_0206
 _NXM_NX_COOKIE_W: Final = 0x0001_0000 | 30 << 9 | 1 << 8 | 16
 _OXM_IN_PORT: Final = 0x8000_0004
-
+_OXM_ETH_DST: Final = 0x8000_0606
+CONTROLLER: Final = 0xFFFF_FFFD
+"""As `Flow.output`: to the connections that have asked for frames."""
+_CONTROLLER_10: Final = 0xFFFD
+_WHOLE: Final = 0xFFFF
+"""Bytes of a frame that a connection is sent."""
 
 _STATISTICS_10: Final = 16
 _STATISTICS: Final = 18
@@ -75,6 +82,7 @@ COUNTED_VERSIONS: Final = frozenset(_COUNTED)
 class Flow:
     """A flow that sends the frames from `in_port` out of `output`, or back out of `in_port` for None.
 
+    `eth_dst`: six bytes; only frames to that MAC, b"" for all.
     `cookie`: 64 bits. `idle_s`: the switch removes the flow after so many seconds without a frame; `hard_s`: after so many
     seconds in any case; 0 for never. The port numbers are Interface.ofport.
     """
@@ -84,6 +92,7 @@ class Flow:
     cookie: int
     idle_s: int = 0
     hard_s: int = 0
+    eth_dst: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -130,13 +139,23 @@ def add_flow(version: int, xid: int, flow: Flow) -> bytes:
     """The message that adds the flow, or replaces the one of the same port and priority."""
     if version == VERSION_10:
         match = struct.pack("!IH", _NXM_OF_IN_PORT, flow.in_port)
-        output = _IN_PORT_10 if flow.output is None else flow.output
-        return _nicira_flow_mod(xid, _ADD, flow, match, struct.pack("!HHHH", 0, 8, output, 0))
-    output = _IN_PORT if flow.output is None else flow.output
-    action = struct.pack("!HHIH6x", 0, 16, output, 0)
+        match += struct.pack("!I6s", _NXM_OF_ETH_DST, flow.eth_dst) if flow.eth_dst else b""
+        return _nicira_flow_mod(xid, _ADD, flow, match, output(version, flow.output))
+    action = output(version, flow.output)
     instruction = struct.pack("!HH4x", 4, 8 + len(action)) + action
     fixed = _flow_mod(_ADD, flow, 0, 0)
-    return message(version, _FLOW_MOD, xid, fixed + _match(struct.pack("!II", _OXM_IN_PORT, flow.in_port)) + instruction)
+    match = struct.pack("!II", _OXM_IN_PORT, flow.in_port)
+    match += struct.pack("!I6s", _OXM_ETH_DST, flow.eth_dst) if flow.eth_dst else b""
+    return message(version, _FLOW_MOD, xid, fixed + _match(match) + instruction)
+
+
+def output(version: int, port: int | None) -> bytes:
+    """The action that sends a frame out of the port, None for the one that it came from, or to CONTROLLER."""
+    longest = _WHOLE if port == CONTROLLER else 0
+    if version == VERSION_10:
+        number = {None: _IN_PORT_10, CONTROLLER: _CONTROLLER_10}.get(port, port)
+        return struct.pack("!HHHH", 0, 8, number, longest)
+    return struct.pack("!HHIH6x", 0, 16, _IN_PORT if port is None else port, longest)
 
 
 def delete_flows(version: int, xid: int, cookie: int, mask: int = ALL_BITS) -> bytes:
