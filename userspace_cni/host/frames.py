@@ -83,7 +83,7 @@ def _arp_claim(packet: bytes) -> Claim | None:
 
 def _neighbour_frame(mac: str, source: Address, group: IPv6Address, body: bytes) -> bytes:
     pseudo = source.packed + group.packed + struct.pack("!II", len(body), _ICMPV6)
-    body = body[:2] + struct.pack("!H", _checksum(pseudo + body)) + body[4:]
+    body = body[:2] + struct.pack("!H", checksum(pseudo + body)) + body[4:]
     header = _IPV6_HEADER.pack(6 << 28, len(body), _ICMPV6, _HOP_LIMIT, source.packed, group.packed)
     return _ETHERNET.pack(b"\x33\x33" + group.packed[-4:], _packed(mac), _IPV6) + header + body
 
@@ -109,8 +109,8 @@ def _option(kind: int, mac: str) -> bytes:
     return bytes((kind, 1)) + _packed(mac)
 
 
-def _checksum(data: bytes) -> int:
-    """RFC 1071; `data` has an even number of bytes."""
+def checksum(data: bytes) -> int:
+    """The sum of RFC 1071; `data` has an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

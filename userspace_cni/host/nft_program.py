@@ -9,14 +9,16 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import StepFailed, Unavailable, of_kernel
+from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.netns import opened_switch
+from userspace_cni.host.programs import run
+
+if TYPE_CHECKING:
+    import subprocess
 
 _NFT: Final = "nft"
 _IN_ITS_OWN: Final = ("unshare", "--net", "sh", "-c", 'nft -f - && exec nft -j list table inet "$1"', "sh")
@@ -28,14 +30,14 @@ _NOISE: Final = ("handle", "metainfo")
 
 def load(ruleset: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> None:
     """Make the transaction that the ruleset is. Raises StepFailed with what nft says."""
-    done = _run((_NFT, "-f", "-"), ruleset, switch_netns, root, deadline)
+    done = run((_NFT, "-f", "-"), ruleset, switch_netns, root, deadline)
     if done.returncode:
         raise StepFailed(f"nft -f: {_said(done)}", "the kernel needs CONFIG_NF_TABLES_INET and CONFIG_NFT_MASQ")
 
 
 def listed(table: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
     """What is in the table of family inet, in the order of the kernel; [] when there is none. Raises StepFailed, Unavailable."""
-    done = _run((_NFT, "-j", "list", "table", "inet", table), "", switch_netns, root, deadline)
+    done = run((_NFT, "-j", "list", "table", "inet", table), "", switch_netns, root, deadline)
     if done.returncode and done.stderr.startswith(_NO_TABLE):
         return []
     if done.returncode:
@@ -45,7 +47,7 @@ def listed(table: str, switch_netns: str, root: HostRoot, deadline: Deadline) ->
 
 def as_listed(ruleset: str, table: str, deadline: Deadline) -> list[Mapping[str, Any]]:
     """What `listed` gives of a table that this ruleset makes: found out in a namespace that is there for that alone."""
-    done = _run((*_IN_ITS_OWN, table), ruleset, "", HERE, deadline)
+    done = run((*_IN_ITS_OWN, table), ruleset, "", HERE, deadline)
     if done.returncode:
         raise StepFailed(f"nft in a namespace of its own: {_said(done)}", "it takes CAP_SYS_ADMIN")
     return _objects(done.stdout)
@@ -53,44 +55,22 @@ def as_listed(ruleset: str, table: str, deadline: Deadline) -> list[Mapping[str,
 
 def ruleset(arguments: Sequence[str], switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
     """What `nft -j list` shows of these arguments, as ("chains",). Raises StepFailed."""
-    done = _run((_NFT, "-j", "list", *arguments), "", switch_netns, root, deadline)
+    done = run((_NFT, "-j", "list", *arguments), "", switch_netns, root, deadline)
     if done.returncode:
         raise StepFailed(f"nft list {' '.join(arguments)}: {_said(done)}")
     return _objects(done.stdout)
 
 
-def _run(
-    command: Sequence[str], given: str, switch_netns: str, root: HostRoot, deadline: Deadline
-) -> subprocess.CompletedProcess[str]:
-    """Run it in the namespace: a child is where the thread was that made it."""
-    deadline.require("nft")
+def rule(chain: tuple[str, str, str], handle: int, switch_netns: str, root: HostRoot, deadline: Deadline) -> str:
+    """A rule as nft writes it, without its handle and what it has counted; "" when it is gone. Raises StepFailed.
 
-    def begin() -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        environment = {**os.environ, "LC_ALL": "C"}
-        # what other programs have written in their tables may be of any encoding
-        return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, encoding="utf-8", errors="replace"
-        )
-
-    with opened_switch(switch_netns, root) as netns:
-        try:
-            process = netns.do(begin)
-        except FileNotFoundError as error:
-            raise StepFailed(f"{command[0]}: there is no such program", "install nftables (and util-linux)") from error
-        except OSError as error:
-            raise of_kernel(f"starting {command[0]}", error, "gateways need the program nft") from error
-    seconds = deadline.remaining()
-    with process:
-        try:
-            out, err = process.communicate(given, timeout=seconds)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            raise Unavailable(
-                f"{' '.join(command)}: it has not ended within {seconds:.1f} s",
-                "another program may hold the rules: nft list ruleset",
-            ) from error
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    `chain`: family, table and name.
+    """
+    done = run((_NFT, "-a", "-s", "list", "chain", *chain), "", switch_netns, root, deadline)
+    if done.returncode:
+        raise StepFailed(f"nft list chain {' '.join(chain)}: {_said(done)}")
+    ends = f" # handle {handle}"
+    return next((line.strip().removesuffix(ends) for line in done.stdout.splitlines() if line.endswith(ends)), "")[:_SAID_MAX]
 
 
 def _objects(text: str) -> list[Mapping[str, Any]]:

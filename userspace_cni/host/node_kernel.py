@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from socket import AF_INET, AF_INET6, AF_UNSPEC
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -39,6 +40,10 @@ _UNICAST = 1
 _OF_ADDRESSES: Final = (2, 3, 4, 5)
 """Types of routes that come with addresses: local, broadcast, anycast, multicast."""
 _NO_DAD = 0x02
+_REACHABLE = 0x02
+"""NUD_REACHABLE: it ages by itself."""
+_FIB_MATCH = 0x2000
+"""RTM_F_FIB_MATCH."""
 _USE = 0x01
 """NTF_USE: as a packet to the neighbour would."""
 _HEARD: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
@@ -220,6 +225,27 @@ class Kernel:
                 raise
             return False
         return any(each["state"] & _HEARD for each in found)
+
+    def add_neighbour(self, index: int, address: str, mac: str) -> bool:
+        """Say who the neighbour is, for as long as one that was just heard; False where the kernel knows it, or looks for it."""
+        return unless_there(partial(self._kernel.neigh, "add", dst=address, ifindex=index, lladdr=mac, state=_REACHABLE))
+
+    def remove_neighbour(self, index: int, address: str) -> None:
+        """Forget the neighbour."""
+        unless_gone(partial(self._kernel.neigh, "del", dst=address, ifindex=index))
+
+    def prefix_of(self, address: str) -> str:
+        """The destination of the route by which the node reaches the address, "" where it has none."""
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        family = AF_INET6 if ":" in address else AF_INET
+        try:
+            (found,) = self._kernel.route("get", family=family, dst=address, flags=_FIB_MATCH)
+        except NetlinkError as error:
+            if error.code in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL):
+                return ""
+            raise
+        return _route(found, family).dst
 
     def rules(self) -> list[FoundRule]:
         """Every policy rule, of both families."""

@@ -18,7 +18,8 @@ _BATCH_BEGIN, _BATCH_END, _BATCH_GENERATION = 0x10, 0x11, 1
 INET: Final = 1
 NETDEV: Final = 5
 """Families of tables, NFPROTO_*."""
-_HEADER: Final = struct.Struct("!BBH")
+HEADER: Final = struct.Struct("!BBH")
+"""struct nfgenmsg: family, version, resource."""
 
 _NEW_TABLE, _GET_TABLE, _DELETE_TABLE = 0, 1, 2
 _NEW_CHAIN, _GET_CHAIN, _DELETE_CHAIN = 3, 4, 5
@@ -63,18 +64,18 @@ class Chain:
 def batch(*changes: Message, generation: int | None = None) -> tuple[Message, ...]:
     """The changes as one transaction; with `generation`, ERESTART when the rules were changed since then."""
     seen = b"" if generation is None else be32(_BATCH_GENERATION, generation)
-    around = _HEADER.pack(0, 0, _NFTABLES)
+    around = HEADER.pack(0, 0, _NFTABLES)
     return (Message(_BATCH_BEGIN, 0, around + seen, silent=True), *changes, Message(_BATCH_END, 0, around, silent=True))
 
 
 def new_table(table: str) -> Message:
     """Make the table if there is none, and wake it if it is dormant."""
-    return _message(_NEW_TABLE, CREATE, text(_TABLE_NAME, table), be32(_TABLE_FLAGS, 0))
+    return message(_NEW_TABLE, CREATE, text(_TABLE_NAME, table), be32(_TABLE_FLAGS, 0))
 
 
 def delete_table(table: str) -> Message:
     """Delete the table with all that is in it."""
-    return _message(_DELETE_TABLE, 0, text(_TABLE_NAME, table))
+    return message(_DELETE_TABLE, 0, text(_TABLE_NAME, table))
 
 
 def new_chain(table: str, chain: str, device: str, policy: int) -> Message:
@@ -84,48 +85,48 @@ def new_chain(table: str, chain: str, device: str, policy: int) -> Message:
     """
     hook = nested(_CHAIN_HOOK, be32(_HOOK_NUMBER, _INGRESS), be32(_HOOK_PRIORITY, 0), text(_HOOK_DEVICE, device))
     name = text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, chain)
-    return _message(_NEW_CHAIN, CREATE, name, hook, be32(_CHAIN_POLICY, policy), text(_CHAIN_TYPE, "filter"))
+    return message(_NEW_CHAIN, CREATE, name, hook, be32(_CHAIN_POLICY, policy), text(_CHAIN_TYPE, "filter"))
 
 
 def flush_chain(table: str, chain: str) -> Message:
     """Delete the chain's rules."""
-    return _message(_DELETE_RULE, 0, text(_RULE_TABLE, table), text(_RULE_CHAIN, chain))
+    return message(_DELETE_RULE, 0, text(_RULE_TABLE, table), text(_RULE_CHAIN, chain))
 
 
 def delete_chain(table: str, chain: str) -> Message:
     """Delete the chain with its rules."""
-    return _message(_DELETE_CHAIN, 0, text(_CHAIN_TABLE, table), text(_CHAIN_NAME, chain))
+    return message(_DELETE_CHAIN, 0, text(_CHAIN_TABLE, table), text(_CHAIN_NAME, chain))
 
 
 def get_generation() -> Message:
     """Ask for the generation of all rules, which each transaction raises; `generation` reads the reply."""
-    return _message(_GET_GENERATION, 0)
+    return message(_GET_GENERATION, 0)
 
 
 def generation(payload: bytes) -> int:
     """The generation in a reply."""
-    return _be32(attributes(payload[_HEADER.size :]).get(_GENERATION))
+    return _be32(attributes(payload[HEADER.size :]).get(_GENERATION))
 
 
 def get_table(table: str, family: int = NETDEV) -> Message:
     """Ask for one table, ENOENT when there is none; `table` reads the reply."""
-    return _message(_GET_TABLE, 0, text(_TABLE_NAME, table), family=family)
+    return message(_GET_TABLE, 0, text(_TABLE_NAME, table), family=family)
 
 
 def table(payload: bytes) -> Table:
     """The table in a reply."""
-    found = attributes(payload[_HEADER.size :])
+    found = attributes(payload[HEADER.size :])
     return Table(bool(_be32(found.get(_TABLE_FLAGS)) & _DORMANT), _be32(found.get(_TABLE_USE)))
 
 
 def get_chains(family: int = NETDEV) -> Message:
     """List the chains of all tables of the family; `chain` reads each reply."""
-    return _message(_GET_CHAIN, DUMP, family=family)
+    return message(_GET_CHAIN, DUMP, family=family)
 
 
 def chain(payload: bytes) -> Chain:
     """The chain in a reply."""
-    found = attributes(payload[_HEADER.size :])
+    found = attributes(payload[HEADER.size :])
     hook = attributes(found.get(_CHAIN_HOOK, b""))
     return Chain(
         table=as_text(found.get(_CHAIN_TABLE)),
@@ -145,8 +146,9 @@ def _devices(hook: dict[int, bytes]) -> Iterator[str]:
         yield as_text(hook[_HOOK_DEVICE])
 
 
-def _message(kind: int, flags: int, *body: bytes, family: int = NETDEV) -> Message:
-    return Message(_NFTABLES << 8 | kind, flags, _HEADER.pack(family, 0, 0) + b"".join(body))
+def message(kind: int, flags: int, *body: bytes, family: int = NETDEV) -> Message:
+    """A message of nftables, whose type is one of NFT_MSG_*."""
+    return Message(_NFTABLES << 8 | kind, flags, HEADER.pack(family, 0, 0) + b"".join(body))
 
 
 def _be32(value: bytes | None) -> int:
