@@ -14,7 +14,7 @@ from tests.lab.node.links import inside
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
-from userspace_cni.network.concerns import concerns
+from userspace_cni.network.concerns import look_at
 
 EGRESS = EgressGateway(OUTSIDE[0], 1042, 1042)
 
@@ -113,10 +113,10 @@ def test_unknown_keeps(site: Site) -> None:
 
 
 def test_concerns(node: Node, site: Site, wire: Wire) -> None:
-    """What the node lacks is told: forwarding, chains that drop, routers that are silent. None of it is changed."""
+    """What the node lacks is told: sysctls, a way for what is forwarded, routers that are silent. None of it is changed."""
 
     def told(gateway: Gateway) -> dict[str, str]:
-        return {each.what: each.found for each in concerns([gateway], site.local)}
+        return {each.what: each.found for each in look_at([gateway], site.local).concerns}
 
     gateway = replace(GATEWAY, egress_gateway=EGRESS)
     assert site.keep(gateway) == BOTH_HOLD
@@ -132,14 +132,19 @@ def test_concerns(node: Node, site: Site, wire: Wire) -> None:
     assert told(replace(gateway, next_hops=("10.56.0.77",))) == {
         "net.ipv4.ip_forward": "0",
         "net.ipv4.conf.nic0.rp_filter": "1",
-        "chain ip theirs FWD": "dropping what is forwarded",
+        "forwarding of IPv4": "lost on the way out: after prerouting and before forward, by routing "
+        "(net.ipv4.ip_forward, rp_filter, or a route or rule that leads nowhere)",
         "router 10.56.0.77": "silent",
     }
+    inside(site.place, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+    assert told(gateway)["forwarding of IPv4"] == "lost on the way out: at chain ip theirs FWD, by its policy"
     inside(site.place, "nft", "add rule ip theirs FWD iifname br-test-gw accept")
+    assert told(gateway)["forwarding of IPv4"] == "lost on the way back: at chain ip theirs FWD, by its policy"
+    inside(site.place, "nft", "add rule ip theirs FWD oifname br-test-gw accept")
     inside(wire.outside, "ip", "link", "set", wire.beyond, "down")
     inside(site.place, "ip", "neigh", "flush", "all")
     found = told(gateway)
-    assert "chain ip theirs FWD" not in found
+    assert "forwarding of IPv4" not in found
     assert {key for key in found if key.startswith("router")} == {f"router {each}" for each in OUTSIDE}
     inside(site.place, "nft", "delete table ip theirs")
     inside(site.place, "sh", "-c", f"echo {strict} > /proc/sys/net/ipv4/conf/nic0/rp_filter")

@@ -139,6 +139,7 @@ class Agent:
             ("GET", "/api/v1/attachments"): Page("the attachments", self._attachments),
             ("GET", "/api/v1/network"): Page("the node's network", self._network),
             ("POST", "/api/v1/network"): Page("keeping the node's network", self._kept),
+            ("POST", "/api/v1/gateways"): Page("trying the gateways", self._tried),
             ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
             ("GET", "/api/v1/routes"): Page("the routes of pods", self._routes),
             ("POST", "/api/v1/routes"): Page("looking at the routes of pods", self._looked),
@@ -382,6 +383,10 @@ class Agent:
 
     def _kept(self) -> Content:
         self.network.pursue(Deadline.after(AGENT_S))
+        return self._network()
+
+    def _tried(self) -> Content:
+        self.network.concerns.look()
         return self._network()
 
     def _routes(self) -> Content:

@@ -20,6 +20,7 @@ from userspace_cni.cni import protocol
 LOOK_S: Final = 3.0
 """Seconds for a question to the agent, on a node that is not busy."""
 RECONCILE_S: Final = 60.0
+NOT_SERVED: Final = 404
 ROUTES_OFF: Final = "routes in pods are off"
 """The agent's word where its setting says so."""
 _CHUNK: Final = 1 << 16
@@ -69,9 +70,17 @@ class Client:
         return {"version": str(version), "problems": _problems(reply)}
 
     def network(self, *, pursue: bool = False) -> dict[str, Any]:
-        """The node's own network: `wishes`, `concerns`, `mirrors`, `objects`. `pursue`: the agent reads and tries all first."""
+        """The node's own network: `wishes`, `concerns`, `passages`, `mirrors`, `objects`. `pursue`: the agent reads and tries all
+        first."""
         method, seconds = ("POST", RECONCILE_S) if pursue else ("GET", LOOK_S)
-        reply = self._ask(method, "/api/v1/network", seconds)
+        return self._described(self._ask(method, "/api/v1/network", seconds))
+
+    def gateways(self) -> dict[str, Any]:
+        """The same, after the agent has tried whether the node forwards for its gateways, if its release does that."""
+        reply = self._ask("POST", "/api/v1/gateways", RECONCILE_S)
+        return self.network() if reply.status == NOT_SERVED else self._described(reply)
+
+    def _described(self, reply: protocol.Reply) -> dict[str, Any]:
         answer = _decoded(reply.body)
         if reply.status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("wishes"), list):
             raise Unavailable(

@@ -1,4 +1,4 @@
-"""Which bridge has an interface, and which are open: asked before the node is given what it wishes. Only looks."""
+"""Which bridge has an interface, which are open, and by which number: asked by what the node itself is to have. Only looks."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ def bridges_of_interfaces(client: Client, deadline: Deadline) -> Mapping[str, st
         return found
 
     return client.read(look, every_port(), "looking at the switch's interfaces", deadline)
+
+
+def port_number(client: Client, name: str, deadline: Deadline) -> int:
+    """The number by which OpenFlow knows the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
+    from userspace_cni.dataplane.ovsdb.replica import named, value_of
+
+    def look(session: Session) -> int:
+        row = session.row("Interface", name)
+        return max(0, *value_of(row, "ofport")) if row is not None and value_of(row, "ofport") else 0
+
+    return client.read(look, named(name), f"port {name}: looking at its interface", deadline)
 
 
 def open_interfaces(client: Client, deadline: Deadline) -> frozenset[str]:

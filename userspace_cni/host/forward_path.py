@@ -47,7 +47,7 @@ _OUTSIDES: Final = {
 }
 """Networks that no machine of the Internet is in: for benchmarks (RFC 2544, RFC 5180), for documentation (RFC 5737, RFC 3849)."""
 _CANDIDATES = 4
-_ANSWER_S = 0.15
+_ANSWER_S = 0.25
 _SETTINGS: Final = ("rp_filter", "forwarding", "src_valid_mark")
 """What the kernel asks of the very link at which a packet of IPv4 arrives; for one of IPv6 it asks the node."""
 _RANDOM: Final = SystemRandom()
@@ -156,8 +156,8 @@ def forward_path(ends: Ends, switch_netns: str, root: HostRoot, deadline: Deadli
 
 
 def generation(switch_netns: str = "", root: HostRoot = HERE) -> int:
-    """The number of the node's rules of nftables, which each transaction raises, also each of both of a `forward_path`; 0 where
-    there are none. Raises Unavailable."""
+    """The number of the node's rules of nftables, which each transaction raises by one: so a `forward_path` raises it by two. 0
+    where the kernel has none. Raises Unavailable."""
     with opened_switch(switch_netns, root) as netns:
         try:
             with netns.do(lambda: Connection(NETFILTER)) as kernel:

@@ -1,12 +1,11 @@
-"""What of the node decides whether it forwards for its gateways: sysctls, other programs' rules, neighbours.
+"""What of the node its gateways need: sysctls, neighbours.
 
 All of it is only read, but that the kernel is made to ask a neighbour, as any packet to it would make it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host import nft_program
 from userspace_cni.host.links import connected, kernel_does
 from userspace_cni.host.netlink import links
 from userspace_cni.host.netns import opened_switch
@@ -42,24 +40,6 @@ class Place:
 
         with opened_switch(self.switch_netns, self.root) as netns:
             return netns.do(read)
-
-    def dropping_chains(self, names: Sequence[str], deadline: Deadline) -> list[str]:
-        """The chains of nftables that drop what is forwarded, unless their table names one of `names`: a link or a subnet.
-
-        What iptables has made is there, too, unless it is the legacy one. Raises StepFailed and Unavailable.
-        """
-        found = nft_program.ruleset(("chains",), self.switch_netns, self.root, deadline)
-        chains = [each["chain"] for each in found if each.get("chain", {}).get("hook") == "forward"]
-        dropping = [each for each in chains if each.get("policy") == "drop"]
-        return [
-            f"{each['family']} {each['table']} {each['name']}"
-            for each in dropping
-            if not self._names_any((each["family"], each["table"]), names, deadline)
-        ]
-
-    def _names_any(self, table: tuple[str, str], names: Sequence[str], deadline: Deadline) -> bool:
-        text = json.dumps(nft_program.ruleset(("table", *table), self.switch_netns, self.root, deadline))
-        return any(f'"{name}"' in text for name in names)
 
     def next_hops(self) -> Mapping[int, tuple[str, str]]:
         """By version of IP: the next hop of the node's default route, and the link that leads to it. Raises as `at_node`."""

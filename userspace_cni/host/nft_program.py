@@ -53,14 +53,6 @@ def as_listed(ruleset: str, table: str, deadline: Deadline) -> list[Mapping[str,
     return _objects(done.stdout)
 
 
-def ruleset(arguments: Sequence[str], switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
-    """What `nft -j list` shows of these arguments, as ("chains",). Raises StepFailed."""
-    done = run((_NFT, "-j", "list", *arguments), "", switch_netns, root, deadline)
-    if done.returncode:
-        raise StepFailed(f"nft list {' '.join(arguments)}: {_said(done)}")
-    return _objects(done.stdout)
-
-
 def rule(chain: tuple[str, str, str], handle: int, switch_netns: str, root: HostRoot, deadline: Deadline) -> str:
     """A rule as nft writes it, without its handle and what it has counted; "" when it is gone. Raises StepFailed.
 

@@ -1,10 +1,13 @@
 """What keeps a gateway from being of use although it is as wished. It is reported; nothing of it is ever set, or ends a process.
 
-Sysctls, other programs' rules and routers are the administrator's: each concern says what was found and what is needed.
+Sysctls, other programs' rules and routers are the administrator's: each concern says what was found and what is needed. Whether
+the node forwards is not read out of its rules, of which there are many kinds: it is tried.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -14,7 +17,11 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
+from userspace_cni.host import legacy_rules
+from userspace_cni.host.forward_path import generation
 from userspace_cni.host.forwarding import Place
+from userspace_cni.host.netns import opened_switch
+from userspace_cni.network.passages import CHANGES, Passage, Uplinks, passages
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
@@ -25,6 +32,12 @@ _STRICT: Final = "1"
 _LOOK_S: Final = 5.0
 FIRST_LOOK_S: Final = 2.0
 """Seconds until the first look: the gateways are made by then."""
+TRIALS_S: Final = 40.0
+"""Seconds that trying all gateways may take."""
+APART_S: Final = 60.0
+"""Seconds between two trials of the same gateways, unless a command asks."""
+SELDOM_S: Final = 600.0
+"""Seconds after which they are tried although no change was seen: of routes, and of settings of single links, none is."""
 
 
 @dataclass(frozen=True)
@@ -42,43 +55,159 @@ class Concern:
         return f"gateway {self.gateway}: {self.what} is {self.found}; needed: {self.needed}"
 
 
+@dataclass(frozen=True)
+class Look:
+    """What was found: concerns, and of each gateway and version of IP whether the node forwards for it."""
+
+    concerns: Sequence[Concern] = ()
+    passages: Sequence[Passage] = ()
+
+
 class Concerns(Loop):
-    """Looks in each tick, on a thread of its own: a router that is silent must not keep addresses from moving."""
+    """Looks in each tick, on a thread of its own: a router that is silent must not keep addresses from moving.
+
+    `found`, `passages`: what gateways need of the node and lack, and whether it forwards for them, as of the last look and trial.
+    """
 
     def __init__(self, node: LocalNode, gateways: Callable[[], Sequence[Gateway]]) -> None:
         super().__init__("gateways' concerns", "looking at gateways")
         self._node = node
         self._gateways = gateways
+        self._trying = threading.Lock()
+        self._trials = _Trials(node)
         self.found: Sequence[Concern] = ()
-        """What gateways need of the node and lack, as of the last look."""
+        self.passages: Sequence[Passage] = ()
+
+    def look(self) -> None:
+        """Look and try now, and wait for it. For any thread."""
+        with self._trying:
+            self._look(due=True)
 
     def _run(self) -> None:
         pause_s = FIRST_LOOK_S
         while self._rest(pause_s):
             pause_s = self._node.settings.tick_s
             try:
-                found = concerns(self._gateways(), self._node)
+                with self._trying:
+                    self._look(due=False)
             except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what it told grows old
                 say("warning", "what gateways need cannot be looked at", error=repr(error))
-                continue
-            for concern in found:
-                if concern not in self.found:
-                    say("warning", "a gateway lacks something", concern=concern.sentence)
-            self.found = found
+
+    def _look(self, *, due: bool) -> None:
+        gateways = self._gateways()
+        tried = self._trials.made(gateways) if due or self._trials.are_due(gateways) else self.passages
+        found = (*_lacking(gateways, self._node), *_of_passages(tried))
+        for concern in found:
+            if concern not in self.found:
+                say("warning", "a gateway lacks something", concern=concern.sentence)
+        self.found, self.passages = found, tried
 
 
-def concerns(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Concern, ...]:
-    """What is to be said of these gateways, which the node has. Takes up to a second for routers that are silent. Never fails."""
+class _Trials:
+    """Trials of gateways, and what the node was like then. For one thread at a time."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        self._gateways: Sequence[Gateway] = ()
+        self._passages: Sequence[Passage] = ()
+        self._rules = 0
+        self._sysctls: Mapping[str, str] = {}
+        self._at = 0.0
+
+    def are_due(self, gateways: Sequence[Gateway]) -> bool:
+        """Whether others may have changed something since: of nftables and sysctls that is known, of the rest it is not."""
+        if gateways != self._gateways:
+            return True
+        since_s = time.monotonic() - self._at
+        if not gateways or since_s < APART_S:
+            return False
+        return (
+            since_s >= SELDOM_S
+            or any(each.state != "passes" for each in self._passages)
+            or self._seen() != (self._rules, self._sysctls)
+            or self._has_legacy_rules()
+        )
+
+    def made(self, gateways: Sequence[Gateway]) -> Sequence[Passage]:
+        """Try them now. Never fails."""
+        self._gateways = gateways
+        self._rules, self._sysctls = self._seen()
+        self._passages = forwarded(gateways, self._node)
+        own = CHANGES * len(self._passages)
+        rules, _ = self._seen()
+        if rules == self._rules + own:
+            self._rules = rules  # else others have changed theirs meanwhile, or a trial was not made to its end
+        self._at = time.monotonic()
+        return self._passages
+
+    def _seen(self) -> tuple[int, Mapping[str, str]]:
+        settings = self._node.settings
+        try:
+            place = Place(settings.switch_netns, self._node.root)
+            return generation(settings.switch_netns, self._node.root), place.sysctls(_FORWARDING.values())
+        except UserspaceError:
+            return 0, {}
+
+    def _has_legacy_rules(self) -> bool:
+        """Of their changes nothing tells."""
+        try:
+            with opened_switch(self._node.settings.switch_netns, self._node.root) as netns:
+                return any(legacy_rules.has_tables(netns, version) for version in _FORWARDING)
+        except UserspaceError:
+            return False
+
+
+def look_at(gateways: Sequence[Gateway], node: LocalNode) -> Look:
+    """What is to be said of these gateways, which the node has, and whether it forwards for them. Never fails."""
+    tried = forwarded(gateways, node)
+    return Look((*_lacking(gateways, node), *_of_passages(tried)), tried)
+
+
+def forwarded(gateways: Sequence[Gateway], node: LocalNode) -> Sequence[Passage]:
+    """Whether the node forwards for these gateways, by trying each. Takes a third of a second for each version of IP of one
+    as a rule, and TRIALS_S at most. Never fails."""
+    if not gateways:
+        return ()
+    try:
+        uplinks = _uplinks(gateways, Place(node.settings.switch_netns, node.root))
+    except UserspaceError as error:
+        versions = [(each.port, version) for each in gateways for version in sorted({net.version for net in each.subnets})]
+        return tuple(Passage(*each, "unknown", str(error)) for each in versions)
+    return passages(gateways, node, uplinks, Deadline.after(TRIALS_S))
+
+
+def _lacking(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Concern, ...]:
+    """What they lack that can be read. Takes up to a second for routers that are silent."""
     if not gateways:
         return ()
     place, deadline = Place(node.settings.switch_netns, node.root), Deadline.after(_LOOK_S)
     found: list[Concern] = []
-    for look in (_sysctls, _guards, _chains, _routers):
+    for look in (_sysctls, _guards, _routers):
         try:
             found += look(gateways, node, place, deadline)
         except UserspaceError as error:
             found.append(Concern(gateways[0].port, "what it needs of the node", f"not known: {error}", "a look at it"))
     return tuple(found)
+
+
+def _of_passages(tried: Sequence[Passage]) -> Iterator[Concern]:
+    for each in tried:
+        if each.state == "lost":
+            needed = "a way for what comes from the gateway's link, and for the answers to it"
+            yield Concern(each.gateway, f"forwarding of IPv{each.version}", f"lost {each.reason}", needed)
+        elif each.state == "unknown":
+            needed = "a look from a pod: nothing shows that it is forwarded"
+            yield Concern(each.gateway, f"whether IPv{each.version} is forwarded", f"unknown: {each.reason}", needed)
+
+
+def _uplinks(gateways: Sequence[Gateway], place: Place) -> Uplinks:
+    defaults = {version: link for version, (_, link) in place.next_hops().items()}
+    ways = place.ways(each.egress_gateway.via for each in gateways if each.egress_gateway)
+    own = {each.port: each.egress_gateway.via for each in gateways if each.egress_gateway}
+    return {
+        each.port: defaults | ({ip_address(via).version: ways.get(via, "")} if (via := own.get(each.port, "")) else {})
+        for each in gateways
+    }
 
 
 def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadline: Deadline) -> Iterator[Concern]:
@@ -102,14 +231,6 @@ def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: Place, _deadli
         yield Concern(
             gateways[0].port, what, f"{guarded} of {needed}", "all: pods of others reach the node's stack past their VLAN"
         )
-
-
-def _chains(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadline: Deadline) -> Iterator[Concern]:
-    for gateway in gateways:
-        names = [gateway.port, *(str(each.network_address) for each in gateway.subnets)]
-        for chain in place.dropping_chains(names, deadline):
-            needed = "a rule there that accepts what comes from the gateway's link and goes to it"
-            yield Concern(gateway.port, f"chain {chain}", "dropping what is forwarded", needed)
 
 
 def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadline: Deadline) -> Iterator[Concern]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import AddressMove, NodeBridge, NodeLink, Step, UplinkPort
@@ -200,6 +201,7 @@ class NodeNetwork:
         return {
             "wishes": [described(each) for each in self.standings],
             "concerns": [each.sentence for each in self.concerns.found],
+            "passages": [asdict(each) for each in self.concerns.passages],
             "mirrors": dict(self._node.mirror_problems),
             "objects": " | ".join(filter(None, (self._objects.problem, self._node.subnets.problem))) if self._objects else "",
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -19,7 +20,7 @@ from userspace_cni.cli.client import Client, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.network.concerns import concerns
+from userspace_cni.network.concerns import Look, look_at
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.service import described
 from userspace_cni.network.sources import Sources
@@ -39,7 +40,7 @@ def network_command(ctx: click.Context, as_json: bool) -> None:
     Exit code: 0 when all holds, 1 when something does not, 2 for settings that are wrong: a running agent is asked all the same.
     """
     with view.progress("looking at the node's network"):
-        found = told(ctx)
+        found = told(ctx, forwarding=True)
     finish(ctx, found, as_json)
 
 
@@ -52,17 +53,20 @@ def gateway_command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:
-    """Tell of each gateway whether the node has it, and what it needs of the node's settings and does not find.
+    """Tell of each gateway whether the node has it, whether it forwards for it, and what it needs of the node's settings and does
+    not find. A datagram is sent each way, and none leaves the node.
 
-    Exit code: 0 when all gateways hold, 1 when one does not. What one lacks is told on stderr, and is no failure.
+    Exit code: 0 when all gateways hold, 1 when one does not, or the node loses what is sent by it. Whatever else one lacks is
+    told on stderr, and is no failure; nor is it when it is unknown whether the node forwards.
     """
     with view.progress("looking at the gateways"):
-        found = told(ctx)
+        found = told(ctx, forwarding=True, now=True)
     finish(ctx, of_kinds(found, (GATEWAY, TRANSLATION)), as_json)
 
 
-def told(ctx: click.Context) -> dict[str, Any]:
-    """What `look` finds; with settings that are wrong, what the agent keeps of what it read before, and `settings` says why.
+def told(ctx: click.Context, *, forwarding: bool = False, now: bool = False) -> dict[str, Any]:
+    """What `look` finds, as it is told; with settings that are wrong, what the agent keeps of what it read before, and `settings`
+    says why.
 
     Raises BadRequest for such settings where no agent answers.
     """
@@ -70,27 +74,35 @@ def told(ctx: click.Context) -> dict[str, Any]:
         site = open_site(ctx)
     except BadRequest as error:
         try:
-            return {**Client(likely_socket(os.environ)).network(), "settings": str(error)}
+            return {**_asked(Client(likely_socket(os.environ)), now=now), "settings": str(error)}
         except Unavailable:
             raise error from None
-    return look(site)
+    return look(site, forwarding=forwarding, now=now)
 
 
-def look(site: Site) -> dict[str, Any]:
-    """`wishes`, `concerns`, `mirrors`, `objects` as the agent has them; else as a look at the node shows, with a note of that."""
+def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str, Any]:
+    """`wishes`, `concerns`, `passages`, `mirrors`, `objects` as the agent has them, which tries gateways before if that is to be
+    `now`; else as a look at the node shows, with a note of that: with `forwarding`, gateways are tried here."""
     try:
-        return site.client.network()
+        return _asked(site.client, now=now)
     except NoAgent:
         view.note("no agent runs here: settings and records are compared with the node")
     except Unavailable as error:
         view.note(f"{error}; settings and records are compared with the node")
     sources = Sources(site.drivers, site.environ)
+    wishes = [described(each) for each in compared(sources, site)]
+    found = look_at(sources.gateways, site.drivers) if forwarding else Look()
     return {
-        "wishes": [described(each) for each in compared(sources, site)],
-        "concerns": [each.sentence for each in concerns(sources.gateways, site.drivers)],
+        "wishes": wishes,
+        "concerns": [each.sentence for each in found.concerns],
+        "passages": [asdict(each) for each in found.passages],
         "mirrors": {},
         "objects": "",
     }
+
+
+def _asked(client: Client, *, now: bool) -> dict[str, Any]:
+    return client.gateways() if now else client.network()
 
 
 def compared(sources: Sources, site: Site) -> Sequence[Standing]:
@@ -120,13 +132,13 @@ def finish(ctx: click.Context, found: Mapping[str, Any], as_json: bool) -> None:
         show(found)
     if found.get("settings"):
         ctx.exit(USAGE)
-    if found["mirrors"] or any(not each["ready"] for each in found["wishes"]):
+    if found["mirrors"] or any(not each["ready"] or _lost(each, found) for each in found["wishes"]):
         ctx.exit(FOUND)
 
 
 def show(found: Mapping[str, Any]) -> None:
     """A line for each wish on stdout; what else there is to say on stderr."""
-    rows = [_row(each) for each in found["wishes"]]
+    rows = [_row(each, found) for each in found["wishes"]]
     rows += [["mirror", name, "settings", Cell("not met", "red"), problem] for name, problem in found["mirrors"].items()]
     if rows:
         view.show_table(_COLUMNS, rows)
@@ -143,9 +155,27 @@ def _scopes(wishes: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"gateway {each['name']}: {SCOPE}" for each in wishes if (each["kind"], each["source"]) == (GATEWAY, ANNOTATIONS)]
 
 
-def _row(wish: Mapping[str, Any]) -> list[Cell | str]:
+def _versions(wish: Mapping[str, Any], found: Mapping[str, Any], state: str) -> list[str]:
+    """The versions of IP of this wish's gateway of which it was found that they pass, are lost, or are unknown."""
+    if wish["kind"] != GATEWAY:
+        return []
+    told = [each for each in found.get("passages", ()) if each["gateway"] == wish["name"]]
+    return [f"IPv{each['version']}" for each in told if each["state"] == state]
+
+
+def _lost(wish: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    return _versions(wish, found, "lost")
+
+
+def _row(wish: Mapping[str, Any], found: Mapping[str, Any]) -> list[Cell | str]:
+    passing = _versions(wish, found, "passes")
+    unknown_versions = _versions(wish, found, "unknown")
     if not wish["wished"]:
         state = Cell("being undone", "yellow")
+    elif wish["ready"] and (lost := _lost(wish, found)):
+        state = Cell(f"loses {', '.join(lost)}", "red")
+    elif wish["ready"] and wish["kind"] == GATEWAY and (unknown_versions or not passing):
+        state = Cell(" ".join(["unknown", ", ".join(unknown_versions)]).strip(), "yellow")
     elif wish["ready"]:
         state = Cell("holds", "green")
     else:
