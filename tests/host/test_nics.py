@@ -15,7 +15,7 @@ from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.host import nics
 from userspace_cni.host.forwarding import Place
 from userspace_cni.host.netlink.codec import Connection
-from userspace_cni.host.nics import Nic, answering, look, looked, merged, moved
+from userspace_cni.host.nics import KernelBond, Nic, answering, look, looked, merged, moved
 from userspace_cni.host.rtnetlink import Held, held
 
 V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
@@ -65,11 +65,48 @@ def test_a_nic(wire: Wire) -> None:
 )
 def test_the_tag_of_a_vlans_link(kind: str, data: list[Any], tag: int) -> None:
     """As the kernel's answer has it: of 802.1Q, which is meant where no protocol is said; of 802.1ad and of other links none."""
+    assert nics.tag_of(told(7, kind, data)) == tag
+
+
+def told(index: int, kind: str, data: list[Any], *others: list[Any]) -> bytes:
+    """What the kernel tells of a link of that index and kind, named after both."""
     info = {"attrs": [["IFLA_INFO_KIND", kind], ["IFLA_INFO_DATA", {"attrs": data}]]}
     answer = ifinfmsg()
-    answer.update({"index": 7, "attrs": [["IFLA_IFNAME", "bond0.100"], ["IFLA_LINKINFO", info]]})
+    answer.update({"index": index, "attrs": [["IFLA_IFNAME", f"{kind}{index}"], ["IFLA_LINKINFO", info], *others]})
     answer.encode()
-    assert nics.tag_of(bytes(answer.data[16:])) == tag
+    return bytes(answer.data[16:])
+
+
+def test_the_bond_below_a_link() -> None:
+    """Of the bond itself and of what is made upon it, to any height, its name and mode; of all other links none."""
+    answers = [
+        told(1, "bond", [["IFLA_BOND_MODE", 6]]),
+        told(2, "vlan", [["IFLA_VLAN_ID", 100]], ["IFLA_LINK", 1]),
+        told(3, "macvlan", [], ["IFLA_LINK", 2]),
+        told(4, "bond", [["IFLA_BOND_MODE", 1]]),
+        told(5, "vlan", [["IFLA_VLAN_ID", 100]], ["IFLA_LINK", 9]),
+        told(6, "veth", [], ["IFLA_LINK", 1]),
+        told(7, "vlan", [["IFLA_VLAN_ID", 100]], ["IFLA_LINK", 1], ["IFLA_LINK_NETNSID", 0]),
+        told(8, "bond", [["IFLA_BOND_MODE", 99]]),
+    ]
+    alb, unknown = KernelBond("bond1", "balance-alb"), KernelBond("bond8", "")
+    expected = [alb, alb, alb, KernelBond("bond4", "active-backup"), None, None, None, unknown, None]
+    assert [nics.bond_below(answers, index) for index in range(1, 10)] == expected
+
+
+def test_the_modes_of_a_bond_are_those_of_the_kernel() -> None:
+    """Each mode by the number that linux/if_bonding.h and ip(8) give it."""
+    by_number = {
+        "balance-rr": 0,
+        "active-backup": 1,
+        "balance-xor": 2,
+        "broadcast": 3,
+        "802.3ad": 4,
+        "balance-tlb": 5,
+        "balance-alb": 6,
+    }
+    for mode, number in by_number.items():
+        assert nics.bond_below([told(1, "bond", [["IFLA_BOND_MODE", number]])], 1) == KernelBond("bond1", mode)
 
 
 def test_an_enslaved_nic(wire: Wire) -> None:

@@ -32,8 +32,12 @@ ANSWER_S: Final = 2.0
 _INFO: Final = struct.calcsize("=BxHiII")
 _DATA: Final = 2
 _MASTER, _LINKINFO, _CARRIER = 10, 18, 33
+_LINK_NETNSID: Final = 37
 _VLAN_ID, _VLAN_PROTOCOL = 1, 5
 _8021Q: Final = 0x8100
+_BOND_MODE: Final = 1
+_BOND_MODES: Final = ("balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb")
+"""By their numbers in IFLA_BOND_MODE (BOND_MODE_* of linux/if_bonding.h), named as in /sys/class/net/<bond>/bonding/mode."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,14 @@ class Upper:
 
 
 @dataclass(frozen=True)
+class KernelBond:
+    """A bond of the kernel's and its mode, as balance-alb."""
+
+    name: str
+    mode: str
+
+
+@dataclass(frozen=True)
 class Nic:
     """A link of the node. `kind` is the kernel's, "" for hardware; `master` the bridge or bond that it is enslaved to.
 
@@ -54,7 +66,7 @@ class Nic:
     `offloads`: those of gro and lro that are on, with which a port of type system drops what is larger than its MTU. `promotes`:
     later IPv4 addresses of a network stay when the first one leaves. `rx_queues`: how many it receives by, 0 for unknown. `tag`:
     the VLAN whose tag a link of kind vlan puts on what it sends, 0 for none. A link of 802.1ad has none: tags within its own are
-    what it is for.
+    what it is for. `bond`: the bond that the link is, or is made upon, as VLAN sub-interfaces are.
     """
 
     name: str
@@ -75,6 +87,7 @@ class Nic:
     promotes: bool = False
     rx_queues: int = 0
     tag: int = 0
+    bond: KernelBond | None = None
 
     @property
     def has_default_route(self) -> bool:
@@ -224,6 +237,7 @@ def _nic(kernel: Connection, links_: Mapping[str, _Found], name: str) -> Nic:
         links.promotes(payload),
         receive_queues(kernel.fileno(), name),
         tag_of(payload),
+        bond_below([each for _, each in links_.values()], link.index),
     )
 
 
@@ -244,6 +258,25 @@ def _vlan_of(link: links.FoundLink, payload: bytes) -> tuple[int, int]:
     """The VLAN of a link of kind vlan, and its tag's EtherType; 0 of all others."""
     if link.kind != "vlan":
         return 0, 0
-    data = attributes(attributes(attributes(payload[_INFO:]).get(_LINKINFO, b"")).get(_DATA, b""))
+    data = _data_of(payload)
     protocol = int.from_bytes(data.get(_VLAN_PROTOCOL, b"")[:2], "big")
     return int.from_bytes(data.get(_VLAN_ID, b"")[:2], byteorder), protocol or _8021Q
+
+
+def bond_below(answers: Iterable[bytes], index: int) -> KernelBond | None:
+    """`Nic.bond` of the link of that index. `answers`: what rtnetlink(7) tells of each link, RTM_NEWLINK without its header."""
+    found = {link.index: (link, payload) for payload in answers for link in (links.read(payload),)}
+    while index in found:
+        link, payload = found.pop(index)  # each link once: what is made upon what has an end
+        if link.kind == "bond":
+            mode = _data_of(payload).get(_BOND_MODE, b"")[:1]
+            return KernelBond(link.name, dict(enumerate(_BOND_MODES)).get(int.from_bytes(mode, byteorder), "") if mode else "")
+        # a veth names its other end in the same way, and a link whose lower one is elsewhere an index of that namespace
+        elsewhere = link.kind == "veth" or _LINK_NETNSID in attributes(payload[_INFO:])
+        index = 0 if elsewhere else link.peer
+    return None
+
+
+def _data_of(payload: bytes) -> Mapping[int, bytes]:
+    """What a link of its kind alone has: IFLA_INFO_DATA."""
+    return attributes(attributes(attributes(payload[_INFO:]).get(_LINKINFO, b"")).get(_DATA, b""))

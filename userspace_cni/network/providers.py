@@ -34,6 +34,8 @@ AFXDP: Final = "afxdp"
 _AFXDP_QUEUES_MAX: Final = 16
 """MAX_XSKQ of OVS's lib/netdev-afxdp.c."""
 _NO_MAC: Final = ("", "00:00:00:00:00:00")
+_OTHER_MACS: Final = ("balance-alb", "balance-tlb")
+"""Modes of the kernel's bonds in which the source MAC of a frame becomes that of the NIC by which it leaves."""
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,7 @@ def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
             continue
         if nic.mac in _NO_MAC:
             raise InvalidConfig(f"{name} has no hardware address", f"an uplink carries Ethernet frames; {network.said_by}")
+        _require_macs_kept(network, nic)
         if nic.master:
             raise NameTaken(f"NIC {name} is enslaved to {nic.master}", f"take {nic.master} as the interface, or {name} out of it")
         bridge = seen.on_bridge.get(name)
@@ -322,6 +325,17 @@ def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
         _require_free(network, name, seen)
     if network.vlan_interfaces:
         _require_sub_interfaces(network, seen)
+
+
+def _require_macs_kept(network: ProviderNetwork, nic: Nic) -> None:
+    """Raise InvalidConfig for a bond that sends frames of pods, whose MACs the wire is to know, as its own."""
+    bond = nic.bond
+    if bond and bond.mode in _OTHER_MACS:
+        which = f"NIC {nic.name} is" if nic.name == bond.name else f"NIC {nic.name} is made upon {bond.name},"
+        raise InvalidConfig(
+            f"{which} a bond of the kernel in mode {bond.mode}: it would send pods' frames with the MACs of its own NICs",
+            f"give {bond.name} another mode, or name its NICs as 'bond' of the network: OVS bonds them then; {network.said_by}",
+        )
 
 
 def _names(step: UplinkPort) -> Sequence[str]:

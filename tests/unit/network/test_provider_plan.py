@@ -12,7 +12,7 @@ from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, Use
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.network_managers import Manager
-from userspace_cni.host.nics import Nic, Upper
+from userspace_cni.host.nics import KernelBond, Nic, Upper
 from userspace_cni.network.providers import carried, steps_of
 from userspace_cni.node.uplinks import UplinkLook
 
@@ -191,6 +191,28 @@ def test_what_others_have() -> None:
     had = steps_of(NET, seen(), STORE)
     steps_of(replace(NET, name="net2"), seen(on_bridge={"eth1": "br-net1"}, former=had), STORE)
     steps_of(NET, seen(on_bridge={"eth1": "br-net1"}), STORE)
+
+
+@pytest.mark.parametrize("mode", ["balance-alb", "balance-tlb"])
+@pytest.mark.parametrize(
+    "interface",
+    [{"interface": "bond0"}, {"interface": "vdev:net_af_packet0,iface=bond0"}, {"bond": Bond(("eth1", "bond0"))}],
+)
+def test_a_bond_that_sends_with_other_macs(interface: dict[str, Any], mode: str) -> None:
+    """It is refused by its mode, however OVS would open it, and so is what is made upon it."""
+    network = replace(NET, **{"interface": "", **interface})
+    link = nic("bond0", index=8, kind="bond", bond=KernelBond("bond0", mode))
+    assert f"NIC bond0 is a bond of the kernel in mode {mode}" in refusal(network, seen(nic(), link))
+    upon = nic("eth1", kind="vlan", tag=100, bond=link.bond)
+    assert f"NIC eth1 is made upon bond0, a bond of the kernel in mode {mode}" in refusal(NET, seen(upon))
+
+
+@pytest.mark.parametrize("mode", ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", ""])
+def test_a_bond_that_keeps_macs(mode: str) -> None:
+    """In another mode, or one that is not known, a bond is an uplink as any NIC."""
+    _, uplink = steps_of(replace(NET, interface="bond0"), seen(nic("bond0", kind="bond", bond=KernelBond("bond0", mode))), STORE)
+    assert isinstance(uplink, UplinkPort)
+    assert uplink.name == "bond0"
 
 
 def test_no_ethernet() -> None:
