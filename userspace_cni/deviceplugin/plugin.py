@@ -44,7 +44,7 @@ class Bridge(Protocol):
 
     @property
     def numa(self) -> int | None:
-        """The NUMA node of its NICs and polling threads; None where it is not known, or there are several."""
+        """The NUMA node on which its traffic is polled; None where it is not known, or there are several."""
         ...
 
 

@@ -84,7 +84,8 @@ def _taken(device: str, environment: Environment, node: LocalNode) -> bool:
 
 @dataclass(frozen=True)
 class OfferedBridge:
-    """A bridge of which devices are offered. `numa`: the one node of its NICs and polling threads, None where there is none."""
+    """A bridge of which devices are offered. `numa`: the node on which its NICs are polled, or without any the one of all polling
+    threads; None where that is more than one, or not known."""
 
     name: str
     healthy: bool
@@ -154,9 +155,18 @@ class _OfferedBridges:
     def _numa_of(self, names: frozenset[str]) -> Mapping[str, int | None]:
         uplinks, mask = self._node.ports.hardware()
         polling = nodes_of_mask(mask, self._node.root) if mask else frozenset[int]()
-        found: dict[str, int | None] = {}
-        for name in names:
-            nics = [node_of_nic(devargs, self._node.root) for devargs in uplinks.get(name, ())]
-            nodes = None if polling is None else {*nics, *polling}
-            found[name] = next(iter(nodes)) if nodes is not None and len(nodes) == 1 else None
-        return found
+        if polling is None:
+            return dict.fromkeys(names)
+        found = {name: frozenset(node_of_nic(devargs, self._node.root) for devargs in uplinks.get(name, ())) for name in names}
+        return {name: _node_of(nics, polling) for name, nics in found.items()}
+
+
+def _node_of(nics: frozenset[int | None], polling: frozenset[int]) -> int | None:
+    """`OfferedBridge.numa`. `nics`: the nodes of the bridge's NICs; `polling`: those of polling threads, empty where OVS chooses.
+
+    OVS polls a NIC on the NIC's own node where it has a thread there, whatever threads it has elsewhere, and starts one there
+    where it chooses itself.
+    """
+    nodes = nics or polling
+    node = next(iter(nodes)) if len(nodes) == 1 else None
+    return node if node in polling or not polling else None

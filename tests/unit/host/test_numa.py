@@ -64,7 +64,13 @@ def test_nodes_of_a_mask(root: HostRoot, mask: str, nodes: set[int] | None) -> N
         (("0000:03:00.0",), "", 0),
         ((), "0x8", 1),
         ((), "", None),
+        (("0000:03:00.0",), "0x9", 0),
+        (("0001:82:00.1",), "0x9", 1),
+        (("0001:82:00.1", "0001:82:00.1"), "0xff", 1),
+        ((), "0x9", None),
         (("0000:03:00.0",), "0x8", None),
+        (("0000:03:00.0", "0001:82:00.1"), "0x9", None),
+        (("0000:04:00.0",), "0x9", None),
         (("0000:03:00.0", "0001:82:00.1"), "", None),
         (("0000:03:00.0", "net_pcap0"), "", None),
         (("0000:04:00.0",), "0x1", None),
@@ -72,7 +78,8 @@ def test_nodes_of_a_mask(root: HostRoot, mask: str, nodes: set[int] | None) -> N
     ],
 )
 def test_node_of_a_bridges_devices(root: HostRoot, uplinks: tuple[str, ...], mask: str, node: int | None) -> None:
-    """The one node of its NICs and the polling threads; none where they span nodes or one of them is unknown."""
+    """The node of its NICs where a thread polls, or without NICs the one of all threads; none where these are of several nodes,
+    where no thread is on the NIC's, and where one of them is unknown."""
     ports: Any = SimpleNamespace(
         administrators_bridges=lambda: frozenset({"br0"}),
         hardware=lambda: ({"br0": uplinks}, mask),
