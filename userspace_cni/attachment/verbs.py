@@ -93,7 +93,7 @@ def _logging(request: Request, node: Node) -> AbstractContextManager[None]:
 
 
 def _add(request: Request, node: Node, called: Called) -> bytes:
-    deadline = Deadline.after(node.deadline_s)
+    deadline = Deadline.after(node.deadline_s, "deadline_s")
     netns_inode = node.sandbox(request.environment)
     request = node.complete(request, deadline)
     options = read_options(request, node.consumers, partial(give, KEY_IGNORED))
@@ -228,7 +228,7 @@ def _roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadl
     """Undo a failed ADD as DEL does. Steps that cannot be undone now stay recorded; the cause remains the answer."""
     left = ""
     try:
-        failures = turn.remove(record, Deadline.after(max(UNDO_S, deadline.remaining())))
+        failures = turn.remove(record, deadline if deadline.remaining() > UNDO_S else Deadline.after(UNDO_S))
         if failures:
             steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
             left = f"not undone yet, and recorded for later: {steps}"
@@ -240,7 +240,7 @@ def _roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadl
 
 def _delete(request: Request, node: Node, called: Called) -> bytes:
     environment = request.environment
-    deadline = Deadline.after(node.deadline_s)
+    deadline = Deadline.after(node.deadline_s, "deadline_s")
     cleanup.drain(node, deadline)
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         record = turn.read()
@@ -298,7 +298,7 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
             f"interface {environment.ifname} of container {environment.container_id} is not attached",
             f"expected a record in state 'ready', found {state} in {node.journal.directory}",
         )
-    deadline = Deadline.after(node.deadline_s)
+    deadline = Deadline.after(node.deadline_s, "deadline_s")
     drifts = [drift for step in record.steps for drift in node.driver(step).check(step, deadline)]
     if drifts:
         from userspace_cni.attachment.drift import refusal, without_told
@@ -327,7 +327,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
         raise InvalidConfig(
             "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
         )
-    deadline = Deadline.after(node.deadline_s)
+    deadline = Deadline.after(node.deadline_s, "deadline_s")
     cleanup.drain(node, deadline)
     errors = _collect_records(request.network, valid, node, deadline.half())
     try:

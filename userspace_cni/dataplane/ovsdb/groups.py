@@ -336,7 +336,7 @@ class Commit:
         self._members = [each for each in self._members if not each.answered]
         for each in self._members:
             if not each.deadline.remaining():
-                each.answer(Unavailable("a transaction with OVSDB: out of time", "the deadline has passed (setting deadline_s)"))
+                each.answer(each.deadline.passed("a transaction with OVSDB"))
         self._members = [each for each in self._members if not each.answered]
         for each in self._members:
             each.begun = True
