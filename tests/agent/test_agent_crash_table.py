@@ -255,6 +255,7 @@ def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
     assert live.metric("ovsdb_reconnects_total") == 0
     switch.stop_ovsdb()
     try:
+        wait_until(lambda: live.page("/readyz")[0] != 200, what="the agent to see it")
         refused(live.run("STATUS", live.network()), 50)
         status, page = live.page("/readyz")
         assert (status, "OVSDB" in page["problems"][0]) == (503, True)

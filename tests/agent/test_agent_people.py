@@ -11,6 +11,7 @@ from tests.cni.test_cli_node import cli, decoded
 from tests.lab.kube.pods import Pod
 from tests.lab.node.inside import killed_at
 from tests.lab.node.node import CONTAINER
+from tests.lab.switch.switch import wait_until
 
 
 def test_they_agree(live: LiveNode, sandbox: str) -> None:
@@ -107,6 +108,7 @@ def test_probes(live: LiveNode) -> None:
         assert cli(live, "agent", "probe", probe).stdout == ""
     switch_of(live).stop_ovsdb()
     try:
+        wait_until(lambda: live.page("/readyz")[0] != 200, what="the agent to see it")
         assert "OVSDB" in cli(live, "agent", "probe", "readyz", code=1).stdout
         assert decoded(live, "agent", "probe", "healthz") == {"problems": []}
         assert "OVSDB" in decoded(live, "status", code=1)["agent"]["problems"][0]
