@@ -17,7 +17,7 @@ import pytest
 from tests.agent.living import LiveNode, container, port_of, request
 from tests.cni.spec import PORT, finish, kill, paused_vswitchd, row_of, start, succeeded, switch_of
 from tests.lab.node.front import answer_on
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import pause, wait_until
 
 IDLE = 1000
 FLOOD = b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 50000
@@ -186,7 +186,7 @@ def test_a_del_whose_caller_is_dead_is_served_late(live: LiveNode, sandbox: str)
     live.start()
     stdin = json.dumps(live.network()).encode()
     for _ in range(5):
-        os.kill(live.pid, signal.SIGSTOP)
+        pause(live.pid)
         try:
             late = start(live, live.variables("DEL", sandbox), stdin)
             wait_until(partial(_has_sent, late.pid), what="the DEL to be in the agent's socket")

@@ -14,7 +14,7 @@ import pytest
 from tests.agent.living import LiveNode, container, port_of
 from tests.cni.spec import finish, held, ipam, paused_vswitchd, refused, row_of, scripted, start, succeeded, switch_of
 from tests.lab.node.node import CONTAINER
-from tests.lab.switch.switch import FOR_EVER_S, wait_until
+from tests.lab.switch.switch import FOR_EVER_S, pause, wait_until
 
 ITSELF = "this process serves the call itself"
 SERVED = "verb_seconds_count"
@@ -124,7 +124,7 @@ def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str) -> None:
     """While an agent has SIGSTOP the process serves; when it goes on it does nothing of what was withdrawn from it."""
     live.start()
     network = live.network()
-    os.kill(live.pid, signal.SIGSTOP)
+    pause(live.pid)
     try:
         call = live.run_handed("ADD", network, sandbox)
     finally:

@@ -16,7 +16,7 @@ import pytest
 from tests.agent.living import LiveNode, container
 from tests.cni.spec import finish, paused_ovsdb, start, succeeded, switch_of
 from tests.lab.node.agentless import PLAIN, build, filled, knocks
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import pause, wait_until
 from userspace_cni.base.settings import load
 
 ADDS = 6
@@ -66,7 +66,7 @@ def test_started_again_while_adds_wait(waiting: LiveNode, sandbox: str, how: str
 def test_killed_after_it_was_stopped(waiting: LiveNode, sandbox: str) -> None:
     """ADDs that an agent under SIGSTOP never read are sent to the next one, once the first is killed."""
     waiting.start()
-    os.kill(waiting.pid, signal.SIGSTOP)
+    pause(waiting.pid)
     processes = adding(waiting, sandbox)
     waiting.kill()
     waiting.start()
@@ -76,7 +76,7 @@ def test_killed_after_it_was_stopped(waiting: LiveNode, sandbox: str) -> None:
 def test_stopped_for_a_while(waiting: LiveNode, sandbox: str) -> None:
     """An agent that goes on after SIGSTOP serves the ADDs that came meanwhile."""
     waiting.start()
-    os.kill(waiting.pid, signal.SIGSTOP)
+    pause(waiting.pid)
     processes = adding(waiting, sandbox)
     os.kill(waiting.pid, signal.SIGCONT)
     require_served_once(waiting, sandbox, processes)
@@ -86,7 +86,7 @@ def test_stopped_for_a_while(waiting: LiveNode, sandbox: str) -> None:
 def test_its_socket_is_not_in_place(waiting: LiveNode, sandbox: str, how: str) -> None:
     """While the agent's socket is gone, or a dead one is in its place, ADDs wait until the agent has made it again."""
     waiting.start()
-    os.kill(waiting.pid, signal.SIGSTOP)
+    pause(waiting.pid)
     Path(waiting.socket).unlink()
     if how == "replaced":
         with socket.socket(socket.AF_UNIX) as dead:

@@ -20,7 +20,7 @@ from tests.cni.test_cli_node import decoded
 from tests.lab.node.agent import get
 from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.dockerfile import ROOT
-from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.switch import Switch, pause, wait_until
 
 DROP_IN = ROOT / "deploy" / "ovs-vswitchd.service.d" / "userspace-cni.conf"
 
@@ -45,7 +45,7 @@ def source(live: LiveNode, name: str = CONTAINER) -> Path:
 @contextmanager
 def paused(live: LiveNode) -> Iterator[None]:
     """The agent stopped: it sees nothing of what happens meanwhile."""
-    os.kill(live.pid, signal.SIGSTOP)
+    pause(live.pid)
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from tests.lab.kube.pods import Pod
 from tests.lab.node.node import Node
 from tests.lab.runtimes.containerd import Containerd
 from tests.lab.runtimes.containerd_host import shared_mounts
+from tests.lab.switch.switch import pause
 from tests.runtimes.seen import conflist, debian_bridge
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
@@ -63,7 +64,7 @@ def stopped(argument: str) -> Iterator[None]:
     """SIGSTOP for the one process that has this argument."""
     arguments = {path.parent: path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline")}
     [found] = [int(path.name) for path, argv in arguments.items() if argument.encode() in argv]
-    os.kill(found, signal.SIGSTOP)
+    pause(found)
     try:
         yield
     finally:

@@ -51,6 +51,12 @@ def listens(path: Path | str, pid: int | str = "self") -> bool:
     return any(each[3] == _ACCEPTS and each[-1] == str(path) for each in fields)
 
 
+def pause(pid: int) -> None:
+    """SIGSTOP; none of its threads does anything more when it returns."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _stands_still(pid), what=f"process {pid} stopped")
+
+
 class Switch:
     """ovsdb-server and ovs-vswitchd of our own below `dir`; started by `start` or by entering it.
 
@@ -120,7 +126,7 @@ class Switch:
 
     def pause_ovsdb(self) -> None:
         """SIGSTOP: its sockets accept and nothing answers."""
-        _pause(self.ovsdb_pid)
+        pause(self.ovsdb_pid)
 
     def resume_ovsdb(self) -> None:
         """SIGCONT."""
@@ -128,7 +134,7 @@ class Switch:
 
     def pause_vswitchd(self) -> None:
         """SIGSTOP: ovsdb-server takes rows, and ovs-vswitchd does not act on them."""
-        _pause(self.vswitchd_pid)
+        pause(self.vswitchd_pid)
 
     def resume_vswitchd(self) -> None:
         """SIGCONT."""
@@ -257,18 +263,23 @@ def _run(*argv: str, environment: dict[str, str] | None = None) -> str:
     return done.stdout.rstrip("\n")
 
 
-def _pause(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    stat = Path(f"/proc/{pid}/stat")
-    wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", what=f"process {pid} stopped")
-
-
 def _runs(pid: int) -> bool:
     """Whether the process runs; a zombie that its parent has not reaped has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return _state(Path(f"/proc/{pid}/stat")) not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        return all(_state(each) == "T" for each in Path(f"/proc/{pid}/task").glob("*/stat"))
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has ended meanwhile
+
+
+def _state(stat: Path) -> str:
+    return stat.read_text().rsplit(")", 1)[1].split()[0]
 
 
 def _decoded(value: Any) -> Any:
