@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +24,14 @@ trap 'umount --lazy {PAGES} /proc/meminfo' EXIT
 mount --bind "$1/pages" {PAGES} && mount --bind "$1/meminfo" /proc/meminfo && shift && "$@"
 """
 """Runs a command in a mount namespace in which the number of hugepages, and of memory, are those of two files."""
+VSWITCHD = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
+SCHEMA = "share/openvswitch/vswitch.ovsschema"
+WITHOUT_DRIVERS = """
+for drivers in /usr/lib/x86_64-linux-gnu/dpdk/*/; do mount -t tmpfs -o mode=755 none "$drivers"; done
+"$0" start --no-huge "$1"; status=$?
+"$0" stop "$1"; exit $status
+"""
+"""Starts and stops a switch in a mount namespace in which DPDK finds no driver."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -73,6 +84,35 @@ def test_a_failing_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert "ovs-vswitchd does not start" in done.stderr
     assert "--- the end of" in done.stderr
     assert not list(directory.glob("*.pid"))
+
+
+def test_the_schema_is_the_one_of_the_programs(tmp_path: Path) -> None:
+    """A switch that is unpacked somewhere gets the schema that was unpacked with it, not that of this machine's own."""
+    program = tmp_path / "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
+    unpacked = tmp_path / "usr" / SCHEMA
+    for path in (program, unpacked):
+        path.parent.mkdir(parents=True)
+    shutil.copy(VSWITCHD, program)
+    schema = json.loads(Path("/usr", SCHEMA).read_text())
+    unpacked.write_text(json.dumps(schema | {"version": "8.99.0"}))
+    for vswitchd, version in ((str(program), "8.99.0"), (VSWITCHD, schema["version"])):
+        with Switch(huge=False, environment={"VSWITCHD": vswitchd}) as switch:
+            argv = ["ovsdb-client", "get-schema-version", switch.ovsdb, "Open_vSwitch"]
+            told = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert told.strip() == version
+
+
+def test_drivers_of_dpdk_that_are_missing(place: Path) -> None:
+    """Those of each bus that the switch names to DPDK, and that of pools of packets, are named with their packages."""
+    directory = place / "s"
+    argv = ["unshare", "--mount", "--propagation=private", "bash", "-c", WITHOUT_DRIVERS, str(SCRIPT), str(directory)]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False).stderr
+    log = (directory / "ovs-vswitchd.log").read_text()
+    [named] = re.findall("EAL ARGS: (.*)", log)
+    missing = [f"bus_{bus}" for bus in re.findall(r"-a ([a-z]+):", named)] + ["mempool_ring"]
+    for driver in missing:
+        assert f"librte_{driver}.so." in said
+        assert f" librte-{driver.replace('_', '-')}" in said.partition("apt-get install")[2]
 
 
 def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
-SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 START_SECONDS = 60
 CTL_SECONDS = 60
 STATISTICS_MS = 5000
@@ -163,7 +162,7 @@ class Switch:
         config = self.rows("Open_vSwitch")[0]["other_config"]
         self.stop_ovsdb()
         (self.dir / "conf.db").unlink()
-        _run("ovsdb-tool", "create", str(self.dir / "conf.db"), SCHEMA)
+        _run("ovsdb-tool", "create", str(self.dir / "conf.db"))
         self.restart_ovsdb()
         pairs = [f"other_config:{key}={json.dumps(value)}" for key, value in config.items()]
         self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *pairs)
