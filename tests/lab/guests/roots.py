@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,6 +17,8 @@ from tempfile import mkdtemp
 CACHE = Path("/var/cache/userspace-cni")
 _PART = ".part"
 _DIGITS = 12
+LEFT_OUT = ("usr/share/doc", "usr/share/doc-base", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/lib/systemd")
+"""What a release that is unpacked beside this machine's own does not need."""
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -52,13 +55,13 @@ def print_made(name: str, make: Callable[[], Path]) -> None:
         print(f"{name}: {made} after {time.monotonic() - began:.0f} s", flush=True)
 
 
-def debootstrap(options: Sequence[str], suite: str, root: Path, log: Path) -> None:
-    """Find, verify and fetch the packages of a minimal root, and install them unless `options` have --foreign.
+def debootstrap(suite: str, root: Path, log: Path) -> None:
+    """Find, verify and fetch the packages of a minimal root, and install them.
 
     RuntimeError with the end of the log when that fails. Needs root.
     """
     # in a mount namespace of its own: what it mounts in the root goes with it, also when it is killed
-    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", *options, suite, str(root), _suite()[1]]
+    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(root), _suite()[1]]
     with log.open("wb") as told:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told, check=False)
     if done.returncode:
@@ -66,34 +69,63 @@ def debootstrap(options: Sequence[str], suite: str, root: Path, log: Path) -> No
     log.unlink()
 
 
+def unpack_release(packages: Sequence[str], suites: Sequence[str], root: Path) -> None:
+    """Unpack binary packages and all that they depend on, verified, into the directory `root`; no script of theirs is run.
+
+    They are of the first of these Debian releases; what it has not is of the others. RuntimeError says what failed.
+    """
+    work = root / "work-of-apt"
+    _fetch(work, suites, ["install", "--yes", "--download-only", "--no-install-recommends", *packages])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda package: _unpack(package, root), sorted((work / "archives").glob("*.deb"))))
+    for unneeded in (work, *(root / name for name in LEFT_OUT)):
+        shutil.rmtree(unneeded, ignore_errors=True)
+    subprocess.run(["ldconfig", "-r", str(root)], check=True)
+
+
 def debian_source(source: str, packages: Sequence[str], directory: Path) -> str:
     """Fetch `source` as Debian publishes it, and binary `packages`, verified, to `directory`; return the source's version.
 
     apt's own lists stay as they are: most machines have none of sources. RuntimeError has apt's words.
     """
-    _fetch(directory, _suite()[0], ["source", "--download-only", source], ["download", *packages])
+    _fetch(directory, [_suite()[0]], ["source", "--download-only", source], ["download", *packages])
     [description] = directory.glob(f"{source}_*.dsc")
     return description.stem.partition("_")[2]
 
 
 def debian_packages(packages: Sequence[str], suite: str, directory: Path) -> None:
     """Fetch the binary packages of a Debian release, verified, to `directory`. RuntimeError has apt's words."""
-    _fetch(directory, suite, ["download", *packages])
+    _fetch(directory, [suite], ["download", *packages])
 
 
-def _fetch(directory: Path, suite: str, *commands: list[str]) -> None:
-    """Let apt-get carry out the commands there, with lists of its own of that release, as if nothing were installed."""
-    lists = directory / "lists"
-    lists.mkdir(parents=True)
+def _fetch(directory: Path, suites: Sequence[str], *commands: list[str]) -> None:
+    """Let apt-get carry out the commands there, with lists of its own of these releases, as if nothing were installed."""
+    lists, archives = directory / "lists", directory / "archives"
+    for made in (lists, archives / "partial"):
+        made.mkdir(parents=True)
     told = directory / "apt.sources"
-    told.write_text(f"Types: deb deb-src\nURIs: {_suite()[1]}\nSuites: {suite}\nComponents: main\nSigned-By: {_KEYRING}\n")
+    told.write_text(
+        f"Types: deb deb-src\nURIs: {_suite()[1]}\nSuites: {' '.join(suites)}\nComponents: main\nSigned-By: {_KEYRING}\n"
+    )
+    pins = directory / "apt.preferences"
+    pins.write_text("".join(f"Package: *\nPin: release n={suite}\nPin-Priority: 100\n\n" for suite in suites[1:]))
     options = [f"Dir::Etc::sourcelist={told}", "Dir::Etc::sourceparts=-", f"Dir::State::Lists={lists}"]
+    options += [f"Dir::Etc::preferences={pins}", "Dir::Etc::preferencesparts=-", f"Dir::Cache::archives={archives}"]
     options += ["Dir::State::status=/dev/null", "APT::Sandbox::User=root"]
     apt = ["apt-get", "-qq", *(part for option in options for part in ("-o", option))]
     for arguments in (["update"], *commands):
         done = subprocess.run([*apt, *arguments], cwd=directory, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"apt-get {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
+
+
+def _unpack(package: Path, root: Path) -> None:
+    left_out = [f"--exclude=./{name}/*" for name in LEFT_OUT]
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as files:
+        argv = ["tar", "--extract", "--keep-directory-symlink", *left_out, f"--directory={root}"]
+        subprocess.run(argv, stdin=files.stdout, check=True)
+    if files.returncode:
+        raise RuntimeError(f"dpkg-deb cannot read {package}: exit {files.returncode}")
 
 
 def _suite() -> tuple[str, str]:

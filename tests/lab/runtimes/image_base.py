@@ -63,7 +63,7 @@ def _make(part: Path) -> None:
     for name, text in settings.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    debootstrap([], SUITE, root, part / "debootstrap.log")
+    debootstrap(SUITE, root, part / "debootstrap.log")
     for name in (*LEFT_OUT, *UNNEEDED):
         shutil.rmtree(root / name)
         (root / name).mkdir()
