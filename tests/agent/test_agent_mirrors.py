@@ -56,7 +56,7 @@ def test_mirrors_are_read_again(live: LiveNode, sandbox: str) -> None:
     port = f"{CONTAINER[:12]}-net1"
 
     def outputs() -> list[list[str]]:
-        ports = {switch.port(name)["_uuid"]: name for name in switch.ports("br-test")}
+        ports = {each["_uuid"]: each["name"] for each in switch.rows("Port")}
         return [[each["name"], ports.get(each["output_port"], "")] for each in switch.rows("Mirror")]
 
     def write(text: str) -> None:

@@ -26,6 +26,8 @@ NIC: Final = "nic0"
 BEYOND: Final = "out0"
 QUEUES: Final = 2
 PING_S: Final = 0.02
+LOST_MAX: Final = 50
+"""Pings in a row without an answer, of one second: where the addresses of a NIC move in the usual order there are more."""
 STREAM_BITS: Final = 20_000_000
 _TICK_S = 0.01
 _RETRANSMITS = struct.Struct("=100xI")
@@ -87,12 +89,14 @@ def wired(
 class Noticed:
     """What traffic from outside has noticed; complete when it has ended.
 
-    `answered`: how many of `sent` echo requests; `longest_gap_s`: the longest time between two answers that followed each other;
+    `answered`: how many of `sent` echo requests; `lost_in_a_row`: how many that followed each other had no answer, at most;
+    `longest_gap_s`: the longest time between two answers that followed each other, in which a busy machine has its part;
     `received` bytes of the stream's `sent_bytes`; `broken`: why the stream ended, "" if it was ended from here.
     """
 
     sent: int = 0
     answered: int = 0
+    lost_in_a_row: int = 0
     duplicates: int = 0
     longest_gap_s: float = 0.0
     retransmits: int = 0
@@ -186,7 +190,10 @@ def _pinging(wire: Wire, address: str, noticed: Noticed, every_s: float) -> Iter
             said = "".join(lines) + rest
             replies = [(float(at), int(number)) for at, number, again in _REPLY.findall(said) if not again]
             noticed.duplicates = said.count("(DUP!)")
-            noticed.answered = len({number for _, number in replies})
             noticed.sent = int(re.findall(r"([0-9]+) packets transmitted", said)[-1])
+            answered = sorted({number for _, number in replies})
+            noticed.answered = len(answered)
+            around = itertools.pairwise([0, *answered, noticed.sent + 1])
+            noticed.lost_in_a_row = max(later - earlier - 1 for earlier, later in around)
             pairs = itertools.pairwise(at for at, _ in replies)
             noticed.longest_gap_s = max((later - earlier for earlier, later in pairs), default=0.0)
