@@ -14,6 +14,7 @@ from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.cli.kubevirt.sockets import Parties, look
 from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of, unix_sockets
+from userspace_cni.host.waiting import waiting
 
 OWN = "/proc/self/ns/net"
 
@@ -69,6 +70,28 @@ def test_each_end_is_in_a_namespace_of_its_own(pod: str, path: Path) -> None:
         assert listed(moved, OWN) == []
     assert listed(moved, pod) == []
     assert Path(OWN).stat().st_ino == own
+
+
+def test_who_waits_for_the_switch(pod: str, path: Path) -> None:
+    """An application waits while it listens and has no connection, accepted or not; where nothing can be seen none does."""
+
+    def waits(netns_path: str = pod) -> bool:
+        found = waiting(str(path), netns_path, "")
+        assert found in (0, path.stat().st_ino)
+        return bool(found)
+
+    with listener(pod, path) as listens:
+        assert waits()
+        assert not waits("/run/netns/none")
+        assert not waits("")
+        with socket.socket(socket.AF_UNIX) as connecting:
+            connecting.connect(str(path))
+            assert not waits()
+            with listens.accept()[0]:
+                assert not waits()
+        assert waits()
+    assert not waits()
+    assert waiting(str(path.parent), pod, "") == waiting(f"{path}-", pod, "") == 0
 
 
 def test_what_is_no_namespace_is_an_error() -> None:

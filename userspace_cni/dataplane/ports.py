@@ -28,6 +28,7 @@ from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import differences, written_differences
+from userspace_cni.dataplane.port_sockets import GivenUp, NoSockets, PortSockets
 from userspace_cni.dataplane.read_back import ReadBack
 from userspace_cni.dataplane.switch_view import SwitchView
 
@@ -40,8 +41,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
     """Applies, undoes and checks ports through the one client of OVSDB, and answers other questions about the switch.
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
-    `free_name` removes the dead socket of a killed ovs-vswitchd at the path that OVS gives a port of that name: it would keep the
-    port from being opened. `links`: the kernel links where ovs-vswitchd opens its ports.
+    `sockets`: the files behind ports. `links`: the kernel links where ovs-vswitchd opens its ports.
     `afxdp_max`: how many ports of type afxdp the switch may have.
     """
 
@@ -50,7 +50,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         client: Client,
         ovs_rundir: str,
         store: Callable[[], str],
-        free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
+        sockets: PortSockets | None = None,
         links: KernelLinks | None = None,
         afxdp_max: int = 0,
     ) -> None:
@@ -58,7 +58,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         self._store = store
         self._links = links or NoLinks()
         self._read_back = ReadBack(self.daemon, self._links)
-        self._free_name = free_name
+        self._sockets = sockets or NoSockets()
+        self._given_up = GivenUp(self._sockets.waiting)
         self._flows = FlowRenewal(self.daemon)
         self._afxdp_max = afxdp_max
         self._retries = Retries()
@@ -67,15 +68,17 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
 
         A port that exists and could not be opened is tried again if its application makes the socket.
-        A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone.
+        A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone. So is a
+        port that DPDK has given up.
         LinkNameTaken: a link that is not ours has a name that OVSDB would get. NameTaken: the row has another owner.
         SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
         rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
 
-        link_gone = isinstance(step.interface, Internal) and not self._links.index(step.name)
-        return self._add(step, partial(AddPort, link_gone=link_gone), deadline)
+        anew = isinstance(step.interface, Internal) and not self._links.index(step.name)
+        anew = anew or self._given_up.take(step.name)
+        return self._add(step, partial(AddPort, anew=anew), deadline)
 
     def capture(self, step: OvsPort, source: str, deadline: Deadline) -> None:
         """As `apply`, of a port that is the output of a mirror, and shows the port `source`; waits until it is open.
@@ -93,7 +96,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
-            self._free_name(step.name, deadline)
+            self._sockets.free(step.name, deadline)
         marks = marks_of(step, step.marks.get("store") or self._store()) | self._link_mark(step)
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
         held = LinkNames(self._links, self._read_back)
@@ -104,7 +107,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         def add(session: Session) -> AddPort:
             command = self._written(session, step, command_of, held, deadline)
             if command.stale:
-                say("warning", f"port {step.name} is made anew, because its link was")
+                why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
+                say("warning", f"port {step.name} is made anew, because {why}")
                 self._read_back.wait(command.done, deadline, or_dead=True)
                 command = self._written(session, step, command_of, held, deadline)
             if command.closed:
@@ -176,7 +180,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         else:
             self._delete_links({name: done.links[name] for name in sorted(gone)})
         if step.switch_makes_socket:
-            self._free_name(step.name, deadline)
+            self._sockets.free(step.name, deadline)
 
     def _delete_links(self, opened: Mapping[str, int]) -> None:
         """Delete those of our links with these names that ovs-vswitchd does not have open. `opened`: the index of each."""
@@ -206,8 +210,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one whose link has
-        gone or was made anew, or one of its mirrors."""
+        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one that DPDK has
+        given up, one whose link has gone or was made anew, or not one of its mirrors."""
         if seen.ports is None:
             return False
         marks = seen.ports.get(step.name)
@@ -218,6 +222,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             if link is None or marks.get(IFINDEX) != str(link.index):
                 return True
         if isinstance(step.interface, Internal) and step.name not in seen.once(self._links):
+            return True
+        if step.server_path and step.name in seen.once(self.unconnected_ports) and self._given_up.look(step):
             return True
         return any((name, step.name) not in seen.once(self.mirror_outputs) for name in step.mirror_outputs)
 
@@ -242,6 +248,19 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def unconnected_ports(self) -> frozenset[str]:
+        """Names of the ports of attachments to whose applications DPDK connects, and is not connected.
+
+        None of them where ovs-vswitchd did not live at the last look. From the replica of a resident driver. Raises Unavailable.
+        """
+        from userspace_cni.dataplane.ovsdb.reads import unconnected_ports
+
+        seen = self.daemon.seen
+        lives = seen is not None and seen.state == "alive"
+        found = self.client.standing().look(unconnected_ports) if lives else frozenset[str]()
+        self._given_up.keep(found)
+        return found
 
     def require_free(self, names: Collection[str], deadline: Deadline) -> None:
         """Raise LinkNameTaken if OVSDB lacks one of these names and a link that is not ours has it, or OVS keeps it for itself.

@@ -30,7 +30,7 @@ _IFNAMSIZ = 16
 _NS_GET_NSTYPE = 0xB703
 """ioctl_ns(2): returns the CLONE_NEW* flag of a namespace file."""
 
-_OWN = "/proc/self/ns/net"
+OWN = "/proc/self/ns/net"
 _OWN_THREADS = "/proc/thread-self/ns/net"
 _RETURNS = 100
 
@@ -68,7 +68,7 @@ def namespace(path: str, root: HostRoot = HERE) -> NetnsFacts:
 def is_own(path: str, root: HostRoot = HERE) -> bool:
     """Whether `path` is the namespace of this process, which is the host's; False when nothing is there."""
     try:
-        return os.path.samestat(os.stat(root.path(path)), os.stat(_OWN))
+        return os.path.samestat(os.stat(root.path(path)), os.stat(OWN))
     except (OSError, DirectoryRefused):
         return False
 

@@ -117,7 +117,7 @@ class LocalNode:
         from userspace_cni.dataplane.ovsdb.client import Client
         from userspace_cni.dataplane.ports import PortDriver
         from userspace_cni.host.switch_links import SwitchLinks
-        from userspace_cni.node.switch_sockets import free_name
+        from userspace_cni.node.switch_sockets import NodeSockets
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
@@ -132,7 +132,7 @@ class LocalNode:
             client,
             rundir,
             self.journal.identity,
-            lambda name, deadline: free_name(name, self, deadline),
+            NodeSockets(self),
             SwitchLinks(self.settings.switch_netns, self.root),
             self.settings.afxdp_max,
         )

@@ -14,9 +14,22 @@ if TYPE_CHECKING:
 _SOURCES_S: Final = 5.0
 
 
-def free_name(name: str, node: LocalNode, deadline: Deadline) -> None:
-    """Remove a dead socket at the path where OVS makes the socket of a port of that name."""
-    free_source(f"{node.sockdir(deadline)}/{name}", node, deadline)
+class NodeSockets:
+    """The sockets of the node's ports, as the driver of ports needs them."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+
+    def free(self, name: str, deadline: Deadline) -> None:
+        """Remove a dead socket at the path where OVS makes the socket of a port of that name."""
+        free_source(f"{self._node.sockdir(deadline)}/{name}", self._node, deadline)
+
+    def waiting(self, path: str, netns: str) -> int:
+        """The inode of the socket at `path` at which a process of that namespace listens, and to which no program is connected; 0
+        where it is not so, or cannot be seen."""
+        from userspace_cni.host.waiting import waiting
+
+        return waiting(path, netns, self._node.settings.switch_netns, self._node.root)
 
 
 def free_source(path: str, node: LocalNode, deadline: Deadline) -> bool:

@@ -120,13 +120,18 @@ class Peer:
 
 @contextmanager
 def peer_at(switch: Switch, bridge: str, directory: Path, mtu: int = 1500) -> Iterator[Peer]:
-    """The peer at a port of its own, PORT, on a bridge that is there."""
+    """The peer at a port of its own, PORT, on a bridge that is there. The switch has the buffers for frames of this MTU by then.
+
+    It makes them for the first connected port, with all the memory that it has, and then with half as much, until they fit. DPDK
+    gives a port up to which another application connects meanwhile: there is no memory for that connection, and no second try.
+    """
     options = FrontEndOptions(room=mtu + 64)
     with Listener(f"{directory}/peer.sock", options) as listener:
         columns = ["type=dpdkvhostuserclient", f"options:vhost-server-path={listener.path}", f"mtu_request={mtu}"]
         switch.vsctl("add-port", bridge, PORT, "--", "set", "Interface", PORT, *columns)
         try:
             with listener.accept() as front_end, Peer(_only(front_end)) as peer:
+                wait_until(lambda: switch.interface(PORT)["mtu"] == mtu, what="the switch's buffers")
                 yield peer
         finally:
             switch.vsctl("--if-exists", "del-port", PORT)

@@ -206,7 +206,13 @@ def _of_parties(guest: Guest) -> Iterator[Finding]:
         yield _finding("guest-not-up", "note", guest, message, "nothing, if that is so: virtctl console shows the guest")
     elif party == "listening":
         message = "QEMU listens, and Open vSwitch is not connected: a VM that is being started waits"
-        yield _finding("no-listener", "warning", guest, message, "see the log of ovs-vswitchd, which tries once a second")
+        yield _finding(
+            "no-listener",
+            "warning",
+            guest,
+            message,
+            "see the log of ovs-vswitchd: it tries once a second, and where it gives up, a running agent makes the port anew",
+        )
     elif party == "none":
         message = "there is a socket, and no process listens there: QEMU has ended and left it"
         yield _finding("no-listener", "warning", guest, message, "see the log of the launcher pod's compute container")

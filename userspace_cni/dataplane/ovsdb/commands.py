@@ -40,28 +40,27 @@ DUPLICATES = 10
 class AddPort(Command):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
-    `link_gone`: the link that ovs-vswitchd has made for the port, if that is there, was deleted.
+    `anew`: the port, if that is there, is to be opened anew: the link that ovs-vswitchd had made for it was deleted, or DPDK does
+    not connect to its application any more.
     `held`: the names that the caller has taken where the kernel has links. `unheld`: those that it has to take first; as long as
     there is one, nothing is written.
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
-    port was there, and ovs-vswitchd had not opened it. `stale`: it was there for a link that has gone since, whose socket
-    ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless ovs-vswitchd is to
-    say that it has done what was written. `flows_after`: the number of the configuration after which flows that are in use must
-    be made anew, because a mirror has changed; None if none must be.
+    port was there, and ovs-vswitchd had not opened it. `stale`: it was there and is to be opened anew, as where its link has gone
+    since, whose socket ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless
+    ovs-vswitchd is to say that it has done what was written. `flows_after`: the number of the configuration after which flows in
+    use must be made anew, because a mirror has changed; None if none must be.
     """
 
     opened: Watch[tuple[bool, str]]
     done: Watch[Literal[True]] | None
 
-    def __init__(
-        self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, link_gone: bool = False
-    ) -> None:
+    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, anew: bool = False) -> None:
         super().__init__(session)
         self.port = step.name
         self._step = step
         self._marks = marks
         self._afxdp_max = afxdp_max
-        self._link_gone = link_gone
+        self._anew = anew
         self._duplicates = 0
         self._renews_flows = False
         self._asked = 0
@@ -188,7 +187,7 @@ class AddPort(Command):
         columns["external_ids"] |= withdrawn(value_of(port, "external_ids"), step.mirrors)
         txn.verify(bridge, "name", "datapath_type")
         txn.verify(port, "qos")
-        if self._link_gone or self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
+        if self._anew or self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
             self._remove(txn, port, bridge)
             return
         told = policing_columns(step).keys() | ({"mac", "mtu_request"} if isinstance(step.interface, Internal) else set())
@@ -219,9 +218,9 @@ class AddPort(Command):
             txn.update(local, {"mtu_request": [LOCAL_MTU]})
 
     def _remove(self, txn: Draft, port: Any, bridge: Any) -> None:
-        """Remove the port of a link that has gone, and keep the bridge for the next transaction, which adds it again.
+        """Remove the port that is to be opened anew, and keep the bridge for the next transaction, which adds it again.
 
-        Deleted and added within one of ovs-vswitchd's rounds it would keep the socket of the link that has gone.
+        Deleted and added within one of ovs-vswitchd's rounds it would keep what it has, as the socket of a link that has gone.
         """
         txn.verify(port, "external_ids")
         limits.drop(txn, self._step, port)

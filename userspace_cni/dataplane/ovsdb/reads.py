@@ -168,6 +168,18 @@ def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
     )
 
 
+def unconnected_ports(session: Session) -> frozenset[str]:
+    """The open ports of attachments whose application makes the socket, and to which it is not connected, by ovs-vswitchd."""
+    return frozenset(
+        each.name
+        for each in known_ports(session)
+        if each.ours
+        and each.interface_type == "dpdkvhostuserclient"
+        and each.ofport > 0
+        and (each.link_state, each.status.get("status")) == ("down", "disconnected")
+    )
+
+
 def mirror_outputs(session: Session) -> frozenset[tuple[str, str]]:
     """The mirrors with our owner mark that have an output: their names, each with the name of its output's port."""
     ports = session.tables["Port"].rows

@@ -31,9 +31,9 @@ _WAITING, _CONNECTED = "02", "03"
 """States in the listing of names: SS_CONNECTING, not accepted yet, and SS_CONNECTED."""
 _ESTABLISHED, _LISTEN = 1, 10
 """States in the listing of files."""
-_SHOW_NAME, _SHOW_VFS, _SHOW_PEER = 0x1, 0x2, 0x4
-"""Attributes to request: UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_PEER."""
-_NAME, _VFS, _PEER, _SHUTDOWN = 0, 1, 2, 6
+_SHOW_NAME, _SHOW_VFS, _SHOW_PEER, _SHOW_QUEUE = 0x1, 0x2, 0x4, 0x10
+"""Attributes to request: UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN."""
+_NAME, _VFS, _PEER, _QUEUE, _SHUTDOWN = 0, 1, 2, 4, 6
 """Attributes of an answer; every answer has the last one."""
 _SOCK_DIAG: Final = 4
 """NETLINK_SOCK_DIAG."""
@@ -52,12 +52,16 @@ _SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class UnixSocket:
-    """A socket that listens or was accepted. `name`: its file was made under it; `inode` (32 bits) and `device`: of the file."""
+    """A socket that listens or was accepted. `name`: its file was made under it; `inode` (32 bits) and `device`: of the file.
+
+    `unaccepted`: how many connections wait for a listener to accept them, also such as have hung up.
+    """
 
     listens: bool
     name: str
     inode: int
     device: int
+    unaccepted: int = 0
 
 
 def file_of(facts: os.stat_result) -> tuple[int, int]:
@@ -131,12 +135,13 @@ def _collect(namespaces: Iterable[int], found: list[UnixSocket], refused: list[O
 
 def _listed() -> Iterator[UnixSocket]:
     """The sockets in this thread's namespace whose other end is still there. Raises OSError."""
-    states, show = (_ESTABLISHED, _LISTEN), _SHOW_NAME | _SHOW_VFS
+    states, show = (_ESTABLISHED, _LISTEN), _SHOW_NAME | _SHOW_VFS | _SHOW_QUEUE
     for state, attributes in _open_sockets(states, show):
         if _VFS in attributes:
             inode, device = struct.unpack("=II", attributes[_VFS])
             name = os.fsdecode(attributes.get(_NAME, b"").rstrip(b"\0"))
-            yield UnixSocket(state == _LISTEN, name, inode, device)
+            (queued,) = struct.unpack_from("=I", attributes.get(_QUEUE, bytes(4)))
+            yield UnixSocket(state == _LISTEN, name, inode, device, queued if state == _LISTEN else 0)
 
 
 def _states(process: Path, name: str) -> list[str]:
