@@ -29,7 +29,7 @@ from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.view import note, plain
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.node import Liveness, Node
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.probes import ProbePorts
 
@@ -41,6 +41,8 @@ APART_S: Final = 5.0
 """Seconds between the two looks after which a whole attachment may be removed."""
 SWITCH_S: Final = 3.0
 """Seconds for connecting to OVSDB, on a node that is not busy."""
+LIFE_S: Final = 0.5
+"""Seconds for an answer of ovs-vswitchd, on a node that is not busy."""
 
 
 def patient(seconds: float) -> Deadline:
@@ -161,9 +163,16 @@ class Site:
         note(f"the switch cannot be asked: {problem}")
         return None
 
+    def liveness(self) -> Liveness:
+        """Whether ovs-vswitchd lives; it has half a second to say so, and longer on a busy node. `serving` goes by it then."""
+        deadline = patient(LIFE_S)
+        while (liveness := self.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
+            pass
+        return liveness
+
     def vswitchd(self) -> str:
-        """The state of ovs-vswitchd (`Liveness.state`), within half a second; a note on stderr when it does not serve."""
-        liveness = self.node.ports.watch_liveness()
+        """The state of ovs-vswitchd (`Liveness.state`); a note on stderr when it does not serve."""
+        liveness = self.liveness()
         if liveness.state in NOT_SERVING:
             note(
                 f"ovs-vswitchd is {liveness.state}: {liveness.reason}; what it said of links and applications is left out; "

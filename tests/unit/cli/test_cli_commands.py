@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.memory_switch import Alive
+from tests.lab.node.memory_switch import Alive, MemoryPorts
 from tests.lab.node.world import World, name_of
 from tests.lab.switch.switch import wait_until
 from tests.unit.cli.test_cli_client import answering, told
@@ -578,6 +578,16 @@ def test_status_on_a_busy_node(town: Town, monkeypatch: pytest.MonkeyPatch) -> N
         assert [each.partition(":")[0] for each in told_of["findings"]] == (["agent"] if code else [])
         assert len(heard) == 1
         path.unlink()
+
+
+def test_a_switch_that_answers_late(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ovs-vswitchd that is silent at first is asked again on a busy node, and what it says then counts."""
+    monkeypatch.setattr(node_load, "look", lambda: NodeLoad(1000.0, 2))
+    for command in ("status", "list"):
+        answers = iter([Alive("silent", "no answer in time")] * 2)
+        monkeypatch.setattr(MemoryPorts, "watch_liveness", lambda _, answers=answers: next(answers, Alive()))
+        told_of = decoded(town.cli(command, "--json"))
+        assert (told_of["switch"] if command == "status" else told_of[0])["vswitchd"] == "alive"
 
 
 def test_status_of_a_directory_that_cannot_be_written(town: Town) -> None:

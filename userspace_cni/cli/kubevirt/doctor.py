@@ -170,7 +170,7 @@ def _ask(site: Site) -> _Seen:
         ports = {port.name: port for port in site.node.ports.known()}
     except UserspaceError as error:
         return _Seen(replace(switch, problem=str(error)), away=error)
-    liveness = site.node.ports.watch_liveness()
+    liveness = site.liveness()
     problem = f"{_VSWITCHD} is {liveness.state}: {liveness.reason}" if liveness.state in ("dead", "silent") else ""
     problem += f"; {look_at_silence()}" if liveness.state == "silent" else ""
     process = "" if liveness.state == "dead" else _process(site, liveness.pid)  # a zombie sees nothing

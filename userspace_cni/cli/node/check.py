@@ -70,7 +70,7 @@ def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
 
 def _note_silence(site: Site, away: UserspaceError | None) -> None:
     """Note on stderr that ovs-vswitchd hangs: its ports may look right although it does nothing."""
-    liveness = site.node.ports.watch_liveness() if away is None else None
+    liveness = site.liveness() if away is None else None
     if liveness and liveness.state == "silent":
         before = "ports were compared with what it had said before"
         view.note(f"ovs-vswitchd is silent: {liveness.reason}; {before}; {look_at_silence()}")

@@ -132,13 +132,13 @@ def _switch(site: Site) -> dict[str, Any]:
     settings = site.settings
     found = {"ovsdb": settings.ovsdb, "reachable": False, "vswitchd": "unknown", "version": "", "problem": ""}
     problem: UserspaceError | None = site.switch_problem()
+    liveness = site.liveness()  # first: without it `serving` takes the silence of a moment for a fault
     if problem is None:
         found["reachable"] = True
         try:
             site.node.ports.serving("", patient(SWITCH_S))
         except UserspaceError as error:
             problem = error
-    liveness = site.node.ports.watch_liveness()
     version = liveness.reason if liveness.state == "alive" else ""
     return {**found, "vswitchd": liveness.state, "version": version, "problem": str(problem or "")}
 
