@@ -24,6 +24,7 @@ from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import service, watchdog
 from userspace_cni.attachment import cleanup, wishes
+from userspace_cni.base import retries
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import Answer
@@ -36,6 +37,7 @@ ENDED_S = 60
 
 WITHOUT_API_S = 0.5
 """How long an agent waits for an API server of which the test knows that it does not answer."""
+_LIMITED = (watchdog, service, cleanup, wishes, retries, brisk)
 
 
 class LiveNode(Node):
@@ -81,7 +83,7 @@ class LiveNode(Node):
         return self._process.pid
 
     def start(self, *, until: str = "", **limits: float) -> LiveNode:
-        """Have an agent that serves. `limits`: constants of the watchdog, the service, `cleanup`, `wishes` and `lab.node.brisk`.
+        """Have an agent that serves. `limits`: constants of `lab.node.brisk`, and of the modules of the agent in `_LIMITED`.
 
         `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.node.inside.
         """
@@ -235,7 +237,7 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     os.environ.update(environ)
     brisk.look_sooner()
     for name, value in limits.items():
-        [module] = [each for each in (watchdog, service, cleanup, wishes, brisk) if name in vars(each)]
+        [module] = [each for each in _LIMITED if name in vars(each)]
         setattr(module, name, value)
     if until:
         vars(service)["LocalNode"] = partial(_TrippedDrivers, until)

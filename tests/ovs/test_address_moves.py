@@ -296,7 +296,7 @@ def test_afxdp_needs_no_cut(switch: Switch) -> None:
             assert noticed[V4].duplicates == 0
             driver.undo(step, soon())
             switch.vsctl("del-port", BRIDGE, "nic0")
-            assert wire.answers(V4, 3.0)
+            assert wire.answers(V4)
             assert has("nic0", switch) == [f"{V4}/24"]
 
 
@@ -336,7 +336,7 @@ def test_a_dead_switch(own_switch: Switch) -> None:
             driver.apply(step, soon())
             assert wire.answers(V4)
             own_switch.kill_vswitchd()
-            assert not wire.answers(V4)
+            assert not wire.answers(V4, 1.0)
             driver.undo(step, soon())
             assert wire.answers(V4)
             own_switch.restart_vswitchd()

@@ -52,10 +52,10 @@ class Wire:
         """The output of a command beyond the NIC."""
         return inside(self.outside, *argv)
 
-    def answers(self, address: str, seconds: float = 1.0) -> bool:
-        """Whether the node answers one of the pings that are sent from outside for so long, ten a second."""
+    def answers(self, address: str, seconds: float = SECONDS) -> bool:
+        """Whether the node answers one of the pings that are sent from outside, ten a second, for so long at most."""
         argv = ["nsenter", f"--net={self.outside}", "ping", "-n", "-q", "-c", "1", "-i", "0.1", "-w", f"{seconds:g}", address]
-        return subprocess.run(argv, capture_output=True, timeout=SECONDS, check=False).returncode == 0
+        return subprocess.run(argv, capture_output=True, timeout=2 * SECONDS, check=False).returncode == 0
 
 
 @contextmanager
