@@ -55,19 +55,24 @@ for package in "${packages[@]}"; do
     have "$package" || missing+=("$package")
 done
 
-# without_services COMMAND: run it while package scripts may start no service (Debian policy-rc.d), and put that back.
-without_services() {
-    local policy=/usr/sbin/policy-rc.d status=0
-    if [[ -e $policy ]]; then
-        "$@"
-        return
-    fi
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod 755 "$policy"
-    "$@" || status=$?
-    rm -f "$policy"
-    return "$status"
+# alone DESCRIPTOR: wait until no other run holds the directory that is open at this descriptor, and hold it.
+alone() {
+    flock --nonblock "$1" || { echo "prepare: waiting for another run of it" >&2; flock "$1"; }
 }
+
+# without_services COMMAND: run it while package scripts may start no service (Debian policy-rc.d), and put that back, also when this
+# is told to end, once the command has ended. The caller holds the lock at descriptor 9: of two runs at once one would take away what
+# the other needs. A file that a killed run has left is known by its mark.
+without_services() (
+    policy=/usr/sbin/policy-rc.d mark="# made by deploy/prepare.sh of userspace-cni, which removes it"
+    if [[ -e $policy ]] && ! grep -qxF "$mark" "$policy"; then
+        "$@" 9<&-
+        exit
+    fi
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 143' HUP INT TERM
+    printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy" && chmod 755 "$policy" && "$@" 9<&-
+)
 
 if ((${#missing[@]})); then
     [[ $EUID == 0 ]] || {
@@ -81,16 +86,21 @@ if ((${#missing[@]})); then
     export DEBIAN_FRONTEND=noninteractive
     stage "bringing apt's lists up to date"
     apt-get update -qq
+    exec 9</usr/sbin
+    alone 9
     stage "installing ${#missing[@]} packages: ${missing[*]}"
     without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" >/tmp/userspace-cni-apt.$$.log 2>&1 || {
         tail -n 20 "/tmp/userspace-cni-apt.$$.log" >&2
         exit 1
     }
+    exec 9<&-
     rm -f "/tmp/userspace-cni-apt.$$.log"
     stage_over
 fi
 
-# The environment is made anew when its sources have changed.
+# The environment is made anew when its sources have changed; by one run at a time.
+exec 8<.
+alone 8
 native=userspace_cni/fastpath shim=userspace_cni/shim
 stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*/*.cdef $native/*/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then

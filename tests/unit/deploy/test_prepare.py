@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
+import signal
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from tests.lab.suite import exercised
 from tests.lab.suite.tree import Tree
+from tests.lab.switch.switch import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 PREPARE = ROOT / "deploy" / "prepare.sh"
@@ -141,3 +144,104 @@ def test_a_dpkg_that_cannot_be_asked(tmp_path: Path) -> None:
     done = subprocess.run(["bash", PREPARE, "unit"], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, called.exists()) == (1, False)
     assert done.stderr == "prepare: dpkg-query, asked for gcc, ended with 2\n"
+
+
+class Installing:
+    """Runs of the script in a tree of their own, which find one package missing. A directory is in the place of /usr/sbin.
+
+    Their apt-get says in a file of the run's name that it has begun, waits for the file `go`, and tells whether services may not
+    be started at its end.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.policy = place / "sbin" / "policy-rc.d"
+        self.policy.parent.mkdir()
+        self.script = place / "tree" / "deploy" / PREPARE.name
+        self.script.parent.mkdir(parents=True)
+        for each in (PREPARE, PREPARE.with_name("stages.sh")):
+            shutil.copy(each, self.script.parent)
+        for name in ("pyproject.toml", "constraints.txt", "userspace_cni"):
+            (place / "tree" / name).symlink_to(ROOT / name)
+        for program, body in {
+            "tree/.venv/bin/python": "",
+            "tree/.venv/bin/pip": "",
+            "dpkg-query": '[ "$3" = gcc ] && exit 1; echo "install ok installed"',
+            "apt-get": f"""[ "$1" = install ] || exit 0
+touch {place}/$RUN.begun
+until [ -e {place}/$RUN.go ]; do sleep 0.02; done
+[ -e /usr/sbin/policy-rc.d ] && touch {place}/$RUN.kept""",
+        }.items():
+            file = place / program
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"#!/bin/sh\n{body}\n")
+            file.chmod(0o755)
+
+    def start(self, run: str) -> subprocess.Popen[str]:
+        """A run of this name, as the leader of a process group."""
+        script = f"mount --bind {self.policy.parent} /usr/sbin && exec bash {self.script} unit"
+        environ = {**os.environ, "PATH": f"{self.place}:{os.environ['PATH']}", "RUN": run}
+        argv = ["unshare", "--mount", "--map-root-user", "bash", "-c", script]
+        return subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+    def said(self, run: str, what: str) -> bool:
+        """Whether the run's apt-get has `begun`, or has ended with the file `kept`."""
+        return (self.place / f"{run}.{what}").exists()
+
+    def let_go(self, run: str) -> None:
+        """Have the run's apt-get end."""
+        (self.place / f"{run}.go").touch()
+
+    def is_awaited(self) -> bool:
+        """Whether a process waits for the lock of the directory."""
+        waiting = [line for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+        return any(f":{self.policy.parent.stat().st_ino} " in line for line in waiting)
+
+
+@pytest.fixture
+def installing(tmp_path: Path) -> Installing:
+    """No run is started yet."""
+    return Installing(tmp_path)
+
+
+def test_two_at_once(installing: Installing) -> None:
+    """The second waits for the end of the first, which takes away what keeps services from being started."""
+    first = installing.start("first")
+    wait_until(lambda: installing.said("first", "begun"))
+    second = installing.start("second")
+    wait_until(lambda: installing.is_awaited() or installing.said("second", "begun"))
+    for name, run in (("first", first), ("second", second)):
+        installing.let_go(name)
+        _, told = run.communicate(timeout=60)
+        assert (run.returncode, installing.said(name, "kept")) == (0, True), told
+    assert "waiting for another run" in told
+    assert not installing.policy.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_told_to_end(installing: Installing, number: signal.Signals) -> None:
+    """Amid apt-get: what keeps services from being started goes all the same."""
+    run = installing.start("only")
+    wait_until(lambda: installing.said("only", "begun"))
+    assert installing.policy.exists()
+    os.killpg(run.pid, number)
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+    wait_until(lambda: not installing.policy.exists())
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_policy_that_is_there(installing: Installing, *, killed: bool) -> None:
+    """Stays, unless a run has left it that was killed."""
+    if killed:
+        run = installing.start("killed")
+        wait_until(lambda: installing.said("killed", "begun"))
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate(timeout=60)
+    else:
+        installing.policy.write_text("#!/bin/sh\nexit 101\n")
+    assert installing.policy.exists()
+    installing.let_go("next")
+    run = installing.start("next")
+    _, told = run.communicate(timeout=60)
+    assert (run.returncode, installing.said("next", "kept"), installing.policy.exists()) == (0, True, not killed), told
