@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,11 @@ def run_group(group: Group) -> Row:
     return Row(group.name, Call(group.files, (*group.options, SLOWEST)).result())
 
 
+def narrowing(options: str) -> str:
+    """What of pytest's options may leave tests out: all but the plugins that are loaded with `-p`, or are not."""
+    return re.sub(r"(^|\s)-p\s*\S+", "", options).strip()
+
+
 def main(arguments: Sequence[str]) -> int:
     """What `tests/run.sh` is asked for."""
     what, *rest = arguments or ("all",)
@@ -116,6 +122,13 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if what == "check":
         return bool(check().failed)
+    if what in ("all", "quick", "changed") and (options := narrowing(os.environ.get("PYTEST_ADDOPTS", ""))):
+        print(
+            f"tests/run.sh: PYTEST_ADDOPTS has {options}: with options of pytest tests may be left out, and {what} runs all; "
+            "`tests/run.sh KIND` takes them",
+            file=sys.stderr,
+        )
+        return 2
     if what == "all":
         return not run(files())
     if what == "quick":

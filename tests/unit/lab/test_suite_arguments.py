@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.lab.suite.__main__ as suite
 from tests.lab.suite.exercised import ROOT
 
 
@@ -41,6 +42,24 @@ def test_what_makes_no_sense_is_refused(arguments: Sequence[str]) -> None:
     """An empty argument, which pytest takes for all that there is, arguments where none are, a kind that is none: exit code 2."""
     code, output = run(*arguments)
     assert (code, "tests/run.sh: " in output) == (2, True)
+
+
+@pytest.mark.parametrize("what", ["all", "quick"])
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [("-k name", 2), ("--deselect=tests/unit -p no:randomly", 2), ("-x", 2), ("", 0), ("-p no:hypothesispytest -pplugin", 0)],
+)
+def test_options_that_leave_tests_out(monkeypatch: pytest.MonkeyPatch, what: str, options: str, code: int) -> None:
+    """In the environment they are refused for what runs all tests; plugins are no such options."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", options)
+    runs: list[Sequence[str]] = []
+
+    def run_all(tests: Sequence[str]) -> bool:
+        runs.append(tests)
+        return True
+
+    monkeypatch.setattr(suite, "run", run_all)
+    assert (suite.main([what]), len(runs)) == (code, 0 if code else 1)
 
 
 @pytest.mark.parametrize("script", ["tests/run.sh", "deploy/prepare.sh"])
