@@ -229,9 +229,14 @@ def test_a_port_that_could_not_be_opened(live: LiveNode, sandbox: str) -> None:
     live.start()
     result = succeeded(live.run("ADD", network, sandbox))
     before = switch.interface(port_of())
-    with paused(live):
+
+    def is_told() -> bool:
+        # ovs-vswitchd goes through all rows, and writes what is true, when the kernel tells it of links: also after ADD has ended
         switch.vsctl("--no-wait", "set", "Interface", port_of(), *FAILED)
-        assert live.run_standalone("CHECK", {**network, "prevResult": result}, sandbox).status == 1
+        return live.run_standalone("CHECK", {**network, "prevResult": result}, sandbox).status == 1
+
+    with paused(live):
+        wait_until(is_told, what="CHECK tells it")
     wait_until(lambda: open_ports(switch) == [port_of()] and not switch.interface(port_of())["error"], what="the port open again")
     after = switch.interface(port_of())
     assert (after["_uuid"], after["error"], after["ofport"]) == (before["_uuid"], [], before["ofport"])
