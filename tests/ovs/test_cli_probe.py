@@ -207,7 +207,7 @@ def test_a_dead_switch(own_switch: Switch, spotless: Node) -> None:
 def test_a_switch_that_hangs(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
     """A bridge whose switch does not open the port in time is dead, with the stage and the reason."""
     with paused_vswitchd(switch):
-        [found] = told(spotless, "br-a", "--timeout", "1", code=1)["bridges"]
+        [found] = told(spotless, "br-a", "--timeout", "5", code=1)["bridges"]
     assert not found["alive"]
     assert found["problem"].startswith("port: ")
     assert "silent" in found["problem"]
