@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.lab.cluster.cluster import Cluster, is_ready
+from tests.lab.cluster.cluster import Cluster
 from tests.lab.cluster.pods import dpdk_pod, forwarding, network
 from tests.lab.kube.pods import MAPPED_DIR
 
@@ -36,15 +36,15 @@ def end_agent(cluster: Cluster) -> None:
     cluster.delete("pod", metadata["name"], f"--namespace={metadata['namespace']}")
 
 
-def serves(cluster: Cluster) -> bool:
-    """Whether the agent has begun to serve; without a switch it is not Ready."""
-    return any(each.get("started") for each in cluster.agent_pod().get("status", {}).get("containerStatuses", ()))
+def serves(pod: Mapping[str, Any]) -> bool:
+    """Whether the agent in this pod has begun to serve; without a switch it is not Ready."""
+    return any(each.get("started") for each in pod.get("status", {}).get("containerStatuses", ()))
 
 
 def restart_agent(cluster: Cluster) -> None:
     """The same, and the next one is Ready."""
     end_agent(cluster)
-    cluster.wait(lambda: is_ready(cluster.agent_pod()), "the agent Ready")
+    cluster.wait_agent()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_frames_between_devices(offered: Cluster) -> None:
     wait_allocatable(offered, 0)
     offered.restart_kubelet()
     end_agent(offered)
-    offered.wait(lambda: serves(offered), "the next agent")  # the last one would offer devices that go with it
+    offered.await_agent(serves, "the next agent")  # the last one would offer devices that go with it
     offered.switch.restart_vswitchd()
     wait_allocatable(offered, COUNT)
     offered.apply(with_devices("second", *command, runAsUser=1000))

@@ -121,7 +121,19 @@ class Cluster:
 
     def wait_agent(self) -> None:
         """Wait until the agent is Ready."""
-        self.wait(lambda: is_ready(self.agent_pod()), "the agent Ready")
+        self.await_agent(is_ready, "the agent Ready")
+
+    def await_agent(self, condition: Callable[[Mapping[str, Any]], Any], what: str) -> None:
+        """Wait until the agent's pod is so; AssertionError tells of its pods, with what became of their containers and events."""
+        try:
+            self.wait(lambda: condition(self.agent_pod()), what)
+        except AssertionError as error:
+            for pod in self.pods(AGENT_LABEL, NAMESPACE):
+                name, status = pod["metadata"]["name"], pod.get("status", {})
+                containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+                error.add_note(f"pod {name}, {status.get('phase')}: {json.dumps(containers)}")
+                error.add_note("\n".join(self.events(name, NAMESPACE)))
+            raise
 
     def roll_out(self) -> None:
         """Renew the agents as an administrator does; the new one is Ready when this returns."""
