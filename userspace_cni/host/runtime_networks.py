@@ -135,17 +135,30 @@ def _place(dirfd: int, step: RuntimeNetwork, *, is_new: bool) -> None:
                 return  # an agent's before this one: the next look compares
             os.unlink(beside, dir_fd=dirfd)
         else:
+            _require_still_ours(dirfd, step)
             os.rename(beside, step.name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
     os.fsync(dirfd)
-    others = [name for name in sorted(os.listdir(dirfd)) if name.endswith(_ENDINGS) and not name.startswith(".")]
-    if others[0] != step.name:
-        first = f"{step.directory}/{others[0]}"
+    there = [name for name in sorted(os.listdir(dirfd)) if name.endswith(_ENDINGS) and not name.startswith(".")]
+    # none where another program has taken ours away already, as those do that want the directory for themselves
+    if there and there[0] != step.name:
+        first = f"{step.directory}/{there[0]}"
         say("warning", "runtimes that take the first network by name take another file than ours", ours=step.path, first=first)
 
 
+def _require_still_ours(dirfd: int, step: RuntimeNetwork) -> None:
+    """Raise NameTaken where another program's file has come while ours was written and flushed, which may take long."""
+    try:
+        require_ours(step, _found(dirfd, step.name))
+    except NameTaken:
+        remove_temporary(dirfd, step.name)
+        raise
+
+
 def _remove(dirfd: int, names: Iterable[str], store: str) -> None:
-    """Remove those of these files that carry the mark of this state directory, durably."""
+    """Remove those of these files that carry the mark of this state directory, and what a death amid writing them has left,
+    durably."""
     for name in names:
+        remove_temporary(dirfd, name)
         found = _found(dirfd, name)
         if found and found.store == store:
             remove_file(dirfd, name)

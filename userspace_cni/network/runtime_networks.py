@@ -126,6 +126,18 @@ def former_names(record: Record | None, given: Given) -> tuple[str, ...]:
     return tuple(sorted({*(each.name for each in steps), *unfinished} - {given.name}))
 
 
+def _standing(record: Record | None, given: Given, node: LocalNode) -> tuple[RuntimeNetwork, ...]:
+    """The file of the record that is there, if one is: after a death amid a change it may be the new one alone."""
+    if record is None:
+        return ()
+    files = [each for each in (*(record.complete or ()), *record.steps) if isinstance(each, RuntimeNetwork)]
+    found = [(each, look) for each in files if (look := look_at(each, node.root))]
+    first = next(iter([*(each for each, look in found if look.store == each.store), *(each for each, _ in found)]), None)
+    if first and record.state != "ready":
+        first = replace(first, instead_of=former_names(record, replace(given, name=first.name)))
+    return (first,) if first else ()
+
+
 def _plan(given: Given, node: LocalNode, serving: Callable[[], bool]) -> Plan:
     def steps(record: Record | None) -> tuple[Step, ...]:
         config, store = require_usable(given), node.journal.identity()
@@ -134,7 +146,7 @@ def _plan(given: Given, node: LocalNode, serving: Callable[[], bool]) -> Plan:
         require_ours(step, found)
         former = first_of((record.complete or ()) if record else (), RuntimeNetwork)
         if not serving():  # what is there stays, and nothing comes
-            return (former,) if former and look_at(former, node.root) else ()
+            return _standing(record, given, node)
         is_placed = record and record.state == "ready" and record.boot_id == node.boot_id()
         if found and former and is_placed and replace(former, instead_of=step.instead_of) == step:
             return (former,)

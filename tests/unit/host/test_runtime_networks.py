@@ -148,6 +148,52 @@ def test_a_file_that_comes_between_look_and_rename(tmp_path: Path, monkeypatch: 
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {ours.name: "theirs"}
 
 
+def test_a_file_that_takes_the_place_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while the new content of ours is written and flushed stays, and ours leaves nothing."""
+    ours = step(tmp_path)
+    RuntimeNetworkDriver().apply(ours, soon())
+    written = files.written
+
+    @contextmanager
+    def slower(*args: Any, **kwargs: Any) -> Iterator[str]:
+        with written(*args, **kwargs) as beside:
+            (tmp_path / ours.name).write_text("{}")
+            yield beside
+
+    monkeypatch.setattr(runtime_networks, "written", slower)
+    with pytest.raises(NameTaken):
+        RuntimeNetworkDriver().apply(step(tmp_path, more=1), soon())
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {ours.name: "{}"}
+
+
+def test_a_file_that_is_taken_away_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that want the directory for themselves rename what others put there: that is no fault of ours."""
+    listdir = os.listdir
+
+    def emptied(dirfd: int) -> list[str]:
+        (tmp_path / "10-net.conflist").rename(tmp_path / "10-net.conflist.bak")
+        return listdir(dirfd)
+
+    monkeypatch.setattr(os, "listdir", emptied)
+    RuntimeNetworkDriver().apply(step(tmp_path), soon())
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["10-net.conflist.bak"]
+
+
+def test_a_name_that_is_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The log can say that runtimes take it before ours."""
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/00-\xff.conflist")).write_text("{}")
+    RuntimeNetworkDriver().apply(step(tmp_path), soon())
+    assert "00-\\udcff.conflist" in capfd.readouterr().err
+
+
+def test_a_death_before_another_name_is_asked_for(tmp_path: Path) -> None:
+    """What it has left of the former name goes with that."""
+    (tmp_path / ".05-old.conflist.tmp").write_text("half")
+    RuntimeNetworkDriver().apply(step(tmp_path, "10-net.conflist", "05-old.conflist"), soon())
+    assert [path.name for path in tmp_path.iterdir()] == ["10-net.conflist"]
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may pass: what was there stays, and half a file does not."""
     driver, former = RuntimeNetworkDriver(), step(tmp_path)

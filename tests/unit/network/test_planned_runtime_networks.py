@@ -78,9 +78,24 @@ def test_before_calls_are_taken(node: LocalNode, tmp_path: Path) -> None:
     for each in (record, replace(record, boot_id="another")):
         assert plan(each) == (former,)
     unfinished = record.to("applying", steps=(file_of(node, "10-net.conflist"),), result=completed((former,)))
-    assert plan(unfinished) == (former,)
+    assert plan(unfinished) == (replace(former, instead_of=("10-net.conflist",)),)
     (Path(former.directory) / former.name).unlink()
     assert plan(record) == ()
+
+
+def test_after_a_death_amid_a_change(node: LocalNode, tmp_path: Path) -> None:
+    """The one file that is there stays until calls are taken: without it the runtime has no network."""
+    plan = only(with_file(node, tmp_path), node, serving=False).plan
+    former, new = file_of(node, "05-old.conflist"), file_of(node, "10-net.conflist")
+    record = recorded(node, new).to("applying")
+    assert plan(record) == (new,)
+    assert plan(record.to("applying", steps=(former, new), result=completed((former,)))) == (
+        replace(new, instead_of=("05-old.conflist",)),
+    )
+    (Path(former.directory) / former.name).write_text("{}")
+    assert plan(record.to("applying", steps=(former, new), result=completed((former,)))) == (
+        replace(new, instead_of=("05-old.conflist",)),
+    )
 
 
 def test_while_no_pod_can_be_attached(node: LocalNode, tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from userspace_cni.attachment.records import node_container
 from userspace_cni.attachment.wishes import compare, meet, undo
-from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.errors import InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.cli.client import DeadAgent, NoAgent
 from userspace_cni.cli.node.install import InstallError, place_file
 from userspace_cni.cli.site import Site
-from userspace_cni.cni.conflist import require_name
+from userspace_cni.cni.conflist import LARGEST, require_name
 from userspace_cni.network.runtime_networks import NAME, Given, copy_of, require_usable
 from userspace_cni.network.service import described
 from userspace_cni.network.sources import Sources
@@ -27,7 +28,7 @@ def keep_network(file: str, site: Site, *, standalone: bool) -> str:
     Raises InstallError for a file that ADD would refuse, and for a network that cannot be put in place.
     """
     try:
-        given = Given(require_name(Path(file).name, file), Path(file).read_bytes(), file)
+        given = _given(file)
         require_usable(given)
     except OSError as error:
         raise InstallError(f"reading {file}: {error.strerror}") from error
@@ -52,13 +53,15 @@ def keep_network(file: str, site: Site, *, standalone: bool) -> str:
 
 def forget_network(site: Site) -> str:
     """Have what `keep_network` put in place taken away; what became of it, in words. Raises InstallError."""
-    copy = _copy(site)
+    copy, was_given = _copy(site), True
     try:
         copy.unlink()
     except FileNotFoundError:
-        return "no network was installed"
+        was_given = False  # by now: what was put in place may still be there, after a death or a failure just behind this
     except OSError as error:
         raise InstallError(f"removing {copy}: {error.strerror}") from error
+    if not was_given and not _is_recorded(site):
+        return "no network was installed"
     try:
         found = site.client.network(pursue=True)["wishes"]
     except (NoAgent, DeadAgent):
@@ -69,6 +72,25 @@ def forget_network(site: Site) -> str:
     if any(not each["wished"] for each in left):
         raise InstallError(f"the network is not taken away yet: {left[0]['problem']}; the agent tries it again")
     return f"{left[0]['said_by']} of the setting cni_conf_file stays in place" if left else "the network is taken away"
+
+
+def _given(file: str) -> Given:
+    """The network in the file. Raises UserspaceError and OSError."""
+    path = Path(file)
+    name = require_name(path.name, file)
+    if not path.is_file():  # also a link to one is; another would be waited for
+        path.stat()
+        raise InvalidConfig(f"{file}: not a regular file", "it must be one")
+    with path.open("rb") as opened:
+        return Given(name, opened.read(LARGEST.octets + 1), file)
+
+
+def _is_recorded(site: Site) -> bool:
+    """Whether this node has a network of ours for the runtimes, or a part of one. Raises InstallError."""
+    try:
+        return site.node.journal.read(node_container(RUNTIME_NETWORK), NAME) is not None
+    except UserspaceError as error:
+        raise InstallError(str(error)) from error
 
 
 def _copy(site: Site) -> Path:
