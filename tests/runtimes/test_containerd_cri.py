@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import switch_of
+from tests.cni.spec import paused_vswitchd, switch_of
 from tests.lab.kube.pods import MAPPED_DIR, Pod
 from tests.lab.node.node import Node
 from tests.lab.runtimes.containerd import BROKEN, Containerd
 from tests.lab.runtimes.cri import CriError
+from tests.lab.runtimes.runtime import CURRENT
+from tests.lab.switch.switch import wait_until
 from tests.runtimes.seen import (
     VERSION,
     addressed,
@@ -206,6 +208,17 @@ def test_failed_start_after_add(runtime_node: Node, containerd: Containerd) -> N
     assert watched.commands() == ["ADD", "DEL"]
     assert cri.sandboxes() == []
     assert runtime_node.leftovers() == {}
+
+
+def test_status(runtime_node: Node, containerd: Containerd) -> None:
+    """A containerd that calls STATUS, as 2.1 does, takes no pods while ovs-vswitchd hangs; an older one asks nothing."""
+    watched = witness(containerd.host)
+    cri = containerd.start(conflist(listed(watched), runtime_node.network()) | {"cniVersion": CURRENT})
+    assert cri.network_ready()
+    asks = "STATUS" in watched.commands()
+    with paused_vswitchd(switch_of(runtime_node)):
+        wait_until(lambda: cri.network_ready() != asks, what="containerd to hear of it")
+    wait_until(cri.network_ready, what="containerd to hear that it is over")
 
 
 def test_annotations_of_the_pod(runtime_node: Node, containerd: Containerd) -> None:

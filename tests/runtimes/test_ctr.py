@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.cni.spec import held, succeeded
-from tests.lab.node.node import Node, mounts_below
+from tests.lab.node.agent import running as running_agent
+from tests.lab.node.node import PLUGINS, Node, mounts_below
 from tests.lab.runtimes.containerd import Containerd
+from tests.lab.runtimes.containerd_host import shared_mounts
 from tests.lab.runtimes.images import UNSTARTABLE
 from tests.lab.switch.switch import wait_until
 from tests.runtimes.seen import (
@@ -25,6 +29,22 @@ from tests.runtimes.seen import (
 )
 
 FOREVER = ("/bin/sleep", "1000")
+_WITH_PLUGINS = """\
+mount --make-private /
+mount -t tmpfs plugins /opt
+mkdir /opt/cni
+ln -s "$1" /opt/cni/bin
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def runtime_node(node: Node) -> Iterator[Node]:
+    """The node with an agent that sees Debian's plugins where ctr looks. Up to Debian 13 it also looks in /usr/lib/cni."""
+    view = ("unshare", "--mount", "--propagation=unchanged", "sh", "-ec", _WITH_PLUGINS, "view", PLUGINS)
+    with shared_mounts(node.directory.parent), running_agent(node, *view):
+        yield node
 
 
 @contextmanager
@@ -48,7 +68,10 @@ def failed(containerd: Containerd, name: str, *command: str) -> tuple[int, str]:
 
 
 def test_run_and_end(runtime_node: Node, containerd: Containerd) -> None:
-    """ADD names the namespace by the process, DEL names none, neither has arguments; nothing is left when the container ends."""
+    """ADD names the namespace by the process, DEL names none, neither has arguments; nothing is left when the container ends.
+
+    A ctr of containerd 1.7 or newer sends a DEL before it kills the container, and another one when it has ended.
+    """
     watched = witness(containerd.host)
     setting = {"type": "tuning", "sysctl": {"net.ipv4.conf.lo.forwarding": "1"}}
     containerd.start(conflist(listed(watched), addressed(runtime_node), setting))
@@ -56,11 +79,11 @@ def test_run_and_end(runtime_node: Node, containerd: Containerd) -> None:
         assert namespace_of(row).startswith("/proc/")
         assert containerd.host.links(namespace_of(row)) == {"lo"}
         assert containerd.host.run("cat", "/proc/sys/net/ipv4/conf/lo/forwarding", namespace=namespace_of(row)) == "1\n"
-    added, deleted = watched.calls()
-    assert (added["command"], deleted["command"]) == ("ADD", "DEL")
-    assert added["env"]["CNI_ARGS"] == deleted["env"]["CNI_ARGS"] == ""
-    assert (added["env"]["CNI_NETNS"], deleted["env"]["CNI_NETNS"]) == (namespace_of(row), "")
-    assert "prevResult" in json.loads(deleted["stdin"])
+    added, *deleted = watched.calls()
+    assert (added["command"], {each["command"] for each in deleted}) == ("ADD", {"DEL"})
+    assert {each["env"]["CNI_ARGS"] for each in (added, *deleted)} == {""}
+    assert (added["env"]["CNI_NETNS"], {each["env"]["CNI_NETNS"] for each in deleted}) == (namespace_of(row), {""})
+    assert ["prevResult" in json.loads(each["stdin"]) for each in deleted] == [True, False][: len(deleted)]
     assert runtime_node.leftovers() == {}
 
 

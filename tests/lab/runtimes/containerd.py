@@ -1,4 +1,4 @@
-"""A private containerd from Debian's package, with everything that it keeps below one directory.
+"""A private containerd, the first in PATH, with everything that it keeps below one directory.
 
 What cannot be moved there: its shims' sockets (/run/containerd) and libcni's cache of results (/var/lib/cni).
 """
@@ -6,7 +6,7 @@ What cannot be moved there: its shims' sockets (/run/containerd) and libcni's ca
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,8 +58,9 @@ _DISABLED = (
     "snapshotter.v1.zfs",
     "internal.v1.tracing",
 )
-# ctr knows no other directories than these, and they are the host's: so it gets a view of its own. "/" is made private first, or
-# these mounts would appear on the whole host where it is shared. What is shared below it (`shared_mounts`) stays so.
+# Where ctr calls plugins it knows no other directories than these, and they are the host's: so it gets a view of its own. "/" is
+# made private first, or these mounts would appear on the whole host where it is shared. What is shared below it (`shared_mounts`)
+# stays so.
 _CTR = """\
 top=$1 networks=$2 bin=$3; shift 3
 mount --make-private /
@@ -153,9 +154,7 @@ class Containerd:
         """`ctr run --rm --cni`: a container on the first network. ctr itself calls the plugins, in its own mount namespace."""
         run = ["run", "--rm", "--cni", f"--cgroup={self.host.cgroup}/{name}", f"--runc-root={self.directory}/runc"]
         run += [f"--fifo-dir={self.directory}/fifo"]
-        view = ["unshare", "--mount", "--propagation=unchanged", "sh", "-ec", _CTR, "view"]
-        view += [str(self.directory), str(self.host.networks_dir), str(self.host.bin)]
-        argv = self.host.command(*view, *self._ctr(*run, IMAGE, name, *command))
+        argv = self._ctr_with_plugins(*run, IMAGE, name, *command)
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, env=self.host.environ, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 
@@ -165,13 +164,23 @@ class Containerd:
         return {name: status for name, _, status in rows}
 
     def ctr_kill(self, name: str) -> None:
-        """SIGKILL for a container of `ctr run`."""
-        self._ctr_now("task", "kill", "--signal", "SIGKILL", name)
+        """SIGKILL for a container of `ctr run`. A ctr of containerd 1.7 or newer calls the plugins for DEL before that."""
+        self._done(self._ctr_with_plugins("task", "kill", "--signal", "SIGKILL", name))
 
     def _ctr(self, *arguments: str) -> list[str]:
         return ["ctr", "--address", str(self.directory / "containerd.sock"), *arguments]
 
+    def _ctr_with_plugins(self, *arguments: str) -> list[str]:
+        """A ctr that may call plugins: on the host, with the host's networks."""
+        view = ["unshare", "--mount", "--propagation=unchanged", "sh", "-ec", _CTR, "view"]
+        view += [str(self.directory), str(self.host.networks_dir), str(self.host.bin)]
+        return self.host.command(*view, *self._ctr(*arguments))
+
     def _ctr_now(self, *arguments: str) -> str:
-        done = subprocess.run(self._ctr(*arguments), capture_output=True, text=True, timeout=_CTR_S, check=False)
-        assert done.returncode == 0, (arguments, done.stderr)
+        return self._done(self._ctr(*arguments))
+
+    def _done(self, argv: Sequence[str]) -> str:
+        """What a command of this runtime prints."""
+        done = subprocess.run(argv, env=self.host.environ, capture_output=True, text=True, timeout=_CTR_S, check=False)
+        assert done.returncode == 0, (argv, done.stderr)
         return done.stdout

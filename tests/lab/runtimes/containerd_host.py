@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -50,8 +51,9 @@ class RuntimeHost:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of the runtime and so of its plugins."""
-        return {**self.node.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(self.directory)}
+        """The environment of the runtime and so of its plugins: its shim and its runc are those beside the containerd in PATH."""
+        beside = Path(str(shutil.which("containerd"))).parent
+        return {**self.node.environ, "PATH": f"{beside}:/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(self.directory)}
 
     def command(self, *argv: str) -> list[str]:
         """A command in the host's network namespace."""
