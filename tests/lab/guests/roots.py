@@ -19,6 +19,8 @@ _PART = ".part"
 _DIGITS = 12
 LEFT_OUT = ("usr/share/doc", "usr/share/doc-base", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/lib/systemd")
 """What a release that is unpacked beside this machine's own does not need."""
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -83,14 +85,25 @@ def unpack_release(packages: Sequence[str], suites: Sequence[str], root: Path) -
     subprocess.run(["ldconfig", "-r", str(root)], check=True)
 
 
-def debian_source(source: str, packages: Sequence[str], directory: Path) -> str:
-    """Fetch `source` as Debian publishes it, and binary `packages`, verified, to `directory`; return the source's version.
+def load_from(root: Path, copies: Sequence[Path]) -> None:
+    """Have these copies of a release's programs load the libraries of its unpacked `root`, which has patchelf and stays there."""
+    loader, libraries = root / _LOADER, root / _LIBRARIES
+    patchelf = (loader, "--library-path", libraries, root / "usr/bin/patchelf")
+    # RPATH, unlike RUNPATH, holds for the libraries' own libraries, and for what a program loads later, as DPDK its drivers
+    argv = [*patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, *copies]
+    subprocess.run([str(each) for each in argv], check=True)
 
-    apt's own lists stay as they are: most machines have none of sources. RuntimeError has apt's words.
+
+def debian_source(source: str, packages: Sequence[str], directory: Path, suites: Sequence[str] = ()) -> str:
+    """Fetch what Debian's `source` has from its authors, and binary `packages`, verified, to `directory`; the source's version.
+
+    They are of these releases, else of this machine's own. apt's own lists stay as they are: most machines have none of sources.
+    RuntimeError has apt's words.
     """
-    _fetch(directory, [_suite()[0]], ["source", "--download-only", source], ["download", *packages])
-    [description] = directory.glob(f"{source}_*.dsc")
-    return description.stem.partition("_")[2]
+    fetched = ["source", "--download-only", "--tar-only", source]
+    _fetch(directory, suites or [_suite()[0]], fetched, *([["download", *packages]] if packages else []))
+    [archive] = directory.glob(f"{source}_*.orig.tar.*")
+    return archive.name.partition("_")[2].partition(".orig.")[0]
 
 
 def debian_packages(packages: Sequence[str], suite: str, directory: Path) -> None:
