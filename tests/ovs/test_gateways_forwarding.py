@@ -45,6 +45,7 @@ CLEAN = (
     "echo 1 > /proc/sys/net/ipv4/ip_forward",
     "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding",
     "ip rule delete priority 50",
+    "ip -6 rule delete priority 50",
     "ip route flush table 77",
 )
 
@@ -188,6 +189,11 @@ LOST: Sequence[Case] = (
     Case(nft('oifname { "nic0", "other" } drop'), 6, "unknown", "chain inet theirs C asks for the link nic0"),
     Case(nft('oifname vmap { "nic0" : drop, "other" : accept }'), 6, "unknown", "chain inet theirs C asks for the link nic0"),
     Case(nft('oifname "ni*" jump sub', "sub drop"), 4, "unknown", "chain inet theirs C asks for the link nic0"),
+    Case(nft('oifname { "ni*", "other" } drop'), 4, "unknown", "chain inet theirs C asks for the link nic0"),
+    Case(nft('oifname { "nj*", "nic" } drop'), 4, "passes", ""),
+    Case(nft('iifname . oifname { "br-test-gw" . "nic0" } drop'), 4, "unknown", "chain inet theirs C asks for the link nic0"),
+    Case("ip rule add iif nic0 prohibit priority 50", 4, "unknown", "routing rule 50 asks for the link nic0"),
+    Case("ip -6 rule add iif nic0 prohibit priority 50", 6, "unknown", "routing rule 50 asks for the link nic0"),
     Case(nft("oif nic0 drop"), 4, "unknown", "chain inet theirs C asks for the link nic0"),
     Case(nft("oifname nic0 masquerade", hook="postrouting"), 4, "passes", ""),
     Case(nft("oifname other drop"), 4, "passes", ""),

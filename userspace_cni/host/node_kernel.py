@@ -251,6 +251,11 @@ class Kernel:
         """Every policy rule, of both families."""
         return [_rule(each) for family in _EVERYTHING for each in self._dump(self._kernel.rule, family)]
 
+    def rules_for(self, link: str, version: int) -> list[int]:
+        """The priorities of the policy rules, of that version of IP, for what comes in by the link."""
+        found = self._dump(self._kernel.rule, AF_INET6 if version == 6 else AF_INET)
+        return [each.get_attr("FRA_PRIORITY") or 0 for each in found if each.get_attr("FRA_IIFNAME") == link]
+
     def add_rule(self, rule: FoundRule) -> None:
         """Add a rule of ours."""
         self._rule("add", rule)

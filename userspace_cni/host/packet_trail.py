@@ -88,13 +88,13 @@ def asking_for(uplink: FoundLink, chains: Collection[tuple[int, str, str]], netn
             for rule in rules:
                 if not rule or (diverting and not rule.diverts):
                     continue
-                keys = [*rule.values, *_keys(kernel, family, table, rule.sets)]
-                if any(traces.is_of(uplink.name, uplink.index, each) for each in keys):
+                keys = [key for name in rule.sets for key in _keys(kernel, family, table, name)]
+                values = [*rule.values, *(value for value, ends in keys if not ends)]
+                if any(traces.is_of(uplink.name, uplink.index, each) for each in values) or traces.is_between(uplink.name, keys):
                     yield f"{FAMILY_NAMES.get(family, family)} {table} {chain}"
                     break
 
 
-def _keys(kernel: Connection, family: int, table: str, names: Collection[str]) -> Iterator[bytes]:
-    for name in names:
-        for _, payload in kernel.ask(traces.get_elements(family, table, name)):
-            yield from traces.elements(payload)
+def _keys(kernel: Connection, family: int, table: str, name: str) -> Iterator[tuple[bytes, bool]]:
+    for _, payload in kernel.ask(traces.get_elements(family, table, name)):
+        yield from traces.elements(payload)

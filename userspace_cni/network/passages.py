@@ -23,7 +23,7 @@ from userspace_cni.host.forward_path import Ends, ForwardPath, forward_path
 from userspace_cni.host.netlink.routes import MAIN
 from userspace_cni.host.netlink.traces import BACK, RULE, THERE
 from userspace_cni.host.netns import opened_switch
-from userspace_cni.host.node_kernel import at_node
+from userspace_cni.host.node_kernel import Kernel, at_node
 from userspace_cni.host.packet_trail import AFTER, BEFORE, ROUTING, Trail
 
 if TYPE_CHECKING:
@@ -284,6 +284,10 @@ class _Run:
             has_legacy = legacy_rules.has_tables(netns, self.version)
         if has_legacy and legacy_rules.names(self._saved(), link.name, diverting=diverting):
             found.append("legacy iptables")
+        if any(each.begin == BACK for each in trails):
+            look = partial(Kernel.rules_for, link=link.name, version=self.version)
+            priorities = at_node(*self._place, "looking for routing rules", look)
+            found += [f"routing rule {each}" for each in priorities]
         return f"{', '.join(found)} asks for the link {link.name}, by which no datagram of ours goes" if found else ""
 
 

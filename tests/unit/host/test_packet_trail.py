@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
 
 from userspace_cni.host import packet_trail
+from userspace_cni.host.netlink import traces
 from userspace_cni.host.netlink.traces import BACK, FORWARD, FORWARDED, LEAVING, POLICY, RETURN, RULE, THERE, Traced
 from userspace_cni.host.packet_trail import Trail
 
@@ -78,3 +80,43 @@ def test_a_program_has_it() -> None:
     assert (found.queued_by, found.may_come, found.dropped_by) == ("ip filter FORWARD", True, None)
     found.follow(replace(queue, ended=True, queued=False, rule=6))
     assert (found.may_come, found.dropped_by) == (False, (("ip", "filter", "FORWARD"), 6))
+
+
+NIC, BEGIN, END = b"nic0".ljust(16, b"\0"), b"ni".ljust(16, b"\0"), b"nj".ljust(16, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("value", "is_of"),
+    [
+        (NIC, True),
+        (b"ni", True),
+        (b"nj", False),
+        (bytes(16), False),
+        (struct.pack("=I", 9), True),
+        (struct.pack("=I", 8), False),
+        (b"gw".ljust(16, b"\0") + NIC, True),
+        (NIC + b"\x11\0\0\0", True),
+        (struct.pack("=I", 9) + b"\x11\0\0\0", True),
+        (b"gw".ljust(16, b"\0") + b"nic".ljust(16, b"\0"), False),
+        (b"x" + NIC, False),
+    ],
+)
+def test_values_of_a_link(value: bytes, is_of: bool) -> None:
+    """Its name, a beginning of that, or its number; also beside another thing that is looked up with it."""
+    assert traces.is_of("nic0", 9, value) == is_of
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_between"),
+    [
+        ([(END, True), (BEGIN, False), (bytes(16), True)], True),
+        ([(NIC, True), (BEGIN, False), (bytes(16), True)], False),
+        ([(END, True), (NIC, True), (NIC, False), (BEGIN, False)], True),
+        ([(END, False), (bytes(16), True)], False),
+        ([(BEGIN, False)], False),
+        ([], False),
+    ],
+)
+def test_intervals_of_names(keys: list[tuple[bytes, bool]], is_between: bool) -> None:
+    """A set with a name with '*' has where its names begin, and where they end."""
+    assert traces.is_between("nic0", keys) == is_between

@@ -8,7 +8,7 @@ Source: linux/netfilter/nf_tables.h, net/netfilter/nf_tables_trace.c.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -48,6 +48,8 @@ _META_NAMES: Final = (4, 5, 6, 7)
 _NAMING: Final = tuple(be32(2, key) for key in _META_NAMES)
 """How the kernel writes that a rule loads one of these."""
 _EQUAL, _UNEQUAL = 0, 1
+_ENDS_INTERVAL = 1
+"""NFT_SET_ELEM_INTERVAL_END."""
 _REGISTER = 1
 _NETWORK_HEADER = 1
 POLICY, RETURN, RULE = 1, 2, 3
@@ -178,15 +180,30 @@ def naming(payload: bytes) -> NamingRule | None:
 
 
 def is_of(link: str, index: int, value: bytes) -> bool:
-    """Whether this value, or beginning of one, is that of the link."""
+    """Whether this value, or beginning of one, is that of the link; or a part of it, where several things are looked up
+    together: each part begins at a multiple of four bytes."""
+    whole, number = link.encode().ljust(16, b"\0"), struct.pack("=I", index)
+    if bool(value.rstrip(b"\0")) and whole.startswith(value):
+        return True
+    return any(value[at : at + 4] == number or value[at : at + 16] == whole for at in range(0, len(value), 4))
+
+
+def is_between(link: str, keys: Collection[tuple[bytes, bool]]) -> bool:
+    """Whether the name of the link is in one of the intervals of a set: its keys, each with whether an interval ends before it.
+
+    So is a name with `*` written in a set.
+    """
     whole = link.encode().ljust(16, b"\0")
-    return value == struct.pack("=I", index) or (bool(value.rstrip(b"\0")) and whole.startswith(value))
+    # of equal keys the one where an interval begins counts
+    before = [(key, not ends) for key, ends in keys if len(key) == len(whole) and key <= whole]
+    return any(ends for _, ends in keys) and bool(before) and max(before)[1]
 
 
-def elements(payload: bytes) -> Iterator[bytes]:
-    """The keys of the elements in a reply."""
+def elements(payload: bytes) -> Iterator[tuple[bytes, bool]]:
+    """The keys of the elements in a reply, each with whether an interval ends before it."""
     for _, each in each_attribute(attributes(payload[HEADER.size :]).get(3, b"")):
-        yield attributes(attributes(each).get(1, b"")).get(1, b"")
+        found = attributes(each)
+        yield attributes(found.get(1, b"")).get(1, b""), bool(_number(found.get(3)) & _ENDS_INTERVAL)
 
 
 def _diverts(expression: tuple[str, dict[int, bytes]]) -> bool:
