@@ -22,7 +22,7 @@ have() {
 # What the programs come from that a kind's tests start, in their own process, a lab's or a page's. Every kind needs what makes .venv,
 # the same for all; libFuzzer's runtime comes with the compiler's version, which differs between Debian releases.
 python="gcc git libc6-dev musl-tools openssl python3 python3-dev python3-venv"
-switch="containernetworking-plugins ethtool iproute2 iputils-ping nftables openvswitch-switch openvswitch-switch-dpdk procps util-linux"
+switch="containernetworking-plugins ethtool iproute2 iputils-ping librte-meta-mempool nftables openvswitch-switch openvswitch-switch-dpdk procps util-linux"
 guests="busybox-static ipxe-qemu libvirt-clients libvirt-daemon libvirt-daemon-driver-qemu libxml2-utils qemu-system-x86"
 [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && fuzzer="clang-14 libclang-rt-14-dev" || fuzzer="clang libclang-rt-dev"
 declare -A needed=(
