@@ -26,6 +26,7 @@ from userspace_cni.dataplane.ports import PortDriver
 MakePort = Callable[..., OvsPort]
 Connect = Callable[..., PortDriver]
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+SILENT_S = 0.8
 IN_USE = frozenset({"vring_0_size", "vring_1_size", "num_of_vrings", "numa", "socket", "features"})
 """Keys of Interface.status of a vhost-user port while an application is connected."""
 
@@ -61,6 +62,7 @@ def refused(driver: PortDriver) -> NotServing:
     """What STATUS says, which must not wait for an answer: only a glance has a limit here, and a longer look does not end."""
     with pytest.MonkeyPatch.context() as limits:
         limits.setattr(vswitchd, "ANSWER_SECONDS", FOR_EVER_S)
+        limits.setattr(switch_view, "JUDGED_SECONDS", FOR_EVER_S)
         limits.setattr(switch_view, "SERVING_SECONDS", FOR_EVER_S)
         with pytest.raises(NotServing) as caught:
             driver.serving("br-test", Deadline.after(FOR_EVER_S))
@@ -215,6 +217,23 @@ def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver)
     finally:
         own_switch.resume_vswitchd()
     own.serving("br-test", soon())
+
+
+def test_a_silence_of_a_moment(own_switch: Switch, own: PortDriver, connect: Connect) -> None:
+    """Newer switches do not answer for a second when a polling thread ends: a watch, and STATUS of one call, wait for that."""
+
+    def answers() -> None:
+        assert own.watch_liveness().state == "alive"
+
+    once = connect(own_switch)
+    for look in (answers, lambda: once.serving("br-test", soon())):
+        own_switch.pause_vswitchd()
+        resumed = threading.Timer(SILENT_S, own_switch.resume_vswitchd)
+        resumed.start()
+        try:
+            look()
+        finally:
+            resumed.join()
 
 
 def test_status_of_a_silent_switch_without_a_watch(own_switch: Switch, own: PortDriver) -> None:

@@ -26,7 +26,7 @@ class SwitchLife:
         return None if self._state == "unknown" else self._state == "alive"
 
     def look(self) -> str:
-        """Ask it, for up to 500 ms, and tell the log what has changed since the last look; its process, "" unless it lives."""
+        """Ask it, for up to 2 s, and tell the log what has changed since the last look; its process, "" unless it lives."""
         with self._lock:
             seen = self._node.ports.watch_liveness()
             former, before = self._process, self._state

@@ -41,7 +41,7 @@ APART_S: Final = 5.0
 """Seconds between the two looks after which a whole attachment may be removed."""
 SWITCH_S: Final = 3.0
 """Seconds for connecting to OVSDB, on a node that is not busy."""
-LIFE_S: Final = 0.5
+LIFE_S: Final = 2.0
 """Seconds for an answer of ovs-vswitchd, on a node that is not busy."""
 
 
@@ -164,7 +164,7 @@ class Site:
         return None
 
     def liveness(self) -> Liveness:
-        """Whether ovs-vswitchd lives; it has half a second to say so, and longer on a busy node. `serving` goes by it then."""
+        """Whether ovs-vswitchd lives; it has two seconds to say so, and longer on a busy node. `serving` goes by it then."""
         deadline = patient(LIFE_S)
         while (liveness := self.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
             pass

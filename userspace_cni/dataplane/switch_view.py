@@ -19,7 +19,7 @@ from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.dataplane.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, ref_of
 from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
-from userspace_cni.dataplane.vswitchd import Daemon, Liveness
+from userspace_cni.dataplane.vswitchd import JUDGED_SECONDS, Daemon, Liveness
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters, LimitDrops
@@ -69,7 +69,7 @@ class SwitchView:
         self.client.close()
 
     def watch_liveness(self) -> Liveness:
-        """Ask ovs-vswitchd whether it lives, for up to 500 ms, and remember it for `serving`."""
+        """Ask ovs-vswitchd whether it lives, for up to 2 s, and remember it for `serving`."""
         return self.daemon.watch()
 
     def glance(self) -> Liveness:
@@ -221,7 +221,8 @@ class SwitchView:
             dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
         except Unavailable as error:
             raise NotServing(error.message, error.details) from error
-        liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(deadline.within(SERVING_SECONDS))
+        asked = deadline.within(SERVING_SECONDS)
+        liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(asked, JUDGED_SECONDS)
         if liveness.state in ("dead", "silent"):
             raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
         if needs_dpdk and not dpdk:

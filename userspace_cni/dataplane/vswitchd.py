@@ -3,7 +3,7 @@
 OVSDB does not show it: after a kill -9 nothing in it changes, nor does it say what ovs-vswitchd cannot do. So this module speaks
 to the daemon's control socket, the one of ovs-appctl (JSON-RPC 1.0, one request per connection). It must never wait longer than
 the caller allows, and never take "no answer" for "dead": ovs-vswitchd is silent for seconds while it allocates memory for its
-first port.
+first port, and for one when it ends a polling thread.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.threads import start
 
 ANSWER_SECONDS = 0.5
+JUDGED_SECONDS = 2.0
+"""The time for an answer where silence has consequences: with DPDK 24.11 and later ovs-vswitchd is silent for a second when a
+polling thread ends, as it does with its last port."""
 GLANCE_SECONDS = 0.03
 """The time for an answer of ovs-vswitchd when it is asked regularly too, so that a silent moment proves nothing."""
 _LAST_ASK_S = 0.05
@@ -79,13 +82,13 @@ class Daemon:
         """The identity of the daemon that was seen last: another daemon has another name."""
         return f"{self.seen.pid} {self.seen.born}" if self.seen else ""
 
-    def ask(self, deadline: Deadline) -> Liveness:
-        """Ask whether it lives; takes half a second at most."""
-        return ask(self._ovsdb, self.rundir, min(max(deadline.remaining(), _LAST_ASK_S), ANSWER_SECONDS))
+    def ask(self, deadline: Deadline, longest: float = ANSWER_SECONDS) -> Liveness:
+        """Ask whether it lives; takes `longest` seconds at most."""
+        return ask(self._ovsdb, self.rundir, min(max(deadline.remaining(), _LAST_ASK_S), longest))
 
     def watch(self) -> Liveness:
-        """Ask whether it lives, for up to 500 ms, and remember it. Another `pid` or `born` than before is another daemon."""
-        seen = ask(self._ovsdb, self.rundir)
+        """Ask whether it lives, for up to 2 s, and remember it. Another `pid` or `born` than before is another daemon."""
+        seen = ask(self._ovsdb, self.rundir, JUDGED_SECONDS)
         self.seen, self._seen_at = seen, time.monotonic()
         return seen
 
