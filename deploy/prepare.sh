@@ -30,6 +30,7 @@ declare -A needed=(
     [demo]="$python $switch dpdk-dev"
     [host]="$python $switch runc tcpdump"
     [ovs]="$python $switch dpdk-dev iperf3 iptables tcpdump"
+    [ovn]="$python $switch ovn-central ovn-host"
     [cni]="$python $switch curl dpdk-dev jq tcpdump"
     [agent]="$python $switch dpdk-dev"
     [crash]="$python $switch"

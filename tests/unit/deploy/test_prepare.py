@@ -40,6 +40,8 @@ PACKAGES = {
     "nftables": "nft",
     "openssl": "openssl",
     "openvswitch-switch": "ovs-appctl ovs-ofctl ovs-vsctl ovs-vswitchd ovsdb-client ovsdb-server ovsdb-tool",
+    "ovn-central": "ovn-northd",
+    "ovn-host": "ovn-controller",
     "podman": "podman",
     "procps": "pgrep ps sysctl",
     "qemu-system-x86": "qemu-system-x86_64",
