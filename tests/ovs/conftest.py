@@ -61,9 +61,7 @@ def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None =
 def clean(switch: Switch) -> Iterator[None]:
     """Removes all that a test made in the shared switch."""
     yield
-    for bridge in switch.bridges():
-        switch.vsctl("--no-wait", "del-br", bridge)
-    switch.vsctl("--no-wait", "--", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
+    switch.clear()
 
 
 @pytest.fixture(scope="session")

@@ -116,12 +116,12 @@ class Switch:
     @property
     def ovsdb_pid(self) -> int:
         """Process of ovsdb-server."""
-        return int((self.dir / "ovsdb-server.pid").read_text())
+        return int(self._pid_file("ovsdb-server").read_text())
 
     @property
     def vswitchd_pid(self) -> int:
         """Process of ovs-vswitchd."""
-        return int((self.dir / "ovs-vswitchd.pid").read_text())
+        return int(self._pid_file("ovs-vswitchd").read_text())
 
     def pause_ovsdb(self) -> None:
         """SIGSTOP: its sockets accept and nothing answers."""
@@ -132,7 +132,8 @@ class Switch:
         os.kill(self.ovsdb_pid, signal.SIGCONT)
 
     def pause_vswitchd(self) -> None:
-        """SIGSTOP: ovsdb-server takes rows, and ovs-vswitchd does not act on them."""
+        """SIGSTOP: ovsdb-server takes rows, and ovs-vswitchd does not act on them; it has done what it had to do before."""
+        self.appctl("version")  # as `clear` does
         pause(self.vswitchd_pid)
 
     def resume_vswitchd(self) -> None:
@@ -203,12 +204,14 @@ class Switch:
         return {"bridges": lines[len(tables) :], **marks}
 
     def clear(self) -> None:
-        """Remove all bridges, and the rows of QoS and Queue."""
+        """Remove all bridges, rows of QoS and Queue; ovs-vswitchd, if it runs, has then done what it had to do."""
         held = self.held()
         for bridge in held["bridges"]:
             self.vsctl("--if-exists", "del-br", bridge)
         if held["QoS"] or held["Queue"]:
             self.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
+        if self._pid_file("ovs-vswitchd").exists() and _runs(self.vswitchd_pid):
+            self.appctl("version")  # answered between two pieces of work; the end of a polling thread takes newer ones a second
 
     def ports(self, bridge: str) -> list[str]:
         """Names of a bridge's ports, without the local one."""
@@ -235,6 +238,9 @@ class Switch:
     def bridge(self, name: str) -> dict[str, Any]:
         """Row of Bridge; {} if there is none."""
         return self.row("Bridge", name)
+
+    def _pid_file(self, daemon: str) -> Path:
+        return self.dir / f"{daemon}.pid"
 
     def _remove(self) -> None:
         if self._made:
