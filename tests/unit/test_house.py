@@ -195,6 +195,7 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
     (contributing.pages_name_what_exists, PAGE, "```bash\nls\nmake nothing\n```\n", 3, "target nothing"),
     (contributing.pages_name_what_exists, FORM, "a: b\n# `make nothing`\n", 2, "target nothing"),
     (contributing.pages_name_what_exists, PAGE, "`sudo tests/run.sh nothing`\n", 1, "kind of tests nothing"),
+    (contributing.pages_name_what_exists, PAGE, "`tests/run.sh lane nothing`\n", 1, "lane nothing"),
     (contributing.pages_name_what_exists, PAGE, "`tests/run.sh unit -k nothing`\n", 1, "test with the name nothing"),
     (contributing.pages_name_what_exists, PAGE, "`.venv/bin/python -m tests.nothing`\n", 1, "module tests.nothing"),
     (contributing.pages_name_what_exists, PAGE, "`.venv/bin/python -m nothing.at.all`\n", 1, "module nothing.at.all"),

@@ -57,20 +57,6 @@ def print_made(name: str, make: Callable[[], Path]) -> None:
         print(f"{name}: {made} after {time.monotonic() - began:.0f} s", flush=True)
 
 
-def debootstrap(suite: str, root: Path, log: Path) -> None:
-    """Find, verify and fetch the packages of a minimal root, and install them.
-
-    RuntimeError with the end of the log when that fails. Needs root.
-    """
-    # in a mount namespace of its own: what it mounts in the root goes with it, also when it is killed
-    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(root), _suite()[1]]
-    with log.open("wb") as told:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}:\n{log.read_text()[-2000:]}")
-    log.unlink()
-
-
 def unpack_release(packages: Sequence[str], suites: Sequence[str], root: Path) -> None:
     """Unpack binary packages and all that they depend on, verified, into the directory `root`; no script of theirs is run.
 
@@ -101,7 +87,7 @@ def debian_source(source: str, packages: Sequence[str], directory: Path, suites:
     RuntimeError has apt's words.
     """
     fetched = ["source", "--download-only", "--tar-only", source]
-    _fetch(directory, suites or [_suite()[0]], fetched, *([["download", *packages]] if packages else []))
+    _fetch(directory, suites or [own_suite()[0]], fetched, *([["download", *packages]] if packages else []))
     [archive] = directory.glob(f"{source}_*.orig.tar.*")
     return archive.name.partition("_")[2].partition(".orig.")[0]
 
@@ -118,7 +104,7 @@ def _fetch(directory: Path, suites: Sequence[str], *commands: list[str]) -> None
         made.mkdir(parents=True)
     told = directory / "apt.sources"
     told.write_text(
-        f"Types: deb deb-src\nURIs: {_suite()[1]}\nSuites: {' '.join(suites)}\nComponents: main\nSigned-By: {_KEYRING}\n"
+        f"Types: deb deb-src\nURIs: {own_suite()[1]}\nSuites: {' '.join(suites)}\nComponents: main\nSigned-By: {_KEYRING}\n"
     )
     pins = directory / "apt.preferences"
     pins.write_text("".join(f"Package: *\nPin: release n={suite}\nPin-Priority: 100\n\n" for suite in suites[1:]))
@@ -141,7 +127,7 @@ def _unpack(package: Path, root: Path) -> None:
         raise RuntimeError(f"dpkg-deb cannot read {package}: exit {files.returncode}")
 
 
-def _suite() -> tuple[str, str]:
+def own_suite() -> tuple[str, str]:
     """The Debian release that apt has this machine's own packages from, and where."""
     codename = next(line for line in Path("/etc/os-release").read_text().splitlines() if line.startswith("VERSION_CODENAME="))
     own = (codename.partition("=")[2], "stable", "oldstable")

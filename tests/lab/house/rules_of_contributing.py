@@ -13,13 +13,15 @@ import yaml
 
 from tests.lab.house.rules_of_pages import readable
 from tests.lab.house.tree import File, Finding, Rule, Tree
+from tests.lab.lanes.table import LANES
 from tests.lab.pages import COMMANDS, blocks, spans
 from tests.lab.suite.checks import CHECKS
 
 MAKEFILE: Final = "Makefile"
 HOOKS: Final = ".pre-commit-config.yaml"
 SUITE: Final = "tests/run.sh"
-_PARTS_OF_THE_SUITE: Final = frozenset({"all", "quick", "changed", "check"})
+_LANE: Final = "lane"
+_PARTS_OF_THE_SUITE: Final = frozenset({"all", "quick", "changed", "check", _LANE})
 """What the suite runs beside the kinds, which are directories."""
 _ENVIRONMENT: Final = ".venv/bin/"
 _FILE: Final = re.compile(r"(docs|tests|deploy|userspace_cni|localdb|kubevirt|\.github|\.ci)/[\w./-]*")
@@ -147,6 +149,8 @@ def _lack(tree: Tree, command: list[str]) -> str:
         return f"target {words[1]}"
     if words[0:1] == [SUITE] and words[1:] and words[1].islower() and words[1] not in _kinds(tree) | _PARTS_OF_THE_SUITE:
         return f"kind of tests {words[1]}"
+    if words[0:2] == [SUITE, _LANE] and words[2:] and words[2].islower() and words[2] not in {lane.name for lane in LANES}:
+        return f"lane {words[2]}"
     if words[0:1] and words[0].startswith(_ENVIRONMENT):
         if not (Path(sys.executable).parent / words[0].removeprefix(_ENVIRONMENT)).exists():
             return f"program {words[0]}"

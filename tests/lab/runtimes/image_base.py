@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.lab.guests.roots import debootstrap, kept, print_made
+from tests.lab.guests.roots import kept, own_suite, print_made
 
 SUITE = "bookworm"
 LEFT_OUT = ("usr/share/doc", "usr/share/locale", "usr/share/man")
@@ -53,6 +53,20 @@ def way_out(directory: Path) -> list[str]:
     return [f"--volume={outside}:{inside}:ro" for outside, inside in volumes.items()]
 
 
+def _debootstrap(suite: str, root: Path, log: Path) -> None:
+    """Find, verify and fetch the packages of a minimal root, and install them.
+
+    RuntimeError with the end of the log when that fails. Needs root.
+    """
+    # in a mount namespace of its own: what it mounts in the root goes with it, also when it is killed
+    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(root), own_suite()[1]]
+    with log.open("wb") as told:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}:\n{log.read_text()[-2000:]}")
+    log.unlink()
+
+
 def _make(part: Path) -> None:
     root = part / "root"
     settings = {
@@ -63,7 +77,7 @@ def _make(part: Path) -> None:
     for name, text in settings.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    debootstrap(SUITE, root, part / "debootstrap.log")
+    _debootstrap(SUITE, root, part / "debootstrap.log")
     for name in (*LEFT_OUT, *UNNEEDED):
         shutil.rmtree(root / name)
         (root / name).mkdir()

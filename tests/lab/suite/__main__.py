@@ -10,16 +10,20 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
+from tests.lab.lanes import page, record
+from tests.lab.lanes.programs import NotMade, programs
+from tests.lab.lanes.table import LANES, lane
 from tests.lab.suite import checks
 from tests.lab.suite.beds import Making
 from tests.lab.suite.calls import Call, Result, again
 from tests.lab.suite.changed import select, told
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.groups import ONE_MORE, QUICK, ROOTLESS, SHARED, Group, files, groups, idle, kinds
+from tests.lab.suite.groups import LANE, ONE_MORE, QUICK, ROOTLESS, SHARED, Group, files, groups, idle, kinds, samples
 from tests.lab.suite.lines import SLOWEST, Line
 from tests.lab.suite.table import Row, summary
 
@@ -51,31 +55,38 @@ def check() -> Row:
     return Row("checks", Result(len(checks.CHECKS), time.monotonic() - began, failures))
 
 
-def run(tests: Sequence[str]) -> bool:
-    """Run checks and these test files, then once more what failed; whether all passed."""
+def run(tests: Sequence[str], *, with_lanes: bool = False) -> bool:
+    """Run checks and these test files, and samples of them on the lanes; then once more what failed; whether all passed."""
     prepare(tests)
-    rows = [check()]
-    if not rows[0].failed:
-        rows += run_groups(tests)
-    if suspects := [test for row in rows[1:] for test in (*row.result.failures, *row.result.missed)]:
-        say(f"once more and alone: {len(suspects)} that failed or did not run")
-        second = again(suspects)
-        for row in rows[1:]:
-            row.judge(second)
-        rows.append(
-            Row("once more", Result(sum(each.tests for each in second.values()), sum(each.seconds for each in second.values())))
-        )
+    checked = check()
+    return judge([checked], [] if checked.failed else run_groups(tests, with_lanes=with_lanes))
+
+
+def judge(before: list[Row], tests: list[Row]) -> bool:
+    """Run once more which of the tests failed, and print what came of it all; whether all passed."""
+    rows = [*before, *tests]
+    for inside in dict.fromkeys(row.inside for row in tests):
+        judged = [row for row in tests if row.inside == inside]
+        if suspects := [test for row in judged for test in (*row.result.failures, *row.result.missed)]:
+            say(f"once more and alone: {len(suspects)} that failed or did not run")
+            second = again(suspects, inside=inside)
+            for row in judged:
+                row.judge(second)
+            runs = second.values()
+            rows.append(Row("once more", Result(sum(each.tests for each in runs), sum(each.seconds for each in runs))))
     text, passed = summary(rows)
     say("the end")
     print(text, flush=True)
     return passed
 
 
-def run_groups(tests: Sequence[str]) -> list[Row]:
+def run_groups(tests: Sequence[str], *, with_lanes: bool = False) -> list[Row]:
     """Run the groups, side by side as far as they may."""
-    planned = groups(tests, ONE_MORE if idle() else SHARED)
+    sharing = ONE_MORE if idle() else SHARED
+    planned = groups(tests, sharing)
+    sampled = samples(sharing) if with_lanes else ()
     with ExitStack() as stack:
-        making = Making([bed for group in planned for bed in group.beds])
+        making = Making([bed for group in (*planned, *sampled) for bed in group.beds])
         stack.callback(making.stop)
         beside = Line((planned.rootless, planned.cluster), making)
         stack.callback(beside.stop)
@@ -88,6 +99,7 @@ def run_groups(tests: Sequence[str]) -> list[Row]:
         print(making.wait(), flush=True)
         for group, what in (
             (planned.guests, "tests with virtual machines, two at a time"),
+            *((group, f"a sample on {group.name}") for group in sampled),
             (planned.alone, "tests that run alone"),
         ):
             if group.files:
@@ -97,8 +109,16 @@ def run_groups(tests: Sequence[str]) -> list[Row]:
 
 
 def run_group(group: Group) -> Row:
-    """Run a group by itself."""
-    return Row(group.name, Call(group.files, (*group.options, SLOWEST)).result())
+    """Run a group by itself. One on a lane that is not made has not failed, unless each run is to have it."""
+    inside: tuple[str, ...] = ()
+    if group.lane:
+        try:
+            inside = programs(lane(group.lane)).inside
+        except NotMade as error:
+            text = f"{group.name}: not made: {error}"
+            print(text, flush=True)
+            return Row(f"{group.name}: not made", Result(failures={"the lane": text} if lane(group.lane).always else {}))
+    return Row(group.name, Call(group.files, (*group.options, SLOWEST), inside=inside).result(), inside=inside)
 
 
 def narrowing(options: str) -> str:
@@ -130,14 +150,16 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 2
     if what == "all":
-        return not run(files())
+        return not run(files(), with_lanes=True)
     if what == "quick":
         return not run(files(*QUICK))
     if what == "changed":
         return run_changed(*rest, lists=lists)
+    if what == "lane":
+        return run_lane(*rest)
     if what not in kinds(files()):
         print(
-            f"tests/run.sh: there is no {what}: all, quick, changed, check, or one of {', '.join(sorted(kinds(files())))}",
+            f"tests/run.sh: there is no {what}: all, quick, changed, check, lane, or one of {', '.join(sorted(kinds(files())))}",
             file=sys.stderr,
         )
         return 2
@@ -153,6 +175,43 @@ def run_changed(base: str | None = None, *, lists: bool = False) -> int:
         return 2
     print(told(found), flush=True)
     return not lists and not run([each.file for each in found])
+
+
+def run_lane(name: str = "", *options: str) -> int:
+    """Run on a lane what each lane has, and keep what came of it; or become pytest there, with its own options."""
+    if name not in {each.name for each in LANES}:
+        print(f"tests/run.sh: there is no lane '{name}': {', '.join(each.name for each in LANES)}", file=sys.stderr)
+        return 2
+    prepare(files(*LANE))
+    try:
+        made = programs(lane(name))
+    except NotMade as error:
+        print(f"lane {name}: not made: {error}", file=sys.stderr)
+        return 1
+    if options:
+        command = (*made.inside, sys.executable, "-m", "pytest", "-q", *options)
+        os.execvp(command[0], command)
+    say(f"the demo, on lane {name}")
+    demo = run_demo(made.inside)
+    rows = []
+    for group in groups(files(*LANE), ONE_MORE if idle() else SHARED):
+        if group.files:
+            say(f"tests of group {group.name}, on lane {name}")
+            rows.append(run_group(replace(group, lane=name)))
+    passed = judge([demo], rows)
+    record.keep(name, record.Ran.of(made, [demo, *rows]))
+    page.PAGE.write_text(page.with_table(page.PAGE.read_text(), record.read()))
+    return not passed
+
+
+def run_demo(inside: tuple[str, ...]) -> Row:
+    """Run the demo by itself."""
+    began = time.monotonic()
+    command = (*inside, sys.executable, "-m", "deploy.demo")
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+    failures = {"deploy/demo.sh": done.stdout} if done.returncode else {}
+    print(*failures.values(), flush=True)
+    return Row("demo", Result(1, time.monotonic() - began, failures), inside=inside)
 
 
 def run_kind(kind: str, options: Sequence[str]) -> NoReturn:

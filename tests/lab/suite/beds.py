@@ -39,7 +39,7 @@ class Making:
             if self._stopped:
                 return
             began = time.monotonic()
-            command = (sys.executable, "-m", bed.module)
+            command = (sys.executable, "-m", bed.module, bed.kind)
             self._running = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
             )

@@ -78,9 +78,17 @@ class Call:
     """A running pytest for some files or tests, in a directory for what it keeps of its own."""
 
     def __init__(
-        self, what: Sequence[str], options: Sequence[str] = (), output: TextIO | None = None, place: Path = ROOT
+        self,
+        what: Sequence[str],
+        options: Sequence[str] = (),
+        output: TextIO | None = None,
+        place: Path = ROOT,
+        inside: Sequence[str] = (),
     ) -> None:
-        """Begin in the directory `place`; what it prints goes to `output`, else to where ours goes."""
+        """Begin in the directory `place`; what it prints goes to `output`, else to where ours goes.
+
+        `inside`: what it is started by, to have other programs than this machine's own.
+        """
         self._directory = TemporaryDirectory(prefix="uc-suite-")
         self._reports = Path(self._directory.name) / "reports"
         self._files = tuple(each.partition("::")[0] for each in what)
@@ -90,7 +98,8 @@ class Call:
         self._began = time.monotonic()
         # A terminal tells all that is in its foreground of Ctrl-C and of its end. With a session of its own pytest hears of
         # that by `stop` alone, once, and is waited for; where this process is killed, by the kernel.
-        command = ["setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest", *_ALWAYS, *own, *options, f"@{listed}"]
+        command = [*inside, "setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest"]
+        command += [*_ALWAYS, *own, *options, f"@{listed}"]
         self._process = subprocess.Popen(
             command, stdout=output, stderr=output and subprocess.STDOUT, cwd=place, start_new_session=True
         )
@@ -131,9 +140,9 @@ class Call:
         return f"pytest ended with {self._process.returncode}", self._process.returncode in _PASSED_OR_FAILED
 
 
-def again(tests: Iterable[str], place: Path = ROOT) -> dict[str, Result]:
+def again(tests: Iterable[str], place: Path = ROOT, inside: Sequence[str] = ()) -> dict[str, Result]:
     """Run each of these tests, or files, once more: the tests of a file in a pytest of their own, one file after another."""
     files: dict[str, list[str]] = {}
     for test in tests:
         files.setdefault(test.partition("::")[0], []).append(test)
-    return {file: Call([file] if file in its else its, place=place).result() for file, its in files.items()}
+    return {file: Call([file] if file in its else its, place=place, inside=inside).result() for file, its in files.items()}

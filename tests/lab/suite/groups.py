@@ -9,6 +9,7 @@ from typing import Final
 
 import psutil
 
+from tests.lab.lanes.table import LANES
 from tests.lab.suite import seconds
 from tests.lab.suite.exercised import ROOT
 from tests.lab.suite.seconds import longest_first
@@ -41,18 +42,51 @@ QUICK: Final = (
 )
 """The rootless tests, and a sample of each kind that needs neither a cluster nor a virtual machine."""
 
+LANE: Final = (
+    "tests/ovs",
+    "tests/ovn",
+    "tests/cni",
+    *(
+        f"tests/agent/test_agent_{name}.py"
+        for name in ("changes", "handed", "health", "killed", "live", "mixed", "network", "notices", "returns", "smoke")
+    ),
+    *(f"tests/agent/test_agent_{name}.py" for name in ("switch_killed", "together", "two_nodes", "watch")),
+)
+"""What runs on the switch of each lane: what speaks to it, and of the agent what a switch can make different."""
+SAMPLE: Final = (
+    "tests/agent/test_agent_live.py",
+    "tests/agent/test_agent_smoke.py",
+    "tests/agent/test_agent_switch_killed.py",
+    "tests/cni/test_frames.py",
+    "tests/cni/test_recordings.py",
+    "tests/cni/test_smoke.py",
+    "tests/ovn/test_logical_ports.py",
+    "tests/ovs/test_kernel_ports.py",
+    "tests/ovs/test_mirrors.py",
+    "tests/ovs/test_port_counters.py",
+    "tests/ovs/test_port_limits.py",
+    "tests/ovs/test_ports.py",
+    "tests/ovs/test_private_switch.py",
+    "tests/ovs/test_resident.py",
+    "tests/ovs/test_vswitchd.py",
+)
+"""Of these what each run of the suite has, on each lane: at most three minutes."""
+
 
 @dataclass(frozen=True)
 class Group:
-    """Test files that one pytest runs, with its options."""
+    """Test files that one pytest runs, with its options, on the programs of `lane`, or on this machine's own."""
 
     name: str
     files: tuple[str, ...]
     options: tuple[str, ...] = ()
+    lane: str = ""
 
     @property
     def beds(self) -> tuple[Bed, ...]:
         """What its tests need made."""
+        if self.lane:
+            return (Bed(f"lane {self.lane}", "tests.lab.lanes.programs", self.lane),)
         return tuple(bed for bed in BEDS if bed.kind in kinds(self.files))
 
 
@@ -72,7 +106,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Bed:
-    """What tests of a kind run in, made once per machine by a module and kept."""
+    """What tests of a kind, or on a lane, run in, made once per machine by a module and kept. The module is told of which."""
 
     what: str
     module: str
@@ -116,6 +150,12 @@ def groups(tests: Sequence[str], sharing: Sequence[str] = SHARED) -> Groups:
         Group("guests", longest_first(guests, known), SHARED),
         Group("alone", alone),
     )
+
+
+def samples(sharing: Sequence[str] = SHARED) -> tuple[Group, ...]:
+    """What each run of the suite has on each lane."""
+    ours = longest_first(files(*SAMPLE), seconds.read())
+    return tuple(Group(f"lane {lane.name}", ours, tuple(sharing), lane.name) for lane in LANES)
 
 
 def _among(places: Iterable[str], tests: Sequence[str]) -> tuple[str, ...]:

@@ -13,11 +13,15 @@ MOST_FLAKY: Final = 3
 
 @dataclass
 class Row:
-    """A group that has run, and which of its failures passed when they were run once more, alone."""
+    """A group that has run, and which of its failures passed when they were run once more, alone.
+
+    `inside`: what it was started by, in a lane; a test of the same name may be in the group of another.
+    """
 
     group: str
     result: Result
     flaky: dict[str, str] = field(default_factory=dict)
+    inside: tuple[str, ...] = ()
 
     def judge(self, second: dict[str, Result]) -> None:
         """Take what ran once more, by file: a test that failed and passes there failed by chance."""
@@ -30,6 +34,10 @@ class Row:
     def failed(self) -> tuple[str, ...]:
         """What failed both times."""
         return tuple(each for each in self.result.failures if each not in self.flaky)
+
+    def named(self, test: str) -> str:
+        """The test, in a lane with that."""
+        return f"{self.group}: {test}" if self.inside else test
 
 
 def failed_in(runs: dict[str, Result], test: str) -> bool:
@@ -56,8 +64,8 @@ def summary(rows: list[Row]) -> tuple[str, bool]:
     by_text: dict[str, list[str]] = {}
     for row in rows:
         for test, text in row.flaky.items():
-            by_text.setdefault(text, []).append(test)
-    failed = [test for row in rows for test in row.failed]
+            by_text.setdefault(text, []).append(row.named(test))
+    failed = [row.named(test) for row in rows for test in row.failed]
     parts = ["\n".join([*(f"flaky: {test}" for test in tests), text]) for text, tests in by_text.items()]
     if by_text:
         parts.append("What failed by chance belongs into tests/flaky.md, with date and cause, and is mended before anything new.")

@@ -1,0 +1,97 @@
+"""A release's programs in the place of this machine's own, for what is started through `inside`; nothing is installed.
+
+They are copies that load the release's libraries, seen at the paths of this machine's own in a mount namespace: so process names,
+arguments and control sockets are those of an installed switch, which starting them by the release's loader would change. Programs
+that this machine does not have, too, such as OVN's, are in `Programs.tree`, below `usr`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.lab.guests.roots import LEFT_OUT, kept, print_made, unpack_release
+from tests.lab.lanes.table import Lane, lane
+
+ENTER: Final = Path(__file__).with_name("enter-lane")
+PACKAGES: Final = (
+    *("openvswitch-switch-dpdk", "ovn-central", "ovn-host", "libc-bin", "patchelf"),
+    *("librte-meta-bus", "^librte-mempool-ring[0-9]*$"),  # without which newer switches do not start, or open no port
+    *(f"^librte-net-{driver}-?[0-9]*$" for driver in ("af-packet", "af-xdp", "bond", "null", "tap")),
+)
+FORMAT: Final = 1
+"""To be raised when `unpack` or `_copy` makes something else of the same packages."""
+_PROGRAMS: Final = ("usr/bin/ov[ns]*", "usr/sbin/ovsdb-server", "usr/lib/openvswitch-switch*/*")
+_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+_LOADER: Final = "usr/lib64/ld-linux-x86-64.so.2"
+_ELF: Final = b"\x7fELF"
+
+
+class NotMade(Exception):
+    """The archive does not give a lane's packages, or they cannot be unpacked; why."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What was made of a release: `root` has its packages, `tree` copies of its programs."""
+
+    root: Path
+    tree: Path
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """What a command is started by to have the release's programs in the place of this machine's. Needs root."""
+        return ("unshare", "--mount", "--propagation=private", str(ENTER), str(self.root), str(self.tree))
+
+    def version(self, program: str) -> str:
+        """What the program, a path below the tree, says of its version: all of its lines in one."""
+        done = subprocess.run([self.tree / program, "--version"], capture_output=True, text=True, check=True)
+        return " ".join(done.stdout.split())
+
+
+def programs(of: Lane) -> Programs:
+    """The programs, made now if they are not there; NotMade says why that cannot be. Needs root."""
+    try:
+        root = kept(f"lane-{of.name}", (of.suites, PACKAGES, LEFT_OUT, FORMAT), lambda part: _unpack(of, part), former=1)
+        tree = kept(f"lane-{of.name}-programs", (str(root), FORMAT), lambda part: _copy(root, part), former=1)
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        raise NotMade(" ".join(str(error).split())) from error
+    return Programs(root, tree)
+
+
+def _unpack(of: Lane, part: Path) -> None:
+    unpack_release(PACKAGES, of.suites, part)
+
+
+def _copy(root: Path, part: Path) -> None:
+    """Copy each compiled program of Open vSwitch and OVN to its path below `part`; the copies load the release's libraries."""
+    copies = []
+    for program in (path for pattern in _PROGRAMS for path in sorted(root.glob(pattern))):
+        with program.open("rb") as file:
+            compiled = file.read(len(_ELF)) == _ELF
+        if compiled:
+            copies.append(part / program.relative_to(root))
+            copies[-1].parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(program, copies[-1])
+    loader, libraries = root / _LOADER, root / _LIBRARIES
+    patchelf = (loader, "--library-path", libraries, root / "usr/bin/patchelf")
+    # RPATH, unlike RUNPATH, holds for the libraries' own libraries, and for the drivers that DPDK loads
+    argv = [*patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, *copies]
+    subprocess.run([str(each) for each in argv], check=True)
+
+
+def main() -> None:
+    """Make a lane by its name."""
+    of = lane(sys.argv[1])
+    try:
+        print_made(f"lane {of.name}", lambda: programs(of).tree)
+    except NotMade as error:
+        sys.exit(f"lane {of.name}: not made: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Lanes: what came of a run on one is recorded, and the page tells it; what fails in one runs once more in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lanes import page, record
+from tests.lab.lanes.programs import NotMade, Programs
+from tests.lab.lanes.record import Ran
+from tests.lab.lanes.table import LANES, Lane
+from tests.lab.suite import __main__ as suite
+from tests.lab.suite import seconds
+from tests.lab.suite.calls import Call, Result, again
+from tests.lab.suite.exercised import ROOT
+from tests.lab.suite.groups import LANE, SAMPLE, files, samples
+from tests.lab.suite.table import Row, summary
+
+ON_A_LANE = """
+import os
+from pathlib import Path
+
+def test_fails_once_on_the_lane():
+    first = not Path("seen").exists()
+    Path("seen").touch()
+    assert not first and os.environ["LANE"] == "yes"
+"""
+LONGEST_S = 180
+RAN = Ran("3.5.0", "24.11.8", "25.03.0", 1234, ("tests/ovs/test_ports.py::test_a",))
+PAGE = f"# Title\n\n{page.BEGIN}an older table\n{page.END}\nafter it\n"
+
+
+def test_the_page_tells_what_ran() -> None:
+    """No lane that is gone has a record, and the page is what would be made of the records now."""
+    assert record.read().keys() <= {each.name for each in LANES}
+    text = page.PAGE.read_text()
+    assert page.with_table(text, record.read()) == text, "python -m tests.lab.lanes.page"
+
+
+def test_a_record_is_kept_and_told(tmp_path: Path) -> None:
+    """It takes the place of the lane's former one; others stay, and the page names what failed."""
+    file = tmp_path / "record.json"
+    file.write_text("{}\n")
+    for lane, ran in (("trixie", replace(RAN, tests=1)), ("forky", RAN), ("trixie", RAN)):
+        record.keep(lane, ran, file)
+    assert record.read(file) == {"forky": RAN, "trixie": RAN}
+    told = page.with_table(PAGE, record.read(file))
+    assert told.count("| 3.5.0 | 24.11.8 | 25.03.0 | 1,234 | `tests/ovs/test_ports.py::test_a` |") == len(LANES)
+    assert "an older table" not in told
+    assert told.endswith(f"{page.END}\nafter it\n")
+    with pytest.raises(ValueError, match="no place for the table"):
+        page.with_table("# Title\n", {})
+
+
+def test_what_failed_on_a_lane_runs_once_more_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is told with the lane's name: a test of the same name runs on this machine's own programs, too."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "test_written.py").write_text(ON_A_LANE)
+    inside = ("env", "LANE=yes")
+    row = Row("lane forky", Call(("test_written.py",), place=tmp_path, inside=inside).result(), inside=inside)
+    row.judge(again(row.result.failures, tmp_path, inside))
+    text, passed = summary([row, Row("shared", Result(1, 1.0, {"test_written.py::test_fails_once_on_the_lane": "here"}))])
+    assert not passed
+    assert "flaky: lane forky: test_written.py::test_fails_once_on_the_lane\n" in text
+    assert "failed: test_written.py::test_fails_once_on_the_lane\n" in text
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_lane_that_is_not_made(always: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run says so with the reason, and fails only for a lane that each run is to have; `lane NAME` fails for any."""
+
+    def not_made(_: Lane) -> Programs:
+        raise NotMade("apt-get update: exit 100: the archive has no such release")
+
+    monkeypatch.setattr(suite, "programs", not_made)
+    monkeypatch.setattr(suite, "lane", lambda name: Lane(name, (name,), always))
+    monkeypatch.setattr(suite, "prepare", lambda _: None)
+    row = suite.run_group(samples()[0])
+    assert (bool(row.failed), row.result.tests) == (always, 0)
+    assert suite.run_lane(LANES[0].name) == 1
+    told = f"lane {LANES[0].name}: not made: apt-get update: exit 100: the archive has no such release\n"
+    assert capsys.readouterr() == (told, told)
+
+
+def test_what_runs_on_a_lane() -> None:
+    """A sample is of what the whole lane has, and takes three minutes at most; every file is there."""
+    every = set(files())
+    assert set(SAMPLE) < set(files(*LANE)) <= every
+    assert [group.lane for group in samples()] == [each.name for each in LANES]
+    assert all(group.beds for group in samples())
+    known = seconds.read()
+    assert sum(known[file] for file in SAMPLE) <= LONGEST_S
