@@ -54,7 +54,8 @@ def test_options_that_leave_tests_out(monkeypatch: pytest.MonkeyPatch, what: str
     monkeypatch.setenv("PYTEST_ADDOPTS", options)
     runs: list[Sequence[str]] = []
 
-    def run_all(tests: Sequence[str]) -> bool:
+    def run_all(tests: Sequence[str], *, with_lanes: bool = False) -> bool:
+        assert with_lanes == (what == "all")
         runs.append(tests)
         return True
 
