@@ -206,11 +206,13 @@ class Switch:
     def clear(self) -> None:
         """Remove all bridges, rows of QoS and Queue; ovs-vswitchd, if it runs, has then done what it had to do."""
         held = self.held()
+        is_alive = self._pid_file("ovs-vswitchd").exists() and _runs(self.vswitchd_pid)
+        waiting = () if is_alive else ("--no-wait",)
         for bridge in held["bridges"]:
-            self.vsctl("--if-exists", "del-br", bridge)
+            self.vsctl(*waiting, "--if-exists", "del-br", bridge)
         if held["QoS"] or held["Queue"]:
             self.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
-        if self._pid_file("ovs-vswitchd").exists() and _runs(self.vswitchd_pid):
+        if is_alive:
             self.appctl("version")  # answered between two pieces of work; the end of a polling thread takes newer ones a second
 
     def ports(self, bridge: str) -> list[str]:
