@@ -20,6 +20,14 @@ from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 TGKILL = 234
 """The system call by which one thread is given a signal; no library wraps it."""
+GIVES_UP_SOON = """
+import sys
+from userspace_cni.agent import service
+from userspace_cni.__main__ import main
+service.FORMER_S = 2.0  # instead of half a minute
+sys.argv[1:] = ["agent"]
+sys.exit(main())
+"""
 SOON_S = 0.3
 """How long an agent that ends waits for a call of which the test knows that it hangs."""
 
@@ -127,10 +135,11 @@ def test_second_agent(node: Node) -> None:
     install_shim(node)
     first = Agent(node).start()
     try:
-        argv = [sys.executable, "-m", "userspace_cni", "agent"]
+        argv = [sys.executable, "-c", GIVES_UP_SOON]
         again = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=60, check=False)
         assert again.returncode == 3
         assert f"another one serves {first.socket} (process {first.pid})" in again.stderr
+        assert again.stderr.count("another agent has not ended, and is awaited") == 1
         assert "Traceback" not in again.stderr
         assert first.get("/healthz")[0] == 200
         assert node.run("STATUS", node.network()).status == 0
@@ -147,7 +156,7 @@ def test_an_agent_after_another(node: Node) -> None:
     second, third = Agent(node), Agent(node)
     try:
         third.start(wait=False)
-        wait_until(lambda: third.log.read_text().count("the agent starts") == 2, what="the third one to start")
+        wait_until(lambda: "is awaited" in third.log.read_text(), what="the third one to say what it waits for")
         second.start(wait=False)
         assert third.stop() == 0
         assert first.stop() == 0

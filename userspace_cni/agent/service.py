@@ -62,8 +62,12 @@ PASS_S: Final = 300.0
 """A pass of reconciliation that takes longer than this is stuck."""
 ROUND_S: Final = 30.0
 """A round of the server's thread, which blocks in nothing but epoll, that takes longer than this never ends."""
-FORMER_S: Final = 5.0
-"""How long an agent that still has the locks is awaited: a rollout starts the next one while the former one ends."""
+FORMER_S: Final = 30.0
+"""How long an agent that still has the locks is awaited: a rollout starts the next one while the former one ends, and a kubelet
+that is itself restarted ends the former one only when it has its list of pods. The kubelet starts one that gave up again after
+10 s, and waits twice as long each further time."""
+FORMER_SAID_S: Final = 1.0
+"""When what it waits for is said: before, the former one is about to end."""
 FORMER_LOOK_S: Final = 0.1
 FINISH_S: Final = 3.0
 UNDO_S: Final = 1.0
@@ -155,14 +159,18 @@ class Agent:
 
         Raises Unavailable when another one goes on, InvalidConfig for a socket that cannot be used.
         """
-        until = time.monotonic() + FORMER_S
+        begun, said = time.monotonic(), False
         while True:
             try:
                 self.server.claim()
                 self._claim_records()
-            except Unavailable:
-                if time.monotonic() > until:
+            except Unavailable as error:
+                waited = time.monotonic() - begun
+                if waited > FORMER_S:
                     raise
+                if waited > FORMER_SAID_S and not said:
+                    said = True
+                    say("info", "another agent has not ended, and is awaited", error=str(error), seconds=FORMER_S)
             else:
                 return True
             if stopping.wait(FORMER_LOOK_S):
