@@ -102,8 +102,8 @@ fi
 # The environment is made anew when its sources have changed; by one run at a time.
 exec 8<.
 alone 8
-native=userspace_cni/fastpath shim=userspace_cni/shim
-stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*/*.cdef $native/*/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
+fastpath=userspace_cni/fastpath linux=userspace_cni/linux shim=userspace_cni/shim
+stamp=$(cat pyproject.toml constraints.txt $fastpath/extension.py $fastpath/*/*.cdef $fastpath/*/*.[ch] $linux/*.cdef $linux/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
     [[ -x .venv/bin/python ]] || {
         stage "making .venv"

@@ -21,7 +21,7 @@ from userspace_cni.attachment import verbs
 from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.call import Answer
-from userspace_cni.fastpath.sys import deadline
+from userspace_cni.linux import deadline
 
 STEPS = {
     "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note", "rest of port"),

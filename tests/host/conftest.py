@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 
 @pytest.fixture(autouse=True, scope="session")

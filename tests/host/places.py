@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 UNUSED_ID = 54321
 """A user and group id that no user and group of this machine has."""

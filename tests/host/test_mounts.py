@@ -24,8 +24,8 @@ from tests.host.places import (
 from userspace_cni.attachment.drift import Drift, Other
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.errors import DirectoryRefused
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.linux import paths
 
 MS_SHARED = 1 << 20
 FLAGS = {"nosymfollow", "nosuid", "nodev", "noexec"}

@@ -13,8 +13,8 @@ import pytest
 from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.cli.kubevirt.sockets import Parties, look
-from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of, unix_sockets
 from userspace_cni.host.waiting import waiting
+from userspace_cni.linux.unix_sockets import UnixSocket, file_of, unix_sockets
 
 OWN = "/proc/self/ns/net"
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.lab.frames.taps import entered, socket_in
 from tests.lab.runtimes.runtime import netns
-from userspace_cni.fastpath.sys import unix_sockets
-from userspace_cni.fastpath.sys.unix_sockets import connections_here
+from userspace_cni.linux import unix_sockets
+from userspace_cni.linux.unix_sockets import connections_here
 
 
 @pytest.fixture(scope="module")

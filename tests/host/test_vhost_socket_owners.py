@@ -33,7 +33,7 @@ def test_as_nobody(place: Path) -> None:
     script = (
         "import os, sys\n"
         "from userspace_cni.fastpath.vhost.sockets import *\n"
-        "from userspace_cni.fastpath.sys.deadline import Deadline\n"
+        "from userspace_cni.linux.deadline import Deadline\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Deadline.after(60)).close()\n"
         "try: connect(sys.argv[1] + '/other', Deadline.after(60))\n"

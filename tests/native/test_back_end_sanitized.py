@@ -13,6 +13,7 @@ from userspace_cni.fastpath.extension import emit
 
 ROOT = Path(__file__).parents[2]
 OURS = Path("userspace_cni") / "fastpath"
+NATIVE = "userspace_cni.fastpath._native"
 FLAGS = ["-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -33,8 +34,8 @@ def _mirror(place: Path) -> Path:
 
 def _build(place: Path) -> None:
     modules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    sources = [ROOT / source for module in modules if module["name"].endswith("_native") for source in module["sources"]]
-    emit("userspace_cni.fastpath._native", sources, place / "_native.c")
+    sources = [ROOT / source for module in modules if module["name"] == NATIVE for source in module["sources"]]
+    emit(NATIVE, sources, place / "_native.c")
     target = place / OURS / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     paths = [f"-I{place}" for place in {*(source.parent for source in sources), Path(sysconfig.get_path("include"))}]
     subprocess.run(["gcc", *FLAGS, *paths, "-o", target, place / "_native.c", *sources, "-pthread"], check=True)

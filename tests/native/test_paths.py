@@ -14,7 +14,7 @@ from subprocess import PIPE
 import pytest
 
 from tests.host.places import connects, listening
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 PROTECTED = paths.MOUNT_NOSYMFOLLOW | paths.MOUNT_NOSUID | paths.MOUNT_NODEV | paths.MOUNT_NOEXEC
 

@@ -18,8 +18,8 @@ import pytest
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
-from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
+from userspace_cni.linux.unix_sockets import connections_anywhere
 
 PING = ("ping", "--count", "50")
 FOREVER = ("--interval", "0.01", "--count", "1000000")

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from userspace_cni.base.errors import PASSING, DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 DIRECTORY_MODE = 0o750
 """The mode of a directory made for one attachment when the network asks for none: the former plugin's."""

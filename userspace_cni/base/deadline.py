@@ -1,4 +1,4 @@
-"""How long something may take: the deadline of `fastpath.sys`, which knows what bounds it, and the error once it has passed."""
+"""How long something may take: the deadline of `linux`, which knows what bounds it, and the error once it has passed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.fastpath.sys import deadline
+from userspace_cni.linux import deadline
 
 
 @dataclass(frozen=True)

@@ -7,37 +7,6 @@ from cffi import FFI
 ffi: FFI
 
 class _Lib:
-    RESOLVE_NO_MAGICLINKS: int
-    RESOLVE_NO_SYMLINKS: int
-    RESOLVE_BENEATH: int
-    MOUNT_ATTR_NOSUID: int
-    MOUNT_ATTR_NODEV: int
-    MOUNT_ATTR_NOEXEC: int
-    MOUNT_ATTR_NOSYMFOLLOW: int
-    MS_PRIVATE: int
-    MS_NOSUID: int
-    MS_NODEV: int
-    MS_NOEXEC: int
-    MNT_DETACH: int
-    CLONE_NEWNET: int
-    IN_CLOSE_WRITE: int
-    IN_ATTRIB: int
-    IN_MOVE: int
-    IN_DELETE: int
-    IN_DELETE_SELF: int
-    IN_MOVE_SELF: int
-    IN_ONLYDIR: int
-
-    def fp_openat2(self, dirfd: int, path: bytes, flags: int, mode: int, resolve: int, /) -> int: ...
-    def fp_open_tree(self, dirfd: int, path: bytes, /) -> int: ...
-    def fp_mount_setattr(self, fd: int, attributes: int, propagation: int, /) -> int: ...
-    def fp_move_mount(self, tree: int, target: int, /) -> int: ...
-    def fp_mount_tmpfs(self, target: bytes, flags: int, options: bytes, /) -> int: ...
-    def fp_umount2(self, path: bytes, flags: int, /) -> int: ...
-    def fp_setns(self, fd: int, nstype: int, /) -> int: ...
-    def fp_inotify_init(self, /) -> int: ...
-    def fp_inotify_add_watch(self, fd: int, path: bytes, mask: int, /) -> int: ...
-
     # queue.cdef
     FP_SOUND: int
     FP_INDEX_JUMP: int

@@ -21,8 +21,8 @@ from typing import Final
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.beneath import make_trusted, plain, translated
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.mounts import detach_all, mounted
+from userspace_cni.linux import paths
 
 DOMAIN: Final = "userspace-cni.io"
 """The part of a resource's name before the "/"."""

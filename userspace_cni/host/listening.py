@@ -18,7 +18,7 @@ from userspace_cni.base.log import counted, say
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.threads import start
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 AGAIN_S: Final = 5.0
 """After which it listens again, where that failed: what it listens to may come later."""

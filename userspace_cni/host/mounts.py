@@ -29,8 +29,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.mountinfo import mount_id, read
+from userspace_cni.linux import paths
 
 SHORT_DIR_MODE = 0o750
 """The mode of a `short_dir` that we make. An emptyDir is 0777: only the directories above it keep other users of the node out,

@@ -21,7 +21,7 @@ from userspace_cni.base.beneath import reopen
 from userspace_cni.base.errors import PASSING, BadEnvironment, ContainerGone, DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.threads import start
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 T = TypeVar("T")
 

@@ -40,13 +40,13 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.fastpath.vhost import sockets
 from userspace_cni.host import pod_view
 from userspace_cni.host.mountinfo import Mount, below, mount_id, mount_of, place_of, read
 from userspace_cni.host.mounts import detach_all, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.sockets import remove_name
+from userspace_cni.linux import paths
 
 _POLL_S = 0.005
 """Between two looks for OVS's socket. Usually the first look finds it: it is bound when the port's read-back is done."""

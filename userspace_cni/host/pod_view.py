@@ -22,10 +22,10 @@ from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.beneath import directory_if_there, kind, look, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.host import mountinfo
 from userspace_cni.host.mountinfo import Mount
 from userspace_cni.host.mounts import mounted
+from userspace_cni.linux import paths
 
 _REMEDY = "'mountPropagation: HostToContainer' at the volumeMount, and a new pod"
 

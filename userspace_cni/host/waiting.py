@@ -11,8 +11,8 @@ from pathlib import Path
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.sys.unix_sockets import file_of, unix_sockets
 from userspace_cni.host.netns import OWN, opened, opened_switch
+from userspace_cni.linux.unix_sockets import file_of, unix_sockets
 
 
 def waiting(path: str, netns: str, switch_netns: str, root: HostRoot = HERE) -> int:

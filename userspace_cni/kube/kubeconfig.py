@@ -33,7 +33,7 @@ from userspace_cni.base.beneath import reopen
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 Signature = tuple[int, ...]
 """Facts of a file that change when it is written or exchanged: device, inode, size, time."""

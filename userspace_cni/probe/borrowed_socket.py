@@ -11,10 +11,10 @@ from typing import Final, Self
 
 from userspace_cni.attachment.steps import Socket
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
-from userspace_cni.fastpath.sys.deadline import Deadline
-from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.vhost.sockets import Access
+from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.unix_sockets import connections_anywhere
 
 LISTEN_S: Final = 10.0
 """A live switch connects within a second. An application cannot use its socket's name for longer than this."""

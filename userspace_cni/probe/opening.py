@@ -18,7 +18,7 @@ from userspace_cni.attachment.steps import Socket
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.settings import Settings
-from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
+from userspace_cni.linux.unix_sockets import connections_anywhere
 from userspace_cni.probe.ending import Ending
 from userspace_cni.probe.endpoints import HEADER_BYTES, MTU, Endpoint, Pair, Unusable, endpoint_of, require_path
 from userspace_cni.probe.remote import Remote

@@ -14,7 +14,6 @@ from enum import Enum, auto
 from pathlib import Path
 
 from userspace_cni.fastpath.errors import FastPathError
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
@@ -27,6 +26,7 @@ from userspace_cni.fastpath.vhost.messages import (
     reply,
     require_fds,
 )
+from userspace_cni.linux.deadline import Deadline
 
 FEATURES = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER | Feature.NET_MRG_RXBUF | Feature.NET_MQ
 PROTOCOL = ProtocolFeature.REPLY_ACK | ProtocolFeature.MQ | ProtocolFeature.STATUS

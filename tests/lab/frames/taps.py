@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 SECONDS = 60.0
 """How long anything that should happen is waited for; the first attach after a start of the switch takes a while."""

@@ -49,7 +49,8 @@ COPIES: Final = {
     "tests/lab/runtimes/agent_image.py": IN_THE_CLUSTER,
 }
 """Module of the lab that makes an image -> what its users are chosen for: of what runs from a copy nothing is recorded."""
-_NATIVE: Final = "userspace_cni/fastpath/_native.pyi"
+_NATIVE: Final = "_native.pyi"
+"""What declares a compiled extension, beside the Python of its room."""
 _CALLED: Final = re.compile(r"\b(\w+)\s*\(")
 _TEXTS: Final = (".sh", ".yaml", ".toml", "Dockerfile")
 
@@ -156,7 +157,9 @@ class Reach:
 
     def _calling_c(self, text: str) -> set[tuple[str, str]]:
         """The Python functions that call one of the C functions named in `text`; without one, all of the modules that may."""
-        modules = [module for module in self._tree.importers(_NATIVE) if not module.startswith("tests/")]
+        extensions = [path for path in self._tree.paths if path.endswith(f"/{_NATIVE}")]
+        importers = sorted({module for path in extensions for module in self._tree.importers(path)})
+        modules = [module for module in importers if not module.startswith("tests/")]
         pieces = [(module, piece) for module in modules for piece in self._tree.source(module).pieces if piece.function]
         declared = {
             name for path in self._tree.paths if path.endswith(".cdef") for name in _CALLED.findall(self._tree.read(path))

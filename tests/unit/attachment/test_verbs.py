@@ -23,7 +23,7 @@ from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.cni import protocol
-from userspace_cni.fastpath.sys import deadline as deadline_module
+from userspace_cni.linux import deadline as deadline_module
 
 CONTAINER = "0123456789abcdef0123456789abcdef"
 IPAM = {"type": "host-local"}

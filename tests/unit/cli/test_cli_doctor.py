@@ -24,7 +24,7 @@ from userspace_cni.cli.kubevirt.sockets import Parties
 from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
-from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of
+from userspace_cni.linux.unix_sockets import UnixSocket, file_of
 
 
 def test_who_is_at_a_socket(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.lab.node.belongings import descriptors, nothing_left
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, PeerError, Reason, TimedOut
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.messages import FDS_MAX, Message, Request, VringFd, encode, pack_u64
+from userspace_cni.linux.deadline import Deadline
 
 KICK = encode(Request.SET_VRING_KICK, VringFd(1).pack())
 

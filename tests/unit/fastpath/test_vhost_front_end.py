@@ -32,10 +32,10 @@ from userspace_cni.fastpath.errors import (
     TimedOut,
 )
 from userspace_cni.fastpath.memory.hugepages import Pool
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.vhost.messages import Feature, ProtocolFeature, Region, Request, VringAddress, unpack_table
 from userspace_cni.fastpath.vhost.sockets import connect
+from userspace_cni.linux.deadline import Deadline
 
 SMALL = FrontEndOptions(queue_size=8, room=128)
 FLAGS_REPLY = 5

@@ -14,9 +14,9 @@ import pytest
 
 from tests.lab.node.belongings import nothing_left
 from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort, SocketRefused, TimedOut
-from userspace_cni.fastpath.sys import paths
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect, is_alive
+from userspace_cni.linux import paths
+from userspace_cni.linux.deadline import Deadline
 
 SOON = 0.01
 

@@ -16,10 +16,10 @@ import pytest
 from tests.host.places import eventually
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.boot import boottime_ns
 from userspace_cni.host.cni_cache import CniCache, Sandbox
 from userspace_cni.host.listening import DirectoryWatch
+from userspace_cni.linux import paths
 
 BOX = "a" * 64
 POD = Sandbox(BOX, "default", "web-0", "11-22", "/proc/self/ns/net")

@@ -20,12 +20,12 @@ from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
-from userspace_cni.fastpath.sys import deadline
 from userspace_cni.kube import notes
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.notes import PodNoteDriver
+from userspace_cni.linux import deadline
 from userspace_cni.pod import document
 
 OLD, NEW = "a" * 64, "b" * 64

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.consumers.kubevirt.guests import Party
-from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of, unix_sockets
+from userspace_cni.linux.unix_sockets import UnixSocket, file_of, unix_sockets
 from userspace_cni.probe.cores import switches
 
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameRefused, Reason, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
-from userspace_cni.fastpath.sys.unix_sockets import hung_up
+from userspace_cni.linux.unix_sockets import hung_up
 
 BATCH = 32  # frames of one burst of send_frames() and receive_frames()
 LONGEST_RECEIVED = 16384  # bytes: the longest frame that receive_frames() takes

@@ -19,13 +19,13 @@ from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.sys.deadline import Deadline
-from userspace_cni.fastpath.sys.unix_sockets import hung_up
 from userspace_cni.fastpath.vhost import messages, sockets
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
 from userspace_cni.fastpath.vhost.messages import VRING_MAX
 from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket
+from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.unix_sockets import hung_up
 
 _PATIENCE_S: Final = 5.0
 _PAIRS_MAX: Final = VRING_MAX // 2

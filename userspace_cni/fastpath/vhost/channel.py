@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, PeerError, Reason, TimedOut
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.messages import (
     FDS_MAX,
     HEADER_BYTES,
@@ -31,6 +30,7 @@ from userspace_cni.fastpath.vhost.messages import (
     decode_header,
     name_of,
 )
+from userspace_cni.linux.deadline import Deadline
 
 _FD_BYTES = struct.calcsize("i")
 _CREDENTIALS = struct.Struct("3i")

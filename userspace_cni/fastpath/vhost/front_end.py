@@ -26,11 +26,11 @@ from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, M
 from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
 from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, Vring, Wanted
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect
+from userspace_cni.linux.deadline import Deadline
 
 ATTACH_SECONDS: Final = 15.0
 """Time for an attachment: at the first one after its start ovs-vswitchd makes its mempools, which may take seconds."""

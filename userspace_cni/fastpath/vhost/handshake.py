@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, NegotiationFailed, PeerError, Reason, TimedOut
-from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
@@ -32,6 +31,7 @@ from userspace_cni.fastpath.vhost.messages import (
     require_reply,
     unpack_u64,
 )
+from userspace_cni.linux.deadline import Deadline
 
 _LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
 _UNREAD_MAX: Final = 64

@@ -27,8 +27,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, MemoryShort, SocketRefused, TimedOut
-from userspace_cni.fastpath.sys import paths
-from userspace_cni.fastpath.sys.deadline import Deadline
+from userspace_cni.linux import paths
+from userspace_cni.linux.deadline import Deadline
 
 BACKLOG: Final = 16
 _TYPE: Final = socket.SOCK_STREAM | socket.SOCK_CLOEXEC

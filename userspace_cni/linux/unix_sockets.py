@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from userspace_cni.fastpath.sys import paths
+from userspace_cni.linux import paths
 
 PROC: Final = Path("/proc")
 _WAITING, _CONNECTED = "02", "03"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
+from userspace_cni.linux.unix_sockets import connections_anywhere
 
 
 def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@
 #include "paths.h"
 
 /**
- * fp_openat2() - Open a path under rules of resolution
+ * linux_openat2() - Open a path under rules of resolution
  * @dirfd:	Directory at which a relative @path begins
  * @path:	Path to open
  * @flags:	O_* flags; O_CLOEXEC is always added
@@ -39,8 +39,8 @@
  *
  * Return: file descriptor, -1 on error (ELOOP: a link, EXDEV: leads out of @dirfd)
  */
-int fp_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
-	       uint64_t resolve)
+int linux_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
+		  uint64_t resolve)
 {
 	struct open_how how;
 
@@ -54,15 +54,15 @@ int fp_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
 }
 
 /**
- * fp_open_tree() - Clone the file or directory at a path into a detached mount
+ * linux_open_tree() - Clone the file or directory at a path into a detached mount
  * @dirfd:	Directory, or with an empty @path the object itself
  * @path:	Name below @dirfd, or ""; a link in its last component is not followed
  *
  * The clone has no mounts below it: AT_RECURSIVE is not given, because the clone must show only the one directory or file.
  *
- * Return: file descriptor of the detached mount, which vanishes when it is closed before fp_move_mount(); -1 on error
+ * Return: file descriptor of the detached mount, which vanishes when it is closed before linux_move_mount(); -1 on error
  */
-int fp_open_tree(int dirfd, const char *path)
+int linux_open_tree(int dirfd, const char *path)
 {
 	unsigned int flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC |
 			     AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW;
@@ -71,14 +71,14 @@ int fp_open_tree(int dirfd, const char *path)
 }
 
 /**
- * fp_mount_setattr() - Set flags and propagation of a mount
- * @fd:		The root of the mount: from fp_open_tree(), or opened with O_PATH
+ * linux_mount_setattr() - Set flags and propagation of a mount
+ * @fd:		The root of the mount: from linux_open_tree(), or opened with O_PATH
  * @attributes:	MOUNT_ATTR_* flags to add; none is cleared
  * @propagation: MS_PRIVATE and the like, 0 to leave it
  *
  * Return: 0, -1 on error (ENOSYS before Linux 5.12, EINVAL for "nosymfollow" before 5.14)
  */
-int fp_mount_setattr(int fd, uint64_t attributes, uint64_t propagation)
+int linux_mount_setattr(int fd, uint64_t attributes, uint64_t propagation)
 {
 	struct mount_attr attr;
 
@@ -91,13 +91,13 @@ int fp_mount_setattr(int fd, uint64_t attributes, uint64_t propagation)
 }
 
 /**
- * fp_move_mount() - Attach a detached mount
- * @tree:	Detached mount from fp_open_tree()
+ * linux_move_mount() - Attach a detached mount
+ * @tree:	Detached mount from linux_open_tree()
  * @target:	The object to mount over, opened with O_PATH: no path is walked, so no process can swap it meanwhile
  *
  * Return: 0, -1 on error (ENOENT: @target has been unlinked)
  */
-int fp_move_mount(int tree, int target)
+int linux_move_mount(int tree, int target)
 {
 	unsigned int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
 
@@ -105,61 +105,61 @@ int fp_move_mount(int tree, int target)
 }
 
 /**
- * fp_mount_tmpfs() - Mount a new, empty file system in memory
+ * linux_mount_tmpfs() - Mount a new, empty file system in memory
  * @target:	Mount point, a directory that no pod can write
  * @flags:	MS_NODEV and the like
  * @options:	Options of tmpfs(5), as "size=1m,mode=0777"
  *
  * Return: 0, -1 on error (EINVAL: an option that the kernel does not know)
  */
-int fp_mount_tmpfs(const char *target, unsigned long flags, const char *options)
+int linux_mount_tmpfs(const char *target, unsigned long flags, const char *options)
 {
 	return (int)syscall(SYS_mount, "tmpfs", target, "tmpfs", flags, options);
 }
 
 /**
- * fp_umount2() - Detach a mount
+ * linux_umount2() - Detach a mount
  * @path:	Mount point; /proc/self/fd/N names exactly the mount whose root N was opened on
  * @flags:	MNT_DETACH and the like
  *
  * Return: 0, -1 on error (EINVAL: not a mount point)
  */
-int fp_umount2(const char *path, int flags)
+int linux_umount2(const char *path, int flags)
 {
 	return (int)syscall(SYS_umount2, path, flags);
 }
 
 /**
- * fp_setns() - Move the calling thread, and no other, into a namespace
+ * linux_setns() - Move the calling thread, and no other, into a namespace
  * @fd:		Namespace
  * @nstype:	CLONE_NEW* that @fd must be, 0 for any
  *
  * Return: 0, -1 on error (EINVAL: @fd is no namespace of that type)
  */
-int fp_setns(int fd, int nstype)
+int linux_setns(int fd, int nstype)
 {
 	return (int)syscall(SYS_setns, fd, nstype);
 }
 
 /**
- * fp_inotify_init() - Make an instance that tells of changes of directories
+ * linux_inotify_init() - Make an instance that tells of changes of directories
  *
  * Return: file descriptor that never blocks, -1 on error (EMFILE: fs.inotify.max_user_instances)
  */
-int fp_inotify_init(void)
+int linux_inotify_init(void)
 {
 	return (int)syscall(SYS_inotify_init1, IN_CLOEXEC | IN_NONBLOCK);
 }
 
 /**
- * fp_inotify_add_watch() - Have an instance tell of changes in a directory
+ * linux_inotify_add_watch() - Have an instance tell of changes in a directory
  * @fd:		The instance
  * @path:	The directory
  * @mask:	IN_* events
  *
  * Return: number of the watch, -1 on error (ENOENT: no such directory; ENOSPC: fs.inotify.max_user_watches)
  */
-int fp_inotify_add_watch(int fd, const char *path, uint32_t mask)
+int linux_inotify_add_watch(int fd, const char *path, uint32_t mask)
 {
 	return (int)syscall(SYS_inotify_add_watch, fd, path, mask);
 }

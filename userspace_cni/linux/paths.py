@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.linux._native import ffi, lib
 
 BENEATH: int = lib.RESOLVE_BENEATH | lib.RESOLVE_NO_SYMLINKS | lib.RESOLVE_NO_MAGICLINKS
 """Only below the given directory and through no link of any kind. Mount points are crossed: an emptyDir in memory is one."""
@@ -28,7 +28,7 @@ _CHANGED: int = (
 
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0) -> int:
     """Open `path` below `dirfd` under the rules of BENEATH. `mode` only with O_CREAT."""
-    return _checked(lib.fp_openat2(dirfd, _bytes(path), flags, mode, BENEATH), path)
+    return _checked(lib.linux_openat2(dirfd, _bytes(path), flags, mode, BENEATH), path)
 
 
 def directory(trusted: str, below: str = "") -> int:
@@ -47,32 +47,32 @@ def directory(trusted: str, below: str = "") -> int:
 
 def open_tree(dirfd: int, path: str = "") -> int:
     """A detached clone of the mount at `path` below `dirfd`, or of `dirfd` itself. Closing it before `move_mount` ends it."""
-    return _checked(lib.fp_open_tree(dirfd, _bytes(path)), path)
+    return _checked(lib.linux_open_tree(dirfd, _bytes(path)), path)
 
 
 def mount_setattr(fd: int, attributes: int, propagation: int = 0) -> None:
     """Add MOUNT_* flags to the mount whose root is `fd`."""
-    _checked(lib.fp_mount_setattr(fd, attributes, propagation), _name(fd))
+    _checked(lib.linux_mount_setattr(fd, attributes, propagation), _name(fd))
 
 
 def move_mount(tree: int, target: int) -> None:
     """Attach the detached mount `tree` over the object that `target` was opened on."""
-    _checked(lib.fp_move_mount(tree, target), _name(target))
+    _checked(lib.linux_move_mount(tree, target), _name(target))
 
 
 def mount_tmpfs(target: str, options: str) -> None:
     """Mount a new file system in memory, with options of tmpfs(5), that runs no program and has no devices."""
-    _checked(lib.fp_mount_tmpfs(_bytes(target), lib.MS_NOSUID | lib.MS_NODEV | lib.MS_NOEXEC, _bytes(options)), target)
+    _checked(lib.linux_mount_tmpfs(_bytes(target), lib.MS_NOSUID | lib.MS_NODEV | lib.MS_NOEXEC, _bytes(options)), target)
 
 
 def umount2(path: str, flags: int) -> None:
     """Take the topmost mount off `path`."""
-    _checked(lib.fp_umount2(_bytes(path), flags), path)
+    _checked(lib.linux_umount2(_bytes(path), flags), path)
 
 
 def setns(fd: int, nstype: int) -> None:
     """Move the calling thread into the namespace `fd`, which must be of type `nstype`."""
-    _checked(lib.fp_setns(fd, nstype), _name(fd))
+    _checked(lib.linux_setns(fd, nstype), _name(fd))
 
 
 def inotify(directory: str) -> int:
@@ -80,9 +80,9 @@ def inotify(directory: str) -> int:
 
     What it reads is of no use but to be read away.
     """
-    fd = _checked(lib.fp_inotify_init(), directory)
+    fd = _checked(lib.linux_inotify_init(), directory)
     try:
-        _checked(lib.fp_inotify_add_watch(fd, _bytes(directory), _CHANGED), directory)
+        _checked(lib.linux_inotify_add_watch(fd, _bytes(directory), _CHANGED), directory)
     except BaseException:
         os.close(fd)
         raise

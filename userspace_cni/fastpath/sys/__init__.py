@@ -1,1 +1,0 @@
-"""System calls that Python has not, and what the kernel says of unix sockets."""
