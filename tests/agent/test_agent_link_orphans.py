@@ -129,8 +129,8 @@ def test_without_an_agent(node: Node, sandbox: str, verb: str) -> None:
     assert node.leftovers() == {}
 
 
-def test_a_record_that_an_earlier_release_put_aside(node: Node, sandbox: str) -> None:
-    """Back from an earlier release, which cannot read the record of a kernel link, a DEL finds all by its names."""
+def test_a_record_that_was_put_aside(node: Node, sandbox: str) -> None:
+    """A DEL without the record of a kernel link, which could not be read, finds all by its names."""
     network = podnet(node)
     result = succeeded(node.run("ADD", network, sandbox))
     [record] = (node.state / "attachments").iterdir()

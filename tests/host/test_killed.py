@@ -79,8 +79,8 @@ def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
     elif kind == "device info":
         (room / "devinfo").mkdir()
         yield Case(
-            DeviceInfoDriver(f"{room}/devinfo"),
-            DeviceInfo(f"{room}/devinfo/net1.json", '{"type": "vhost-user"}'),
+            DeviceInfoDriver(),
+            DeviceInfo(f"{room}/devinfo/net1.json", f"{room}/devinfo", '{"type": "vhost-user"}'),
             room / "devinfo",
         )
     else:

@@ -48,7 +48,7 @@ def test_a_device_in_place_of_the_pods_file_is_not_opened(room: Path, device: Pa
 
 def test_a_device_in_place_of_device_info_is_not_opened(room: Path, device: Path) -> None:
     """CHECK names the device."""
-    [drift] = DeviceInfoDriver(str(room)).check(DeviceInfo(str(device), "{}"), soon())
+    [drift] = DeviceInfoDriver().check(DeviceInfo(str(device), str(room), "{}"), soon())
     assert "a character device" in str(drift.found)
 
 

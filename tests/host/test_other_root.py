@@ -195,10 +195,10 @@ def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_de
 
 def test_device_info(root: HostRoot, host: Path) -> None:
     """The file is written, read and removed at its place on the host."""
-    driver = DeviceInfoDriver(DEVICE_INFO, root)
+    driver = DeviceInfoDriver(root)
     path = f"{DEVICE_INFO}/cni/net1.json"
     content = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "server", "path": "/var/run/x.sock"}}
-    step = DeviceInfo(path, json.dumps(content))
+    step = DeviceInfo(path, DEVICE_INFO, json.dumps(content))
     assert read_allocation(path, DEVICE_INFO, root) is None
     driver.apply(step, soon())
     assert json.loads((host / "run/k8s.cni.cncf.io/devinfo/cni/net1.json").read_text()) == content

@@ -124,9 +124,9 @@ def driver(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
 def port(switch: Switch) -> Callable[..., OvsPort]:
     """Makes steps of one network; a client port on br-test unless told otherwise."""
 
-    def make(number: int = 1, **changes: object) -> OvsPort:
+    def make(number: int = 1, **changes: Any) -> OvsPort:
         container = f"{number:012d}" + "c" * 52
-        columns: dict[str, object] = {
+        columns: dict[str, Any] = {
             "bridge": "br-test",
             "name": f"{container[:12]}-net1",
             "interface_type": "dpdkvhostuserclient",

@@ -68,7 +68,7 @@ def test_mirrors_come_and_go_with_the_settings(switch: Switch, resident: PortDri
 
 
 def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriver], mirrors: NodeMirrors, veths: Veths) -> None:
-    """The MTU of a pod's port changes no output that is made here; one of an earlier release is no reason to refuse a pod."""
+    """The MTU of a pod's port changes no output that is made here; one without an MTU of its own is no reason to refuse a pod."""
     assert mirrors.keep([ALL], NO_LINKS, soon()) == {}
     driver = connect(switch, links=veths, resident=True)
     driver.connect(soon())

@@ -20,7 +20,6 @@ from typing import Any, Final, get_args
 
 from localdb import Lock, LockTimeout, Store, StoreError
 from userspace_cni.attachment.records import (
-    MalformedRecord,
     Record,
     State,
     is_nodes,
@@ -31,6 +30,7 @@ from userspace_cni.attachment.records import (
     step_to_json,
 )
 from userspace_cni.attachment.steps import Resource, Step
+from userspace_cni.attachment.stored_form import MalformedRecord
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import PASSING, RecordRefused, Unavailable
 from userspace_cni.base.log import say
@@ -40,8 +40,7 @@ _ATTACHMENTS: Final = "attachments"
 _OF_NODE: Final = "node"
 """The node's own attachments: what finishes, sweeps or lists those of containers never sees them."""
 _ADOPTED: Final = "places"
-"""In the state directory: what another program made in a place and left to its holders. Earlier versions kept here, in the same
-form, the lists that are now built from the undo files."""
+"""In the state directory: what another program made in a place and left to its holders."""
 _STATES: Final = "states"
 _PLACES: Final = "places"
 _BUILT: Final = "built"
@@ -352,31 +351,22 @@ class Journal:
         for collection in (_PLACES, _SETTLED, _BUILT):  # of another boot, or of an interrupted build
             live.clear(collection)
         places: dict[str, Shared] = {}
-        records = self.records()
-        for record in records:
+        for record in self.records():
             for place in {step.resource.place for step in record.steps if step.resource}:
                 steps = tuple(step for step in record.steps if step.resource and step.resource.place == place)
                 shared = places.get(place, Shared())
                 places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
-        recorded = {record.key for record in records}
-        adopted = self._store.items(_ADOPTED)
-        for place, raw in adopted:
-            with suppress(MalformedRecord):
-                places[place] = _with_adopted(places.get(place, Shared()), raw, recorded)
+        for place, raw in self._store.items(_ADOPTED):
+            if place in places:
+                with suppress(MalformedRecord):
+                    made = places[place].made | (_read_made(raw) & _things(places[place].holders))
+                    places[place] = Shared(made, places[place].holders)
+            else:
+                with suppress(StoreError):  # the entry stays until the next boot
+                    self._store.drop(_ADOPTED, place)
         for place, shared in places.items():
-            if shared.holders:
-                _put_shared(live, place, shared)
+            _put_shared(live, place, shared)
         live.put(_BUILT, self._boot_id(), {}, durable=False)
-        for place, raw in adopted:
-            with suppress(StoreError):  # the entry stays unchanged until the next boot
-                self._bring_up_to_date(place, raw, held=place in places and bool(places[place].holders))
-
-    def _bring_up_to_date(self, place: str, raw: Mapping[str, Any], *, held: bool) -> None:
-        """Drop the entry of a place without holders. Take former holders out: the run directory has them, up to date."""
-        if not held:
-            self._store.drop(_ADOPTED, place)
-        elif "holders" in raw:
-            self._store.put(_ADOPTED, place, {"made": raw["made"]})
 
     def _put_state(self, record: Record, undone: Iterable[int] = ()) -> None:
         """Write the state file. `undone`: the numbers of those steps in the undo file that are undone."""
@@ -448,15 +438,6 @@ def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
         raise MalformedRecord("'state' is no state, or 'result' no object")
     steps = tuple(step for number, step in enumerate(record.steps) if number not in undone)
     return record.to(state, steps=steps, result=result)
-
-
-def _with_adopted(shared: Shared, raw: Mapping[str, Any], recorded: set[str]) -> Shared:
-    """The place with the things that the state directory calls ours, and those former holders whose undo file is lost."""
-    if "holders" in raw:
-        for key, steps in _read_shared(raw).holders.items():
-            if key not in recorded:
-                shared = shared.with_holder(key, steps, ())
-    return Shared(shared.made | (_read_made(raw) & _things(shared.holders)), shared.holders)
 
 
 def _put_shared(live: Store, place: str, shared: Shared) -> None:

@@ -7,15 +7,13 @@ what a dead one began. It holds everything that DEL needs; neither the pod nor t
 from __future__ import annotations
 
 import json
-import types
-import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from reprlib import repr as repr_short
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal
 
-from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PodMount, PodNote, PortRef, Socket, Step, first_of
+from userspace_cni.attachment.steps import STEP_TYPES, Directory, OvsPort, PodMount, PodNote, PortRef, Socket, Step, first_of
+from userspace_cni.attachment.stored_form import Codec, Form, MalformedRecord, form_of
 from userspace_cni.base.notices import Recipient
 
 State = Literal["pending", "applying", "ready", "deleting"]
@@ -26,12 +24,6 @@ SCHEMA: Final = 1
 _NODE: Final = "+"
 """What the container ID of a node attachment begins with, as no container's can."""
 _COMPLETE: Final = "complete"
-T = TypeVar("T")
-Check = Callable[[Any], bool]
-
-
-class MalformedRecord(ValueError):
-    """A record that this version cannot read; the text says which field is wrong."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +119,6 @@ class Record:
         return replace(self, state=state, **changes)
 
 
-_FIELDS: Final = tuple(item.name for item in fields(Record))
-
-
 def record_key(container_id: str, ifname: str) -> str:
     """The store's key of an attachment."""
     return f"{container_id}@{ifname}"
@@ -157,95 +146,29 @@ def as_recorded(step: Step) -> Step:
 
 def record_to_json(record: Record) -> dict[str, Any]:
     """The record as JSON values."""
-    values = {name: getattr(record, name) for name in _FIELDS}
-    steps = [step_to_json(step) for step in record.steps]
-    return {**values, "schema": SCHEMA, "steps": steps, "made": list(record.made)}
+    return {**_RECORD.write(record, whole=True), "schema": SCHEMA}
 
 
 def record_from_json(raw: Mapping[str, Any]) -> Record:
     """The inverse of record_to_json. Raises MalformedRecord."""
     if type(raw.get("schema")) is not int or raw["schema"] != SCHEMA:
         raise MalformedRecord(f"schema is {repr_short(raw.get('schema'))}, this version reads {SCHEMA}")
-    steps = raw.get("steps")
-    if not isinstance(steps, list):
+    if not isinstance(raw.get("steps"), list):
         raise MalformedRecord("'steps' is no list")
-    values = {**raw, "steps": tuple(step_from_json(step) for step in steps)}
-    return _build(Record, {key: value for key, value in values.items() if key != "schema"})
+    return _RECORD.read({key: value for key, value in raw.items() if key != "schema"})
 
 
-def step_to_json(step: Step) -> dict[str, Any]:
-    """The step as JSON values, with its kind under "step"."""
-    stored = step.stored()
-    return {"step": stored.kind, **{name: _to_json(getattr(stored, name)) for name in _names(cast(Any, type(stored)))}}
-
-
-@cache
-def _names(kind: type[Step]) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind))
-
-
-def _to_json(value: Any) -> Any:
-    if value is None or type(value) in (str, int, bool):
-        return value
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+def step_to_json(step: Step, *, whole: bool = False) -> dict[str, Any]:
+    """The step as JSON values, with its kind under "step"; `whole`: also the fields that have their defaults."""
+    return {"step": step.kind, **form_of(type(step)).write(step, whole=whole)}
 
 
 def step_from_json(raw: object) -> Step:
     """The inverse of step_to_json. Raises MalformedRecord."""
     kind = raw.get("step") if isinstance(raw, dict) else raw
-    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in STORED_TYPES:
+    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in STEP_TYPES:
         raise MalformedRecord(f"unknown step {repr_short(kind)}")
-    stored = _build(STORED_TYPES[kind], {key: value for key, value in raw.items() if key != "step"})
-    try:
-        return stored.restored()
-    except (TypeError, ValueError, KeyError) as error:
-        raise MalformedRecord(f"{_name_of(type(stored))}: {error!r}") from error
+    return form_of(STEP_TYPES[kind]).read({key: value for key, value in raw.items() if key != "step"})
 
 
-def _build(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A dataclass from JSON values, each checked against its field's annotation."""
-    checks = _checks(cast(Any, kind))
-    known: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in checks:
-            raise MalformedRecord(f"{_name_of(kind)} has no field {name!r}")
-        if not checks[name](value):
-            raise MalformedRecord(f"{_name_of(kind)}.{name} is {repr_short(value)}")
-        known[name] = tuple(value) if isinstance(value, list) else value
-    try:
-        return kind(**known)
-    except TypeError as error:
-        raise MalformedRecord(str(error)) from error
-
-
-def _name_of(kind: type[Any]) -> str:
-    """What messages call the type: a stored form by what it is the form of."""
-    return kind.__name__.removeprefix("Stored")
-
-
-@cache
-def _checks(kind: type[Any]) -> Mapping[str, Check]:
-    """The check of a JSON value, by field. Made once per type: a node has hundreds of records."""
-    hints = typing.get_type_hints(kind)
-    return {item.name: _check_of(hints[item.name]) for item in fields(kind)}
-
-
-def _check_of(hint: Any) -> Check:
-    """A check whether a JSON value (or, for steps, a tuple of Step) is of the annotated type."""
-    origin, arguments = typing.get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return lambda value: isinstance(value, str) and value in arguments
-    if origin is types.UnionType:
-        options = [_check_of(option) for option in arguments]
-        return lambda value: any(option(value) for option in options)
-    if origin is tuple:
-        each = _check_of(arguments[0])
-        return lambda value: isinstance(value, (list, tuple)) and all(map(each, value))
-    if origin is not None:
-        values = _check_of(arguments[1])
-        return lambda value: isinstance(value, dict) and all(map(values, value.values()))
-    if hint is Any:
-        return lambda _: True
-    if hint is Step:
-        return lambda value: isinstance(value, Step)
-    return lambda value: type(value) is hint
+_RECORD: Final = Form(Record, {Step: Codec(step_to_json, step_from_json)})

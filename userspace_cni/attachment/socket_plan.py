@@ -238,9 +238,9 @@ def _device_info(facts: SocketFacts, view: _ApplicationView) -> DeviceInfo:
     content["vhost-user"] = {"mode": view.mode, "path": view.pod_path}
     return DeviceInfo(
         path=facts.device_info_file,
+        trusted=facts.device_info_dir,
         content=json.dumps(content),
         existed=bool(allocated),
-        trusted=facts.device_info_dir,
         before=json.dumps(allocated["vhost-user"]) if allocated else "",
     )
 

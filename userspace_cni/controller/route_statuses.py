@@ -62,8 +62,8 @@ def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Sta
 
 
 def _is_of(report: Mapping[str, Any], kept: Kept) -> bool:
-    """Whether a node tells of this version of this very Route, and not of one that had its name. An older agent says no UID."""
-    return number(report, "generation") == kept.generation and text(report, "uid") in ("", kept.uid)
+    """Whether a node tells of this version of this very Route, and not of one that had its name."""
+    return number(report, "generation") == kept.generation and text(report, "uid") == kept.uid
 
 
 def _conflicting(destinations: int) -> str:

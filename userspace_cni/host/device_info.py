@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from userspace_cni.attachment.drift import Absent, Drift
@@ -83,19 +82,18 @@ def read_allocation(path: str, trusted: str, root: HostRoot = HERE) -> Allocatio
 
 
 class DeviceInfoDriver(Driver[DeviceInfo]):
-    """Device-info files. `directory`: the setting `device_info_dir`."""
+    """Device-info files."""
 
-    def __init__(self, directory: str, root: HostRoot = HERE) -> None:
-        self._directory = directory
+    def __init__(self, root: HostRoot = HERE) -> None:
         self._root = root
 
     def apply(self, step: DeviceInfo, deadline: Deadline) -> None:
         """Write the file; other facts of a device plugin in it are kept."""
         what = _what(step)
         deadline.require(what)
-        path, trusted = self._place(step)
+        path = step.path
         with translated(what):
-            dirfd = self._made(path, trusted)
+            dirfd = self._made(path, step.trusted)
             try:
                 before = _read(dirfd, path)
                 if before is not None:
@@ -109,12 +107,13 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
 
     def undo(self, step: DeviceInfo, deadline: Deadline) -> None:
         """Remove the file when it is ours, else restore what the device plugin wrote; the runtime may have removed it already."""
-        deadline.require(_what(step))
-        with self._looking(step) as (path, dirfd):
+        what = _what(step)
+        deadline.require(what)
+        with translated(what), directory_if_there(_parent(step.path), step.trusted, self._root) as dirfd:
             if dirfd is not None and not step.existed:
-                _remove(dirfd, path, step)
-            elif dirfd is not None and step.before:
-                _give_back(dirfd, path, step)
+                _remove(dirfd, step.path, step)
+            elif dirfd is not None:
+                _give_back(dirfd, step.path, step)
 
     def changed(self, step: DeviceInfo, seen: Seen, deadline: Deadline) -> list[Drift]:
         """All that check tells."""
@@ -126,10 +125,9 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
         what = _what(step)
         deadline.require(what)
         try:
-            path, trusted = self._place(step)
-            with directory_if_there(_parent(path), trusted, self._root) as dirfd:
-                found = None if dirfd is None else _read(dirfd, path)
-        except (DirectoryRefused, InvalidConfig) as error:
+            with directory_if_there(_parent(step.path), step.trusted, self._root) as dirfd:
+                found = None if dirfd is None else _read(dirfd, step.path)
+        except DirectoryRefused as error:
             return [Drift(what, "", "the content that ADD wrote", f"that {error.message}")]
         if found is None:
             return [Drift(what, "", "a file", Absent("none"))]
@@ -148,24 +146,6 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
             return make_directory(_parent(path), trusted, _DIRECTORY_MODE, self._root)[0]
         except DirectoryRefused as error:
             raise DirectoryRefused(f"device-info {path}: {error.message}", error.details) from error
-
-    def _place(self, step: DeviceInfo) -> tuple[str, str]:
-        """The file, and the directory below which it must be. Raises InvalidConfig when an older record names another."""
-        if step.trusted:
-            return step.path, step.trusted
-        return place_of(step.path, self._directory, self._root), self._directory
-
-    @contextmanager
-    def _looking(self, step: DeviceInfo) -> Iterator[tuple[str, int | None]]:
-        """The file's path and its directory, for undoing; None as directory when there is nothing that we may undo."""
-        try:
-            path, trusted = self._place(step)
-        except InvalidConfig as error:
-            say("warning", f"{_what(step)} is left as it is", reason=error.message, setting="device_info_dir")
-            yield step.path, None
-            return
-        with translated(_what(step)), directory_if_there(_parent(path), trusted, self._root) as dirfd:
-            yield path, dirfd
 
 
 def _read(dirfd: int, path: str) -> dict[str, Any] | None:

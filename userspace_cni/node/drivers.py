@@ -83,7 +83,7 @@ def _pod_mount(node: LocalNode) -> Driver[Any]:
 def _device_info(node: LocalNode) -> Driver[Any]:
     from userspace_cni.host.device_info import DeviceInfoDriver
 
-    return DeviceInfoDriver(node.settings.device_info_dir, node.root)
+    return DeviceInfoDriver(node.root)
 
 
 def _config_file(node: LocalNode) -> Driver[Any]:

@@ -111,7 +111,8 @@ def name_of(step: Step) -> str:
         return step.resource.key
     if isinstance(step, Guard | Link):
         return f"{step.kind}:{step.link if isinstance(step, Guard) else step.host}"
-    names = {"lease": "lease", "port": f"port:{getattr(step, 'name', '')}"}
+    port = f"port:{getattr(step, 'name', '')}"
+    names = {"lease": "lease", "port": port, "port-ref": port}
     return names.get(step.kind, f"{step.kind}:{getattr(step, 'name', getattr(step, 'path', ''))}")
 
 

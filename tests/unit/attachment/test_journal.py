@@ -1,4 +1,4 @@
-"""Undo files, state files and holders: what is flushed, what may be lost, and what earlier versions left."""
+"""Undo files, state files and holders: what is flushed, and what may be lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from userspace_cni.agent import flusher as flushing
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.records import Record, record_to_json
+from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import RecordRefused, SwitchRefused, Unavailable
@@ -154,39 +154,6 @@ def test_what_was_adopted_lasts(world: World) -> None:
     assert (world.true, list((world.directory / "state" / "places").iterdir())) == (set(), [])
 
 
-def test_attachments_of_an_earlier_version(world: World) -> None:
-    """Records that hold their state, and lists of holders in the state directory, of earlier versions, are undone."""
-    assert call(world, "ADD") == 0
-    [record] = world.journal.records()
-    [(place, shared)] = world.journal.places()
-    store = Store(world.directory / "state", world.directory / "locks")
-    former = record_to_json(record)
-    del former["made"]
-    store.put("attachments", record.key, former)
-    holders = {record.key: [json.loads(json.dumps(step)) for step in former["steps"] if "server_path" not in step]}
-    store.put("places", place, {"made": sorted(shared.made), "holders": holders})
-    shutil.rmtree(world.directory / "live")
-    [found] = world.journal.records()
-    assert (found.state, found.result, found.steps) == (record.state, record.result, record.steps)
-    assert world.journal.places()[0][1].made == shared.made
-    assert call(world, "DEL") == 0
-    assert (world.true, world.journal.records(), world.journal.places()) == (set(), [], [])
-    assert list((world.directory / "state" / "places").iterdir()) == []
-
-
-@pytest.mark.parametrize("state", ["pending", "applying", "deleting"])
-def test_unfinished_attachments_of_an_earlier_version(world: World, state: str) -> None:
-    """A record that says itself that it is not ready is unfinished without a state file, too."""
-    assert call(world, "ADD") == 0
-    [record] = world.journal.records()
-    store = Store(world.directory / "state", world.directory / "locks")
-    store.put("attachments", record.key, {**record_to_json(record), "state": state})
-    shutil.rmtree(world.directory / "live")
-    assert [each.state for each in world.journal.records()] == [state]
-    cleanup.finish(world, Deadline.after(60))
-    assert world.journal.records() == []
-
-
 def test_an_answered_del_is_not_forgotten(world: World) -> None:
     """A DEL that left its port to others was answered: it is carried out also when the run directory was emptied meanwhile."""
     assert call(world, "ADD") == 0
@@ -202,23 +169,6 @@ def test_an_answered_del_is_not_forgotten(world: World) -> None:
     world.fault = World.fault
     assert call(world, "DEL", "another") == 0
     assert (world.true, world.journal.records()) == (set(), [])
-
-
-def test_holders_of_an_earlier_version_whose_record_is_lost(world: World) -> None:
-    """DEL undoes what only an earlier version's list of holders names, and removes it from the list."""
-    assert call(world, "ADD") == 0
-    [record] = world.journal.records()
-    [(place, shared)] = world.journal.places()
-    world.marked = [step.ref for step in record.steps if isinstance(step, OvsPort)]
-    store = Store(world.directory / "state", world.directory / "locks")
-    former = record_to_json(record)["steps"]
-    holders = {record.key: [step for step in former if "server_path" not in step]}
-    store.put("places", place, {"made": sorted(shared.made), "holders": holders})
-    store.drop("attachments", record.key)
-    shutil.rmtree(world.directory / "live")
-    assert call(world, "DEL") == 0
-    assert (world.true, world.journal.places()) == (set(), [])
-    assert list((world.directory / "state" / "places").iterdir()) == []
 
 
 def test_an_adopted_place_without_holders_is_dropped(world: World) -> None:

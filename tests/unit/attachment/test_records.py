@@ -7,7 +7,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from tests.lab.node.stored import live
 from tests.lab.node.world import World
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import (
-    MalformedRecord,
     Record,
     record_from_json,
     record_key,
@@ -29,11 +28,10 @@ from userspace_cni.attachment.records import (
     step_from_json,
     step_to_json,
 )
-from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PortRef, Step, VhostUserClient, VhostUserServer
+from userspace_cni.attachment.steps import STEP_TYPES, Directory, OvsPort, Step, VhostUserClient
+from userspace_cni.attachment.stored_form import MalformedRecord, form_of
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import RecordRefused, UserspaceError
-from userspace_cni.base.mirrors import NAME
-from userspace_cni.base.vlans import Vlan
 from userspace_cni.node.drivers import MAKERS
 
 CONTAINER = "0123456789abcdef"
@@ -73,17 +71,16 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def built(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Every value of a dataclass."""
+    """Every value of a dataclass; a field that has a default has it as often as another value."""
     hints = typing.get_type_hints(kind)
-    known = {name: strategy for (of, name), strategy in NARROWER.items() if of is kind}
-    names = [item.name for item in fields(kind) if item.name not in known]
-    return st.deferred(lambda: st.builds(kind, **known, **{name: values_of(hints[name]) for name in names}))
+    return st.deferred(lambda: st.builds(kind, **{each.name: field_of(each, hints[each.name]) for each in fields(kind)}))
 
 
-NARROWER: Mapping[tuple[type[Any], str], st.SearchStrategy[Any]] = {
-    (VhostUserClient, "server_path"): st.text(min_size=1, max_size=8),
-    (OvsPort, "mirror_outputs"): st.lists(st.from_regex(NAME, fullmatch=True), max_size=3).map(tuple),
-}
+def field_of(item: Field[Any], hint: Any) -> st.SearchStrategy[Any]:
+    """Every value of one field."""
+    if item.default is not MISSING:
+        return st.just(item.default) | values_of(hint)
+    return values_of(hint)
 
 
 STEPS: st.SearchStrategy[Step] = st.one_of(*map(built, MAKERS))
@@ -108,79 +105,78 @@ def test_step_round_trips(kind: type[Step]) -> None:
     round_trips()
 
 
+@dataclass(frozen=True)
+class Coin:
+    """What has a field of each sort that a step has."""
+
+    metal: Literal["gold", "silver"]
+    value: int = 1
+    weight: float = 0.5
+    worn: bool = False
+    year: int | None = None
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Another thing to pay with."""
+
+    value: int = 5
+
+
+@dataclass(frozen=True)
+class Purse:
+    """What holds them."""
+
+    first: Coin | Note
+    lent: Coin | None = None
+    others: tuple[Coin, ...] = ()
+    sums: tuple[int, ...] = ()
+    by_owner: Mapping[str, Coin] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    anything: Mapping[str, Any] = field(default_factory=dict)
+
+
+@given(built(Purse))
+def test_form_of_any_dataclass(purse: Purse) -> None:
+    """What dataclasses hold comes back, whichever they hold; whole or without what has its default."""
+    for whole in (False, True):
+        assert form_of(Purse).read(through_json(form_of(Purse).write(purse, whole=whole))) == purse
+
+
+def test_what_has_its_default_is_left_out() -> None:
+    """A plain port's record is short, and a field that comes later is there with its default."""
+    port = OvsPort("br0", "c-net1", VhostUserClient("/pods/c/net1"))
+    stored = {
+        "step": "port",
+        "bridge": "br0",
+        "name": "c-net1",
+        "interface": {"kind": "VhostUserClient", "server_path": "/pods/c/net1"},
+    }
+    assert (step_to_json(port), step_from_json(stored)) == (stored, port)
+    assert {"step", *(each.name for each in fields(port))} == step_to_json(port, whole=True).keys()
+
+
+@dataclass(frozen=True)
+class Unstorable:
+    """A field for which there is no stored form."""
+
+    seen: set[str]
+
+
+def test_a_type_without_a_stored_form() -> None:
+    """It is refused when its form is asked for, before anything is written."""
+    with pytest.raises(TypeError, match="set"):
+        form_of(Unstorable)
+
+
 def test_kinds_are_distinct() -> None:
-    """No two stored types have the same kind; a port and a reference to one have one stored type."""
-    assert OvsPort.stored_as is PortRef.stored_as is STORED_TYPES["port"]
+    """No two types of steps have the same kind."""
+    assert set(MAKERS) <= set(STEP_TYPES.values())
     with pytest.raises(TypeError, match="'directory'"):
 
         class Another(Step):
             kind = Directory.kind
-
-
-MARKS = {"owner": "userspace-cni", "container-id": "c", "network": "n", "ifname": "net1", "store": "5707e"}
-CLIENT_PORT: dict[str, Any] = {
-    "step": "port", "bridge": "br0", "name": "c-net1", "interface_type": "dpdkvhostuserclient", "server_path": "/pods/c/net1",
-    "tag": 100, "trunks": [5, 7], "vlan_mode": "native-untagged", "mtu": 9000, "mac": "02:00:00:00:00:01", "marks": MARKS,
-    "foreign_bridge": True, "legacy": False,
-}  # fmt: skip
-SERVER_PORT: dict[str, Any] = {
-    "step": "port", "bridge": "br0", "name": "c-net1", "interface_type": "dpdkvhostuser", "server_path": "", "tag": None,
-    "trunks": [], "vlan_mode": "", "mtu": None, "mac": "", "marks": MARKS, "foreign_bridge": False, "legacy": False,
-}  # fmt: skip
-TO_BE_DELETED = {**SERVER_PORT, "bridge": "", "interface_type": "dpdkvhostuserclient"}
-AS_WRITTEN: dict[str, tuple[dict[str, Any], Step]] = {
-    "client": (
-        CLIENT_PORT,
-        OvsPort(
-            "br0",
-            "c-net1",
-            VhostUserClient("/pods/c/net1", 9000),
-            Vlan(100, (5, 7), "native-untagged"),
-            "02:00:00:00:00:01",
-            MARKS,
-            foreign_bridge=True,
-        ),
-    ),
-    "client whose path was lost": (
-        {**CLIENT_PORT, "server_path": ""},
-        OvsPort(
-            "br0",
-            "c-net1",
-            VhostUserClient("", 9000),
-            Vlan(100, (5, 7), "native-untagged"),
-            "02:00:00:00:00:01",
-            MARKS,
-            foreign_bridge=True,
-        ),
-    ),
-    "server": (SERVER_PORT, OvsPort("br0", "c-net1", VhostUserServer(), marks=MARKS)),
-    "to be deleted": (TO_BE_DELETED, PortRef("c-net1", marks=MARKS)),
-    "to be deleted from a bridge": ({**TO_BE_DELETED, "bridge": "br7"}, PortRef("c-net1", "br7", MARKS)),
-    "of the former plugin": (
-        {**TO_BE_DELETED, "bridge": "br7", "marks": {}, "legacy": True},
-        PortRef("c-net1", "br7", legacy=True),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", AS_WRITTEN)
-def test_ports_of_every_release(what: str) -> None:
-    """Ports are read and written as in the first releases, so that an earlier release reads them, too."""
-    written, step = AS_WRITTEN[what]
-    assert step_from_json(written) == step
-    assert through_json(step_to_json(step)) == written
-
-
-def test_a_port_before_some_of_its_fields() -> None:
-    """A record of a port without its optional fields is read."""
-    step = step_from_json({"step": "port", "bridge": "br0", "name": "n", "interface_type": "dpdkvhostuser"})
-    assert step == OvsPort("br0", "n", VhostUserServer())
-
-
-def test_a_deletion_that_an_earlier_release_began() -> None:
-    """A record in `deleting` of an attachment without a record holds the reference to its port."""
-    record = record_from_json({**GOOD, "state": "deleting", "steps": [TO_BE_DELETED]})
-    assert record.steps == (PortRef("c-net1", marks=MARKS),)
 
 
 @given(RECORDS)
@@ -209,6 +205,7 @@ def test_any_object_is_a_record_or_malformed(raw: dict[str, Any]) -> None:
         record_from_json(raw)
 
 
+PORT = {"step": "port", "bridge": "b", "name": "n"}
 DEEP: Any = []
 for _ in range(900):
     DEEP = [DEEP]
@@ -236,7 +233,11 @@ GOOD: dict[str, Any] = {"schema": 1, "state": "ready", "network": "n", "containe
         ({"steps": [{"step": []}]}, "unknown step \\[\\]"),
         ({"steps": [{"step": DEEP}]}, "unknown step"),
         ({"steps": [{"step": "port"}]}, "missing"),
-        ({"steps": [{"step": "port", "bridge": "b", "name": "n", "interface_type": "internal"}]}, "Port.interface_type"),
+        ({"steps": [{"step": "port", "bridge": "b", "name": "n", "interface": {}}]}, "OvsPort.interface is {}"),
+        ({"steps": [{**PORT, "interface": {"kind": "Modem"}}]}, "OvsPort.interface is {'kind': 'Modem'}"),
+        ({"steps": [{**PORT, "interface": {"kind": "VhostUserClient", "server_path": 1}}]}, "VhostUserClient.server_path is 1"),
+        ({"steps": [{**PORT, "interface": {"kind": "VhostUserClient"}}]}, "missing"),
+        ({"steps": [{**PORT, "mirrors": [{"name": "m", "sideways": True}]}]}, "MirrorSource has no field 'sideways'"),
         ({"steps": [{"step": "lease", "plugin": "p", "stdin": "", "variables": {"A": 1}}]}, "Lease.variables"),
         ({"result": []}, "Record.result"),
     ],

@@ -124,7 +124,7 @@ def test_what_no_record_knows(world: World) -> None:
     put(world, 101, stdin=WITH_IPAM)
     assert drain(world) == ["spooled-del"]
     [record] = world.journal.records()
-    assert (record.state, [step.kind for step in record.steps]) == ("deleting", ["lease", "port", "port"])
+    assert (record.state, [step.kind for step in record.steps]) == ("deleting", ["lease", "port-ref", "port-ref"])
 
 
 def test_a_busy_container_waits(world: World) -> None:

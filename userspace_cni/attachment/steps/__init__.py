@@ -23,7 +23,6 @@ from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
     NO_TERMS,
     OWNER,
-    FullPort,
     HostEnd,
     Internal,
     OvsPort,
@@ -36,21 +35,20 @@ from userspace_cni.attachment.steps.port import (
     port_name,
 )
 from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
-from userspace_cni.attachment.steps.step import STORED_TYPES, Resource, Step, first_of
+from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step, first_of
 
 __all__ = [
     "MARK_SCHEMA",
     "NODE_OWNER",
     "NO_TERMS",
     "OWNER",
-    "STORED_TYPES",
+    "STEP_TYPES",
     "AddressMove",
     "Announcement",
     "ConfigFile",
     "DeviceInfo",
     "Directory",
     "Driver",
-    "FullPort",
     "Guard",
     "HostEnd",
     "Internal",

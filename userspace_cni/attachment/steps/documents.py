@@ -13,15 +13,14 @@ class DeviceInfo(Step):
     """The device-info file (device-info-spec 1.1.0) that the runtime asked for.
 
     `content` is the whole JSON text. `existed`: a device plugin had put a file there, so we must not remove it, and `before` is
-    the JSON text of what it said of the socket. `trusted` is the setting `device_info_dir` at ADD, below which `path` is; a
-    record of an earlier version has none, and the setting in force is used.
+    the JSON text of what it said of the socket. `trusted` is the setting `device_info_dir` at ADD, below which `path` is.
     """
 
     kind: ClassVar[str] = "device-info"
     path: str
+    trusted: str
     content: str
     existed: bool = False
-    trusted: str = ""
     before: str = ""
 
     @property

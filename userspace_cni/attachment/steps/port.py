@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Final, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal
 
 from userspace_cni.attachment.steps.step import Step
-from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
+from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.port_kinds import Datapath, KernelPort
 from userspace_cni.base.stages import Stage
@@ -16,8 +16,6 @@ from userspace_cni.base.vlans import Vlan
 OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""
 MARK_SCHEMA: Final = "1"
-_BETWEEN: Final = ","
-"""No name of a mirror has it."""
 
 
 def port_name(container_id: str, ifname: str) -> str:
@@ -96,37 +94,6 @@ NO_TERMS: Final = Terms()
 
 
 @dataclass(frozen=True)
-class StoredPort(Step):
-    """The stored form of a plain vhost-user port, or of a reference. It is the same in all releases: each reads others' records.
-
-    A client port with neither path nor MAC is never made: it is the stored form of a reference.
-    """
-
-    kind: ClassVar[str] = "port"
-    bridge: str
-    name: str
-    interface_type: Literal["dpdkvhostuserclient", "dpdkvhostuser"]
-    server_path: str = ""
-    tag: int | None = None
-    trunks: tuple[int, ...] = ()
-    vlan_mode: str = ""
-    mtu: int | None = None
-    mac: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
-    foreign_bridge: bool = False
-    legacy: bool = False
-
-    def restored(self) -> OvsPort | PortRef:
-        """The port or reference of which this is the stored form."""
-        is_client = self.interface_type == VhostUserClient.type
-        if self.legacy or (is_client and not self.server_path and not self.mac):
-            return PortRef(self.name, self.bridge, self.marks, self.legacy)
-        interface = VhostUserClient(self.server_path, self.mtu) if is_client else VhostUserServer(self.mtu)
-        vlan = Vlan(self.tag, self.trunks, self.vlan_mode)
-        return OvsPort(self.bridge, self.name, interface, vlan, self.mac, self.marks, self.foreign_bridge)
-
-
-@dataclass(frozen=True)
 class PortRef(Step):
     """A port that is only undone, by its name; `bridge`: the port's bridge, "" while that is not known.
 
@@ -134,8 +101,7 @@ class PortRef(Step):
     and is deleted if it is a vhost-user port.
     """
 
-    kind: ClassVar[str] = "port"
-    stored_as: ClassVar[type[Step] | None] = StoredPort
+    kind: ClassVar[str] = "port-ref"
     stage: ClassVar[Stage] = "ovs"
     postponable: ClassVar[bool] = True
     name: str
@@ -158,10 +124,6 @@ class PortRef(Step):
         """Its name and bridge."""
         return f"{self.name} on bridge {self.bridge or '(wherever it is)'}"
 
-    def stored(self) -> StoredPort:
-        """The stored form, with the fields that are known."""
-        return StoredPort(self.bridge, self.name, VhostUserClient.type, marks=self.marks, legacy=self.legacy)
-
 
 @dataclass(frozen=True)
 class OvsPort(Step):
@@ -174,7 +136,6 @@ class OvsPort(Step):
     """
 
     kind: ClassVar[str] = "port"
-    stored_as: ClassVar[type[Step] | None] = StoredPort
     stage: ClassVar[Stage] = "ovs"
     postponable: ClassVar[bool] = True
     bridge: str
@@ -214,101 +175,3 @@ class OvsPort(Step):
     def summary(self) -> str:
         """Its name and bridge."""
         return self.ref.summary
-
-    def stored(self) -> Step:
-        """The stored form, with every field: the plain one where it suffices, which earlier releases read."""
-        interface = self.interface
-        if (
-            isinstance(interface, HostEnd | Internal)
-            or self.limits
-            or self.mirrors
-            or self.mirror_outputs
-            or self.terms != NO_TERMS
-        ):
-            return FullPort.of(self)
-        return StoredPort(
-            bridge=self.bridge,
-            name=self.name,
-            interface_type=interface.type,
-            server_path=self.server_path,
-            tag=self.vlan.tag,
-            trunks=self.vlan.trunks,
-            vlan_mode=self.vlan.mode,
-            mtu=interface.mtu,
-            mac=self.mac,
-            marks=self.marks,
-            foreign_bridge=self.foreign_bridge,
-        )
-
-
-@dataclass(frozen=True)
-class FullPort(Step):
-    """The stored form of a port with what a plain one lacks: a kernel link, limits, a part in mirrors.
-
-    `interface`, `limits` and `mirrors` have the fields of the dataclasses for which they stand. `mirror_output`: all in one
-    text, for earlier releases know one and read a text.
-    """
-
-    kind: ClassVar[str] = "full-port"
-    bridge: str
-    name: str
-    datapath: Datapath
-    interface: Mapping[str, Any]
-    tag: int | None
-    trunks: tuple[int, ...]
-    vlan_mode: str
-    mac: str
-    marks: Mapping[str, str]
-    foreign_bridge: bool
-    limits: Mapping[str, Any]
-    mirrors: tuple[Mapping[str, Any], ...]
-    mirror_output: str
-    terms: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, port: OvsPort) -> FullPort:
-        """The stored form of that port."""
-        return cls(
-            bridge=port.bridge,
-            name=port.name,
-            datapath=port.datapath,
-            interface={"kind": type(port.interface).__name__, **asdict(port.interface)},
-            tag=port.vlan.tag,
-            trunks=port.vlan.trunks,
-            vlan_mode=port.vlan.mode,
-            mac=port.mac,
-            marks=port.marks,
-            foreign_bridge=port.foreign_bridge,
-            limits=asdict(port.limits),
-            mirrors=tuple(map(asdict, port.mirrors)),
-            mirror_output=_BETWEEN.join(port.mirror_outputs),
-            terms=asdict(port.terms),
-        )
-
-    def restored(self) -> OvsPort:
-        """The port of which this is the stored form. Raises TypeError, ValueError or KeyError for what is none."""
-        given, terms = dict(self.interface), dict(self.terms)
-        kinds: Mapping[str, type[PortInterface]] = {each.__name__: each for each in get_args(PortInterface)}
-        return OvsPort(
-            bridge=self.bridge,
-            name=self.name,
-            interface=kinds[given.pop("kind")](**given),
-            vlan=Vlan(self.tag, self.trunks, self.vlan_mode),
-            mac=self.mac,
-            marks=self.marks,
-            foreign_bridge=self.foreign_bridge,
-            datapath=self.datapath,
-            limits=_limits(self.limits),
-            mirrors=_sources(self.mirrors),
-            mirror_outputs=tuple(filter(None, self.mirror_output.split(_BETWEEN))),
-            terms=Terms(mirrors=_sources(terms.pop("mirrors")), **{name: _limits(each) for name, each in terms.items()}),
-        )
-
-
-def _limits(raw: Mapping[str, Any]) -> Limits:
-    rates = {key: Rate(**value) for key in ("to_pod", "from_pod") if (value := raw[key])}
-    return Limits(**rates, netem=Netem(**raw["netem"]) if raw["netem"] else None)
-
-
-def _sources(raw: Iterable[Mapping[str, Any]]) -> tuple[MirrorSource, ...]:
-    return tuple(MirrorSource(**each) for each in raw)

@@ -51,14 +51,11 @@ class Step:
     """Whether its attachment may have addresses that are not recorded."""
     abridged: ClassVar[tuple[str, ...]] = ()
     """Fields of which commands show only the length."""
-    stored_as: ClassVar[type[Step] | None] = None
-    """The type of its stored form; None for the step itself."""
 
     def __init_subclass__(cls) -> None:
         kind = vars(cls).get("kind")
-        stored = cls.stored_as or cls
-        if kind is not None and STORED_TYPES.setdefault(kind, stored) is not stored:
-            raise TypeError(f"{cls.__name__} and {STORED_TYPES[kind].__name__} are both of kind {kind!r}")
+        if kind is not None and STEP_TYPES.setdefault(kind, cls) is not cls:
+            raise TypeError(f"{cls.__name__} and {STEP_TYPES[kind].__name__} are both of kind {kind!r}")
 
     @property
     def resource(self) -> Resource | None:
@@ -69,14 +66,6 @@ class Step:
     def thing(self) -> str:
         """Which thing of its kind it is about: of two steps of one kind and thing the later replaces the earlier."""
         return ""
-
-    def stored(self) -> Step:
-        """The stored form of this step, of type `stored_as`."""
-        return self
-
-    def restored(self) -> Step:
-        """The step of which this is the stored form."""
-        return self
 
     @property
     def makes_place(self) -> bool:
@@ -89,8 +78,8 @@ class Step:
         return ", ".join(f"{item.name} {getattr(self, item.name)}" for item in fields(self))
 
 
-STORED_TYPES: Final[dict[str, type[Step]]] = {}
-"""The types of stored forms, by kind: the step's type itself, or its `stored_as`."""
+STEP_TYPES: Final[dict[str, type[Step]]] = {}
+"""The types of steps, by kind."""
 
 
 def first_of(steps: Iterable[Step], kind: type[T]) -> T | None:

@@ -172,7 +172,7 @@ def _details(described: dict[str, Any], record: Record, status: Mapping[str, Any
 
 
 def _step_json(step: Step) -> dict[str, Any]:
-    raw = step_to_json(step)
+    raw = step_to_json(step, whole=True)
     return {**raw, **{name: f"{len(raw[name])} characters" for name in step.abridged}}
 
 
