@@ -375,11 +375,28 @@ def test_pod_is_there_still(live: LiveNode, sandbox: str) -> None:
     live.await_clean()
 
 
+def test_the_pod_has_another_sandbox(live: LiveNode, sandbox: str) -> None:
+    """A runtime that lost what it knew of a sandbox sends no DEL for it: it goes, though its pod lives on in the next one."""
+    live.start()
+    pod = Pod()
+    live.empty_dir(pod.uid)
+    network = live.network("1.0.0", ipam=live.host_local())
+    with mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", network, path, CNI_ARGS=pod.args))
+        succeeded(live.run("ADD", network, sandbox, container(1), CNI_ARGS=pod.args))
+        end()
+    wait_until(lambda: len(live.states()) == 1, what="the end of the dead one's attachment")
+    assert switch_of(live).ports("br-test") == [port_of(container(1))]
+    assert len(live.leftovers()["leases"]) == 1
+    succeeded(live.run("DEL", network, sandbox, container(1), CNI_ARGS=pod.args))
+    live.await_clean()
+
+
 def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> None:
     """Across devices our mount keeps the kubelet from removing the volume, and only that tells that the pod is gone.
 
-    Of an attachment whose namespace was seen to be gone twice the mounts go first; record, port and lease go with the pod. What
-    the pod's other sandbox needs stays.
+    Of an attachment whose namespace was seen to be gone twice the mounts go first; record, port and lease go with the pod, if
+    no other sandbox of it has the interface. What such a one needs stays.
     """
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     live.settings["USERSPACE_CNI_MOUNT_POD_DIRS"] = "always"
@@ -389,9 +406,9 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
     with in_memory(volume), mortal_sandbox(sandbox) as (path, end):
         succeeded(live.run("ADD", network, path, CNI_ARGS=pod.args))
         succeeded(live.run("ADD", serving(live), path, CNI_ARGS=pod.args, ifname="net2"))
-        succeeded(live.run("ADD", serving(live), sandbox, container(1), CNI_ARGS=pod.args))
-        succeeded(live.run("ADD", live.network(), sandbox, container(2), CNI_ARGS=pod.args))
-        first, second = volume / port_of(ifname="net2"), volume / port_of(container(1))
+        succeeded(live.run("ADD", serving(live), sandbox, container(1), "net3", CNI_ARGS=pod.args))
+        succeeded(live.run("ADD", live.network(), sandbox, container(2), "net3", CNI_ARGS=pod.args))
+        first, second = volume / port_of(ifname="net2"), volume / port_of(container(1), "net3")
         assert {str(first), str(second)} <= set(mounts_below(live.directory))
         assert live.reconcile() == {}
         end()
@@ -405,7 +422,7 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
         assert len(switch_of(live).ports("br-test")) == 4
         assert live.reconcile() == {}
         for name in (container(1), container(2)):
-            succeeded(live.run("DEL", live.network(), sandbox, name))
+            succeeded(live.run("DEL", live.network(), sandbox, name, "net3"))
         wait_until(live.reconcile, what="the second look at the mount that is needed no more")
         assert not mounts_below(live.short)
         assert [point for point in mounts_below(live.directory) if point != str(volume)] == []

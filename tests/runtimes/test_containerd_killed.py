@@ -15,6 +15,7 @@ from tests.lab.kube.pods import Pod
 from tests.lab.node.node import Node
 from tests.lab.runtimes.containerd import Containerd
 from tests.lab.runtimes.cri import CriError
+from tests.lab.switch.switch import wait_until
 from tests.runtimes.seen import VERSION, addressed, attached, conflist, listed, namespace_of, port_of, ports, witness
 
 KEY = "cni.dev/valid-attachments"
@@ -37,19 +38,28 @@ def killed_amid_add(containerd: Containerd, pod: Pod, *plugins: dict[str, Any]) 
 
 
 def test_killed_before_it_saved_our_result(runtime_node: Node, containerd: Containerd) -> None:
-    """containerd killed between our ADD and saving its result knows the sandbox: StopPodSandbox is a DEL without prevResult."""
+    """containerd killed between our ADD and saving its result knows the sandbox, and nothing is left once its pod has another.
+
+    Up to 1.6 StopPodSandbox is a DEL without prevResult. A newer one sends none where it has no result, and the agent cleans up.
+    """
+    pod = Pod()
     watched = witness(containerd.host)
-    with killed_amid_add(containerd, Pod(), listed(watched), addressed(runtime_node)) as lost:
+    with killed_amid_add(containerd, pod, listed(watched), addressed(runtime_node)) as lost:
         row = attached(runtime_node, lost)
         assert containerd.cri.sandboxes() == [lost]
         assert watched.commands() == ["ADD"]
         containerd.cri.stop(lost)
-    [deleted] = watched.calls()[1:]
-    assert (deleted["command"], deleted["env"]["CNI_NETNS"]) == ("DEL", namespace_of(row))
-    assert "prevResult" not in json.loads(deleted["stdin"])
-    assert runtime_node.leftovers() == {}
-    containerd.cri.remove(lost)
+    for deleted in watched.calls()[1:]:
+        assert (deleted["command"], deleted["env"]["CNI_NETNS"]) == ("DEL", namespace_of(row))
+        assert "prevResult" not in json.loads(deleted["stdin"])
+        assert runtime_node.leftovers() == {}
+    again = containerd.cri.run(pod, attempt=1)
+    wait_until(lambda: ports(runtime_node) == {port_of(again)}, what="the end of what was attached to the lost sandbox")
+    for sandbox in (lost, again):
+        containerd.cri.stop(sandbox)
+        containerd.cri.remove(sandbox)
     assert containerd.cri.sandboxes() == []
+    assert runtime_node.leftovers() == {}
 
 
 def test_killed_and_collected(runtime_node: Node, containerd: Containerd) -> None:

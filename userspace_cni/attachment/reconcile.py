@@ -88,8 +88,10 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
             yield Finding("sandbox-gone", record)
         elif record.netns and node.netns_is_gone(record.netns):
+            if is_replaced(record, records, node):
+                yield Finding("sandbox-gone", record)
             # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
-            if mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
+            elif mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
                 yield Finding("namespace-gone", record, mounted)
         else:
             if lost := _select(record, lambda step: _is_lost(step, seen, node)):
@@ -108,6 +110,18 @@ def sandbox_is_gone(marks: Marks, node: Node) -> bool:
         return True
     netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
     return bool(netns) and node.netns_is_gone(netns) and (not uid or node.pod_is_gone(uid))
+
+
+def is_replaced(record: Record, records: Iterable[Record], node: Node) -> bool:
+    """Whether the pod has this interface in another sandbox, whose namespace is there: a pod has one sandbox at a time."""
+    return bool(record.pod_uid) and any(
+        (other.pod_uid, other.network, other.ifname) == (record.pod_uid, record.network, record.ifname)
+        and other.container_id != record.container_id
+        and not is_unfinished(other, node.boot_id())
+        and bool(other.netns)
+        and not node.netns_is_gone(other.netns)
+        for other in records
+    )
 
 
 def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:

@@ -443,16 +443,47 @@ def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
     assert agent.world.true == set()
 
 
+def add_another(agent: Agent, pod_uid: str = "uid", **changes: str) -> Record:
+    """Attach another sandbox, and have its record say that."""
+    environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": "/run/netns/y", "CNI_IFNAME": "net1"}
+    assert call_plugin(environ, lambda: STDIN, lambda: agent.world).code == 0
+    [other] = (record for record in agent.world.journal.records() if record.container_id == "another")
+    agent.world.journal.write(changed := replace(other, pod_uid=pod_uid, **changes))  # type: ignore[arg-type]
+    return changed
+
+
+def test_the_next_sandbox_of_the_pod_proves_it(agent: Agent) -> None:
+    """A runtime may send no DEL for a sandbox at all, while its pod lives on in another one."""
+    agent.rewrite(pod_uid="uid")
+    other = add_another(agent)
+    assert agent.passes(2) == []
+    agent.world.gone = {NETNS}
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-sandbox-gone"]
+    assert agent.world.journal.records() == [other]
+
+
+@pytest.mark.parametrize(
+    "other", [{"pod_uid": "another"}, {"pod_uid": ""}, {"network": "other"}, {"netns": NETNS}, {"netns": ""}]
+)
+def test_what_is_no_next_sandbox(agent: Agent, other: dict[str, str]) -> None:
+    """Another pod, another network, or a sandbox that is gone or unknown itself proves nothing."""
+    agent.rewrite(pod_uid="uid")
+    former = agent.record
+    add_another(agent, **other)
+    agent.world.gone = {NETNS}
+    assert "removed-sandbox-gone" not in agent.passes(3)
+    assert former in agent.world.journal.records()
+
+
 def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
     """The pod's other sandbox is in the same directory: its mount stays as long as that lives."""
     agent.rewrite(pod_uid="uid")
     agent.world.place = Place(f"/pods/{CONTAINER[:12]}", "/pods", create=True, own=True)
-    environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": "/run/netns/y", "CNI_IFNAME": "net1"}
-    assert call_plugin(environ, lambda: STDIN, lambda: agent.world).code == 0
+    other = add_another(agent, pod_uid="")
     agent.world.gone = {NETNS}
     assert agent.passes(3) == []
     agent.world.gone.add("/run/netns/y")
-    [other] = (record for record in agent.world.journal.records() if record.container_id == "another")
     agent.world.journal.write(replace(other, pod_uid="uid"))
     agent.passes()
     assert "removed-namespace-gone" in agent.passes()

@@ -33,7 +33,7 @@ from userspace_cni.cni.request import read_environment, read_network
 
 _WHY: Final[Mapping[str, str]] = {
     "rebooted": "made in an earlier boot: its sandbox is gone",
-    "sandbox-gone": "its network namespace is gone, and its pod if it is known to have had one",
+    "sandbox-gone": "its network namespace is gone, and its pod if it is known to have had one, or that has another sandbox",
     "namespace-gone": "its network namespace is gone, and its pod not known to be: its mounts keep the kubelet from removing it",
     "record-lost": "a port of ours without a record, whose sandbox is gone",
     "foreign": "a port of another installation's state directory",
