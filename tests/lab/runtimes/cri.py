@@ -17,7 +17,9 @@ from tests.lab.runtimes.images import IMAGE
 from tests.lab.switch.switch import wait_until
 
 READY_S = 60.0
-_IMPATIENT = [(f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("min", "initial", "max")]
+_OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
+"""Channels to one path share a connection otherwise: a daemon's next one would be asked by that to the one that was killed."""
+_OPTIONS = [_OWN_CONNECTION, *((f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("min", "initial", "max"))]
 CALL_S = 60.0
 
 
@@ -40,7 +42,7 @@ class Cri:
     def __init__(self, path: Path, cgroup: str) -> None:
         self._messages, services = _compiled()
         self._cgroup = cgroup
-        self._channel = grpc.insecure_channel(f"unix://{path}", _IMPATIENT)
+        self._channel = grpc.insecure_channel(f"unix://{path}", _OPTIONS)
         self._stub = services.RuntimeServiceStub(self._channel)
 
     def __enter__(self) -> Self:
