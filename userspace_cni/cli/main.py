@@ -65,6 +65,13 @@ def _lint() -> click.Command:
     return lint_command
 
 
+@deferred(userspace_cni, "schema", "Print what can be written in a network, as JSON Schema.")
+def _schema() -> click.Command:
+    from userspace_cni.cli.cluster.schema import schema_command
+
+    return schema_command
+
+
 @deferred(userspace_cni, "agent", "Serve the node until SIGTERM.")
 def _agent() -> click.Command:
     from userspace_cni.cli.node.agent import agent_command

@@ -14,7 +14,8 @@ from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.base.limits import UNLIMITED, WORDS, Limits, Netem, Rate, read_rates
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, bounded, refusal
-from userspace_cni.cni.request import typed
+from userspace_cni.cni.network_keys import TABLE
+from userspace_cni.cni.values import typed
 
 PortKind = Literal["vhostuser", "system", "afxdp", "af_packet", "af_xdp"]
 """What limits depend on: a vhost-user port, or how OVS opens the host end of a veth."""
@@ -23,8 +24,6 @@ QDISC_RATE_MAX: Final = (2**32 - 1) * 8
 """What the kernel's own disciplines take of OVS before 3.2: bytes a second in 32 bits."""
 USUAL_MTU: Final = 1500
 
-_DELAY_MAX: Final = 60_000
-_QUEUE_MAX: Final = 1_000_000
 _PAIRED: Final = ("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth")
 _KUBEOVN_RATES: Final = {
     "ingress_rate": "ingressRate",
@@ -51,7 +50,9 @@ def read_bandwidth(top: Mapping[str, Any], runtime: Mapping[str, Any]) -> Bandwi
     said = keys.spelled(typed(top, "bandwidth", dict, {}), known, "bandwidth")
     place = "runtimeConfig.bandwidth"  # containerd writes "IngressRate"
     asked = keys.spelled(typed(runtime, "bandwidth", dict, {}, path="runtimeConfig."), known, place)
-    netem = _read_netem(keys.spelled(typed(top, "netem", dict, {}), keys.NETEM, "netem"), lambda key: f"key 'netem.{key}'")
+    netem = _read_netem(
+        keys.spelled(typed(top, "netem", dict, {}), keys.PLACES["netem"], "netem"), lambda key: f"key 'netem.{key}'"
+    )
     return Bandwidth(_read_rates(asked, place), _read_rates(said, "bandwidth", netem))
 
 
@@ -138,7 +139,7 @@ def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) 
 
 def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | None:
     """Read a worse line; None where all is 0."""
-    bounds = {"latency_ms": _DELAY_MAX, "jitter_ms": _DELAY_MAX, "loss_percent": 100, "limit": _QUEUE_MAX}
+    bounds = {key.name: key.bounds[1] for key in TABLE if key.place == "netem" and key.bounds}
     for key, most in bounds.items():
         value = raw.get(key) or 0
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
@@ -151,7 +152,7 @@ def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | 
 
 def _spelled(netem: Netem) -> dict[str, int]:
     """A worse line in the words of a network, without what is not said."""
-    said = zip(keys.NETEM, (netem.latency_ms, netem.jitter_ms, netem.loss, netem.queue), strict=True)
+    said = zip(keys.PLACES["netem"], (netem.latency_ms, netem.jitter_ms, netem.loss, netem.queue), strict=True)
     return {key: value for key, value in said if value}
 
 

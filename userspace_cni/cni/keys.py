@@ -1,4 +1,4 @@
-"""The keys of a network's configuration, by place, and which known key a misspelt one is meant to be. Pure.
+"""How the keys of a network's configuration are spelled, and which known key a misspelt one is meant to be. Pure.
 
 An ignored misspelt key would attach a pod to another network than its author meant. So a key that is unknown and nearly a known
 one of its place is refused. No other key is refused: keys that are known at another place, and those of the CNI specification, of
@@ -14,45 +14,27 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MIRRORS_MAX
+from userspace_cni.cni.network_keys import TABLE, names
 
-TOP: Final = (
-    *("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "consumer", "addresses", "subnet"),
-    *("bandwidth", "netem", "mirrors", "mirrorOutput", "gatewayCheck", "duplicateCheck", "nodeRoutes", "serviceCIDRs"),
-)
-BLOCK: Final = ("engine", "iftype", "netType", "memif", "vhost", "bridge", "mtu", "mac", "bandwidth")
-HOST: Final = (*BLOCK, "port")
-VHOST: Final = ("mode", "socketfile", "user", "group", "dirmode", "socketmode", "selinuxLabel", "queues", "queueSize")
-BRIDGE: Final = ("bridgeName", "bridgeId", "vlanId", "trunks", "vlanMode")
-BANDWIDTH: Final = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
-PARTIAL: Final = ("shapedSubnets", "unshapedSubnets")
-"""Keys of the bandwidth plugin by which its limits hold for a part of the traffic."""
-NETEM: Final = ("latency_ms", "jitter_ms", "loss_percent", "limit")
-MIRROR: Final = ("name", "from", "to", "ingress", "egress")
-STANDARD: Final = (
-    *("cniVersion", "name", "type", "ipam", "ipMasq", "dns", "capabilities", "runtimeConfig", "args", "prevResult"),
-    *("disableCheck", "disableGC", "cniVersions", "loadOnlyInlinedPlugins", "deviceID", "pciBusID"),
-)
+TOP: Final = names("", standard=False)
+STANDARD: Final = names("", standard=True)
 """Keys at the top, of the CNI specification and of Multus: read under exactly these names, and never warned of as unknown."""
+BANDWIDTH: Final = tuple(key.name for key in TABLE if key.place == "bandwidth" and key.kind is int)
+PARTIAL: Final = tuple(key.name for key in TABLE if key.place == "bandwidth" and key.kind is list)
+"""Keys of the bandwidth plugin by which its limits hold for a part of the traffic."""
 _WRITTEN: Final = {key.lower(): key for key in ("ipam", "ipMasq", "dns", "args", "runtimeConfig", "deviceID")}
 """Those of them that decide about the interface. Libraries take them in any case, and programs that look for them do not: so one
 in another spelling is refused, for its author expects what would not be."""
+_PARTS: Final = ("vhost", "bridge")
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (*TOP, *STANDARD),
-    "bandwidth": (*BANDWIDTH, *PARTIAL),
-    "netem": NETEM,
-    "mirrors": MIRROR,
-    "host": HOST,
-    "host.vhost": VHOST,
-    "host.bridge": BRIDGE,
-    "container": BLOCK,
-    "container.vhost": VHOST,
-    "container.bridge": BRIDGE,
+    **{place: names(place) for place in ("bandwidth", "netem", "mirrors")},
+    **{place: names(place) for side in ("host", "container") for place in (side, *(f"{side}.{part}" for part in _PARTS))},
 }
-"""The known keys of each object that we read, or of each object of a list."""
+"""The known keys of each object of ours, or of each object of a list, whose keys are compared."""
 MARKED: Final = "cni.dev/"
 """The prefix of keys that a runtime adds."""
 
-_PARTS: Final = ("vhost", "bridge")
 _LISTED: Final = "mirrors"
 _LIMITS: Final = ("bandwidth", "netem", _LISTED)
 _LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}

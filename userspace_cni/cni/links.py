@@ -12,14 +12,14 @@ from typing import Any, Final, cast
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField, quoted
 from userspace_cni.base.port_kinds import AUTO, CHOICES, Datapath, KernelPort
-from userspace_cni.cni.request import typed
+from userspace_cni.cni.network_keys import key_at, read
+from userspace_cni.cni.values import typed
 
 SMALL_MTU: Final = 1500
 """What all kinds but "system" carry at most: the vdevs' buffers hold 1518 bytes, XDP takes a page."""
 
 _ENGINES: Final[Mapping[str, Datapath]] = {"ovs-dpdk": "netdev", "ovs": "system"}
 _FLAGS: Final = ("gatewayCheck", "duplicateCheck", "nodeRoutes")
-_SERVICES_MAX: Final = 64
 _OF_NODE: Final = "node"
 _INTERNAL: Final = "ovs-vswitchd makes a new tap when it restarts, and the pod would keep a dead one"
 
@@ -54,15 +54,15 @@ def read_link(
     Raises UnsupportedField and InvalidConfig for kinds that do not exist, and for keys of the other kind.
     """
     memif = {"memif": "memif is not supported"}
-    iftype = _one_of(host, "host", "iftype", ("vhostuser", "veth"), {**memif, "internal": _INTERNAL})
-    engine = _one_of(host, "host", "engine", tuple(_ENGINES), {"vpp": "VPP is not supported"})
+    iftype = _one_of(host, "host.iftype", {**memif, "internal": _INTERNAL})
+    engine = _one_of(host, "host.engine", {"vpp": "VPP is not supported"})
     unbuilt = "a port is on a bridge"
-    _one_of(host, "host", "netType", ("bridge",), {"interface": unbuilt, "none": unbuilt})
-    _one_of(container, "container", "iftype", (iftype,), memif)
-    typed(container, "engine", str, "", path="container.")
-    typed(container, "netType", str, "", path="container.")
-    port = typed(host, "port", str, "", path="host.")
-    flags = {key: typed(top, key, bool, False) for key in _FLAGS}
+    _one_of(host, "host.netType", {"interface": unbuilt, "none": unbuilt})
+    _one_of(container, "container.iftype", memif, (iftype,))
+    for told in ("engine", "netType"):
+        read(container, f"container.{told}")
+    port = read(host, "host.port") or ""
+    flags = {key: bool(read(top, key)) for key in _FLAGS}
     services = () if top.get("serviceCIDRs") == _OF_NODE else _read_services(top)
     if iftype == "vhostuser":
         _require_no_link(engine, {"host.port": port, **flags, "serviceCIDRs": top.get("serviceCIDRs")})
@@ -114,13 +114,17 @@ def require_addressed(link: LinkOptions, why_not: str) -> None:
         raise InvalidConfig(f"key 'serviceCIDRs' is {said!r}, and {why_not}", "remove it, or give the network an 'ipam'")
 
 
-def _one_of(block: Mapping[str, Any], name: str, key: str, built: tuple[str, ...], unbuilt: Mapping[str, str]) -> str:
-    """One of the values that are built, the first where none is said; `unbuilt`: others that are understood, with the reason."""
-    value: str = typed(block, key, str, "", path=f"{name}.")
+def _one_of(block: Mapping[str, Any], path: str, unbuilt: Mapping[str, str], built: tuple[str, ...] = ()) -> str:
+    """One of the values that are built, by default the key's, the first where none is said.
+
+    `unbuilt`: others that are understood, with the reason.
+    """
+    value: str = read(block, path) or ""
+    built = built or cast("tuple[str, ...]", key_at(path).choices)
     if value in unbuilt and value not in built:
-        raise UnsupportedField(f"key '{name}.{key}' is {value!r}: {unbuilt[value]}", f"it can be {_either(built)}")
+        raise UnsupportedField(f"key '{path}' is {value!r}: {unbuilt[value]}", f"it can be {_either(built)}")
     if value not in ("", *built):
-        raise InvalidConfig(f"key '{name}.{key}' is {value!r}", f"it can be {_either(built)}")
+        raise InvalidConfig(f"key '{path}' is {value!r}", f"it can be {_either(built)}")
     return value or built[0]
 
 
@@ -158,8 +162,9 @@ def _read_services(top: Mapping[str, Any]) -> tuple[str, ...]:
             f'it must be a list of networks, or "{_OF_NODE}" for that of the node\'s file',
         )
     items = typed(top, "serviceCIDRs", list, [])
-    if len(items) > _SERVICES_MAX:
-        raise InvalidConfig(f"key 'serviceCIDRs' has {len(items)} items", f"it can have {_SERVICES_MAX} at most")
+    _, most = key_at("serviceCIDRs").bounds or (0, len(items))
+    if len(items) > most:
+        raise InvalidConfig(f"key 'serviceCIDRs' has {len(items)} items", f"it can have {most} at most")
     for item in items:
         try:
             if not isinstance(item, str) or "/" not in item:

@@ -14,7 +14,8 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.cni import keys
 from userspace_cni.cni.mirrors import read_mirrors
-from userspace_cni.cni.request import Network, typed
+from userspace_cni.cni.request import Network
+from userspace_cni.cni.values import typed
 
 PRODUCER: Final = "ovs-mirror-producer"
 CONSUMER: Final = "ovs-mirror-consumer"
@@ -52,7 +53,7 @@ def read_part(network: Network) -> ChainedPart:
 def _require_directions(entries: list[Any]) -> None:
     """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, in our `mirrors` it is both."""
     for entry in entries:
-        said = keys.spelled(entry, keys.MIRROR, "mirrors") if isinstance(entry, dict) else {}
+        said = keys.spelled(entry, keys.PLACES["mirrors"], "mirrors") if isinstance(entry, dict) else {}
         if said.get("ingress") is not True and said.get("egress") is not True:
             raise InvalidConfig(
                 f"plugin {PRODUCER}: key 'mirrors' holds {entry!r}, no direction",

@@ -12,8 +12,8 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MIRRORS_MAX, NAME, MirrorSource
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, refusal
-from userspace_cni.cni.request import typed
-from userspace_cni.cni.values import matching
+from userspace_cni.cni.network_keys import read
+from userspace_cni.cni.values import typed
 
 KUBEOVN_MIRROR: Final = "m0"
 """The mirror that kube-ovn's annotation means: it has one, of this name."""
@@ -38,10 +38,9 @@ def read_mirrors(top: Mapping[str, Any], warn: Callable[[str], object]) -> tuple
 
 def read_mirror_output(top: Mapping[str, Any], mirrors: tuple[MirrorSource, ...]) -> str:
     """Read `mirrorOutput`: the mirror whose output the interface is, "" for none. An output is no source of any."""
-    name: str = typed(top, "mirrorOutput", str, "")
+    name: str = read(top, "mirrorOutput") or ""
     if not name:
         return ""
-    matching(name, NAME, "mirrorOutput")
     if mirrors:
         raise InvalidConfig(
             f"key 'mirrorOutput' is {name!r} beside 'mirrors' with {mirrors[0].name!r}: what an output sends is dropped",
@@ -94,8 +93,8 @@ def _own_mirrors(annotations: Mapping[str, str], interface: PodInterface) -> tup
 def _read_source(item: object, warn: Callable[[str], object]) -> MirrorSource:
     if not isinstance(item, dict):
         raise InvalidConfig(f"key 'mirrors' holds {item!r}", 'it must be objects as {"name": "ids", "from": true, "to": true}')
-    said = keys.spelled(item, keys.MIRROR, "mirrors")
-    name = matching(typed(said, "name", str, "", path="mirrors."), NAME, "mirrors.name")
+    said = keys.spelled(item, keys.PLACES["mirrors"], "mirrors")
+    name: str = read(said, "mirrors.name")
     ours, theirs = ([typed(said, key, bool, None, path="mirrors.") for key in pair] for pair in (_OURS, _THEIRS))
     foreign = theirs != [None, None]
     if foreign and ours != [None, None]:

@@ -14,7 +14,6 @@ know a consumer.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -22,15 +21,15 @@ from typing import Any, Final, Literal, Protocol
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.base.log import LEVELS
 from userspace_cni.base.mirrors import MirrorSource
-from userspace_cni.base.settings import MTU_MAX, MTU_MIN
-from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_ranges, vlans_of
+from userspace_cni.base.vlans import VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
 from userspace_cni.cni.bandwidth import Bandwidth, PortKind, read_bandwidth, require_possible
 from userspace_cni.cni.links import LinkOptions, opened_as, read_link, require_addressed
 from userspace_cni.cni.mirrors import read_mirror_output, read_mirrors
-from userspace_cni.cni.request import Request, typed
-from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
-from userspace_cni.cni.values import NAME, absolute, in_range, matching, printable, unicast
+from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read
+from userspace_cni.cni.request import Request
+from userspace_cni.cni.result import ADDRESSES_MAX
+from userspace_cni.cni.values import typed, unicast
 from userspace_cni.pod.mac import six_octets
 
 Role = Literal["client", "server"]
@@ -38,21 +37,11 @@ Warn = Callable[[str], object]
 
 DEFAULT_BRIDGE: Final = "br0"
 DEFAULT_CONSUMER: Final = "pod"
-_BRIDGE: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{BRIDGE_MAX - 1}}}")
-_OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
-_SOCKET_FILE_MAX = 80
 _MODES: Final = ("", "client", "server")
-_VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
 _OF_ONE_VLAN: Final = ("access", "dot1q-tunnel")
-_MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
 _NOTED: Final = "annotations"
-_DNS_LISTS: Final = ("nameservers", "search", "options")
 _LOGICAL_PORT: Final = "ovnport"
-_LEASED_MAX: Final = {"routes": ROUTES_MAX, "addresses": ADDRESSES_MAX, "ranges": ADDRESSES_MAX}
-"""Lists of `ipam` that come back in the plugin's answer: those of static and host-local."""
 _ADDRESS_FORM: Final = "it must be addresses of one machine, as 192.0.2.7/24 or 2001:db8::7/64"
-_QUEUES_MAX = 128
-_QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
 
 
 @dataclass(frozen=True)
@@ -155,7 +144,7 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     host, container = _block(top, "host"), _block(top, "container")
     link = read_link(top, host, container, warn)
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
-    consumer = typed(top, "consumer", str, "") or DEFAULT_CONSUMER
+    consumer = read(top, "consumer") or DEFAULT_CONSUMER
     if consumer not in consumers:
         raise InvalidConfig(f"key 'consumer' is {consumer!r}", f"it can be {' or '.join(map(repr, consumers))}")
     if link and consumer != DEFAULT_CONSUMER:
@@ -174,12 +163,12 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
             warn(
                 f"key 'host.vhost.{key}' is ignored: OVS takes it from the application, which is told by 'container.vhost.{key}'"
             )
-    if typed(top, "logLevel", str, "") and not read_log_level(raw):
+    if read(top, "logLevel") and not read_log_level(raw):
         warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
     own = _read_mode_of(_part(container, "vhost"), "container")
     if advise and not link:
         warn_of_role(ovs_role, own, warn, advise)
-    if typed(top, "logFile", str, ""):
+    if read(top, "logFile"):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
     bandwidth = _read_limits(top, runtime, link, {"host": host, "container": container})
     mirrors = read_mirrors(top, warn)
@@ -188,17 +177,15 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
         ovs_role=ovs_role,
         role_given=role_given,
         mode_given=bool(asked_mode),
-        bridge=matching(
-            typed(bridge, "bridgeName", str, "", path="host.bridge.") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"
-        ),
+        bridge=read(bridge, "host.bridge.bridgeName") or DEFAULT_BRIDGE,
         vlan=_read_vlan(bridge),
-        mtu=in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
+        mtu=read(host, "host.mtu"),
         socket_file=_read_socket_file(vhost),
         access=terms.access(_read_access(vhost)),
         application=_read_application(container, own),
         asked=_read_asked(request, host, runtime, warn),
-        kubeconfig=absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
-        shared_dir=absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
+        kubeconfig=read(top, "kubeconfig") or "",
+        shared_dir=read(top, "sharedDir") or "",
         consumer=consumer,
         dns=_read_dns(typed(raw, "dns", dict, {})),
         link=link,
@@ -230,10 +217,10 @@ def warn_of_role(role: Role, own: str, warn: Warn, advise: Warn) -> None:
 
 def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
     block = keys.spelled(typed(top, name, dict, {}), keys.PLACES[name], name)
-    for part, known in (("vhost", keys.VHOST), ("bridge", keys.BRIDGE)):
+    for part in ("vhost", "bridge"):
         if part in block:
             place = keys.path_of(name, part)
-            block[part] = keys.spelled(typed(block, part, dict, {}, path=f"{name}."), known, place)
+            block[part] = keys.spelled(typed(block, part, dict, {}, path=f"{name}."), keys.PLACES[place], place)
     typed(block, "memif", dict, {}, path=f"{name}.")  # the application's own: only passed on
     return block
 
@@ -248,7 +235,7 @@ def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions
 
     Raises for sources of addresses that exclude one another or cannot be, and for keys that lack one.
     """
-    said: str = typed(top, "addresses", str, "")
+    said: str = read(top, "addresses") or ""
     ipam = request.network.ipam
     if said not in ("", _NOTED):
         raise InvalidConfig(f"key 'addresses' is {said!r}", f"it can be {_NOTED!r}; an IPAM plugin is named in 'ipam'")
@@ -265,7 +252,7 @@ def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions
     if ipam == "dhcp":
         reason = "its lease comes before the interface that it needs" if link else "it needs a kernel interface in the pod"
         raise UnsupportedField(f"key 'ipam.type' is 'dhcp': {reason}", "use host-local or static")
-    if typed(request.network.raw, "ipMasq", bool, False):
+    if read(request.network.raw, "ipMasq"):
         raise UnsupportedField(
             "key 'ipMasq' is true: an interface at a bridge of OVS has no address on the host to masquerade", "remove it"
         )
@@ -302,11 +289,11 @@ def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
 
 def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     path = "host.bridge."
-    tag = typed(bridge, "vlanId", int, 0, path=path)
-    in_range(tag, (0, VLAN_MAX), f"{path}vlanId")
-    mode = typed(bridge, "vlanMode", str, "", path=path)
-    if mode and mode not in _VLAN_MODES:
-        raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
+    tag = read(bridge, f"{path}vlanId")
+    mode = read(bridge, f"{path}vlanMode") or ""
+    modes = key_at(f"{path}vlanMode").choices
+    if mode and mode not in modes:
+        raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(map(str, modes))}")
     items = typed(bridge, "trunks", list, [], path=path)
     if len(items) > VLAN_MAX:
         raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {VLAN_MAX} VLANs")
@@ -325,43 +312,28 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
 def _read_access(vhost: Mapping[str, Any]) -> Access:
     path = "host.vhost."
     return Access(
-        user=_read_principal(vhost, "user"),
-        group=_read_principal(vhost, "group"),
+        user=read(vhost, f"{path}user") or "",
+        group=read(vhost, f"{path}group") or "",
         directory_mode=_read_mode(vhost, "dirmode"),
         socket_mode=_read_mode(vhost, "socketmode"),
-        selinux_label=printable(typed(vhost, "selinuxLabel", str, "", path=path), f"{path}selinuxLabel"),
+        selinux_label=read(vhost, f"{path}selinuxLabel") or "",
     )
-
-
-def _read_principal(vhost: Mapping[str, Any], key: str) -> str:
-    value = vhost.get(key)
-    text = (
-        str(value) if isinstance(value, int) and not isinstance(value, bool) else typed(vhost, key, str, "", path="host.vhost.")
-    )
-    return matching(text, NAME, f"host.vhost.{key}") if text else ""
 
 
 def _read_mode(vhost: Mapping[str, Any], key: str) -> int | None:
-    text = typed(vhost, key, str, "", path="host.vhost.")
-    if not text:
-        return None
-    if not _OCTAL.fullmatch(text):
-        raise InvalidConfig(f"key 'host.vhost.{key}' is {text!r}", "it must be permission bits in octal, as '0775'")
-    return int(text.removeprefix("0o"), 8)
+    text: str = read(vhost, f"host.vhost.{key}") or ""
+    return int(text.removeprefix("0o"), 8) if text else None
 
 
 def _read_socket_file(vhost: Mapping[str, Any]) -> str:
-    name: str = typed(vhost, "socketfile", str, "", path="host.vhost.")
-    if not name:
-        return ""
-    matching(name, NAME, "host.vhost.socketfile")
+    name: str = read(vhost, "host.vhost.socketfile") or ""
     if name.startswith("configData-"):
         raise InvalidConfig(
             f"key 'host.vhost.socketfile' is {name!r}", "files named configData-… beside it tell the application of it"
         )
-    if len(name) > _SOCKET_FILE_MAX:
+    if len(name) > SOCKET_FILE_MAX:
         raise InvalidConfig(
-            f"key 'host.vhost.socketfile' has {len(name)} characters", f"at most {_SOCKET_FILE_MAX} fit a socket path"
+            f"key 'host.vhost.socketfile' has {len(name)} characters", f"at most {SOCKET_FILE_MAX} fit a socket path"
         )
     return name
 
@@ -369,9 +341,8 @@ def _read_socket_file(vhost: Mapping[str, Any]) -> str:
 def _read_application(container: Mapping[str, Any], mode: str) -> Application:
     vhost = _part(container, "vhost")
     path = "container.vhost."
-    queues = in_range(typed(vhost, "queues", int, None, path=path), (1, _QUEUES_MAX), f"{path}queues")
-    size = typed(vhost, "queueSize", int, None, path=path)
-    if size is not None and size not in _QUEUE_SIZES:
+    queues, size = read(vhost, f"{path}queues"), read(vhost, f"{path}queueSize")
+    if size is not None and size not in key_at(f"{path}queueSize").choices:
         raise InvalidConfig(f"key '{path}queueSize' is {size}", "it must be a power of two from 64 to 32768")
     return Application(container, queues, size, mode)
 
@@ -381,24 +352,21 @@ def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str,
     return Asked(
         mac=_asked_mac(request, host, runtime),
         ips=_asked_ips(request, runtime, warn),
-        device_info_file=absolute(
-            typed(runtime, "CNIDeviceInfoFile", str, "", path="runtimeConfig."), "runtimeConfig.CNIDeviceInfoFile"
-        ),
-        device_id=typed(runtime, "deviceID", str, "", path="runtimeConfig.") or typed(request.network.raw, "deviceID", str, ""),
+        device_info_file=read(runtime, "runtimeConfig.CNIDeviceInfoFile") or "",
+        device_id=read(runtime, "runtimeConfig.deviceID") or read(request.network.raw, "deviceID") or "",
     )
 
 
 def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
-    requested: str = typed(runtime, "mac", str, "", path="runtimeConfig.")
-    if requested:
+    if requested := read(runtime, "runtimeConfig.mac"):
         return unicast(requested, "key 'runtimeConfig.mac'")
-    if mac := typed(_asked_by_args(request), "mac", str, "", path="args.cni."):
+    if mac := read(_asked_by_args(request), "args.cni.mac"):
         return unicast(mac, "key 'args.cni.mac'")
     if mac := request.environment.args.get("MAC", ""):
         if not six_octets(mac):
             raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
         return unicast(mac, "CNI_ARGS MAC")
-    own: str = typed(host, "mac", str, "", path="host.")
+    own: str = read(host, "host.mac") or ""
     return unicast(own, "key 'host.mac'") if own else ""
 
 
@@ -439,9 +407,9 @@ def _require_leasable(request: Request) -> None:
     ipam = typed(request.network.raw, "ipam", dict, {})
     if written := next((key for key in ipam if key != "type" and keys.folded(key) == "type"), ""):
         raise keys.Misspelt("ipam", written, "ipam.type")  # the plugin would take it, but none would be run
-    for key, most in _LEASED_MAX.items():
-        if isinstance(held := ipam.get(key), list):
-            _require_few(held, most, f"ipam.{key}")
+    for key in TABLE:
+        if key.place == "ipam" and key.bounds and isinstance(held := ipam.get(key.name), list):
+            _require_few(held, key.bounds[1], key.path)
     addresses = ipam.get("addresses")
     for each in addresses if isinstance(addresses, list) else ():
         address = each.get("address") if isinstance(each, dict) else None
@@ -477,14 +445,14 @@ def _args_cni(request: Request) -> Mapping[str, Any]:
 
 def _asked_by_args(request: Request) -> Mapping[str, Any]:
     """What `args.cni` asks for: the bridge plugin and ovs-cni take these keys in any case."""
-    return keys.spelled(_args_cni(request), ("mac", "ips"), "args.cni")
+    return keys.spelled(_args_cni(request), names("args.cni"), "args.cni")
 
 
 def _read_dns(given: Mapping[str, Any]) -> dict[str, Any]:
     """Read `dns` for the result; a wrong type there would make the runtime refuse the whole answer."""
-    raw = keys.spelled(given, ("domain", *_DNS_LISTS), "dns")
-    dns: dict[str, Any] = {"domain": typed(raw, "domain", str, "", path="dns.")}
-    for key in _DNS_LISTS:
+    raw = keys.spelled(given, names("dns"), "dns")
+    dns: dict[str, Any] = {"domain": read(raw, "dns.domain")}
+    for key in names("dns")[1:]:
         dns[key] = typed(raw, key, list, [], path="dns.")
         if not all(isinstance(value, str) for value in dns[key]):
             raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")

@@ -14,7 +14,9 @@ from typing import Any, Final, Literal, cast
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
 from userspace_cni.cni import keys, outline
+from userspace_cni.cni.network_keys import read
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
+from userspace_cni.cni.values import json_type, typed
 from userspace_cni.pod.strict_json import Reader
 
 Verb = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
@@ -40,7 +42,6 @@ _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _SINCE: Final = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 _IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
@@ -222,7 +223,7 @@ def decode(stdin: bytes) -> dict[str, Any]:
         where = error.reason if isinstance(error, UnicodeDecodeError) else str(error)[:120]
         raise Undecodable("the network configuration on stdin is not JSON", f"{where} ({len(stdin)} bytes were read)") from error
     if not isinstance(raw, dict):
-        raise Undecodable("the network configuration on stdin is not a JSON object", f"it is {_json_type(raw)}")
+        raise Undecodable("the network configuration on stdin is not a JSON object", f"it is {json_type(raw)}")
     return raw
 
 
@@ -257,10 +258,7 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
 
 
 def _read_subnet(raw: Mapping[str, Any]) -> str:
-    subnet: str = typed(keys.spelled(raw, ("subnet",), ""), "subnet", str, "")
-    if subnet and not _OBJECT.fullmatch(subnet):
-        raise InvalidConfig(f"key 'subnet' is {subnet!r}", "it must be the name of a Subnet object")
-    return subnet
+    return read(keys.spelled(raw, ("subnet",), ""), "subnet") or ""
 
 
 def _check_version(version: str, verb: Verb) -> str:
@@ -290,7 +288,7 @@ def valid_attachments(network: Network) -> frozenset[tuple[str, str]] | None:
     if entries is None:
         return frozenset()
     if not isinstance(entries, list):
-        raise InvalidConfig(f"key '{key}' is {_json_type(entries)}", "it must be a list of {containerID, ifname}")
+        raise InvalidConfig(f"key '{key}' is {json_type(entries)}", "it must be a list of {containerID, ifname}")
     pairs = set()
     for index, entry in enumerate(entries):
         pair = (entry.get("containerID"), entry.get("ifname")) if isinstance(entry, dict) else (None, None)
@@ -307,30 +305,3 @@ def version_of(stdin: bytes) -> str:
     except Undecodable:
         return LATEST
     return version if version in SUPPORTED_VERSIONS else LATEST
-
-
-def typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, path: str = "") -> Any:
-    """Return `raw[key]` of the JSON type `kind`; `default` when it is absent or null. Raises Undecodable for another type."""
-    value = raw.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise Undecodable(f"key '{path}{key}' is {_json_type(value)}", f"it must be {_NAMES[kind]}")
-    return value
-
-
-_NAMES: Final[Mapping[type[Any], str]] = {
-    str: "a string",
-    int: "a whole number",
-    dict: "an object",
-    list: "a list",
-    bool: "a boolean",
-}
-
-
-def _json_type(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, float):
-        return "a number"
-    return _NAMES.get(type(value), type(value).__name__)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.cni import keys
-from userspace_cni.cni.request import SUBNET_IPAM, Network, Request, typed
+from userspace_cni.cni.request import SUBNET_IPAM, Network, Request
+from userspace_cni.cni.values import typed
 
 if TYPE_CHECKING:
     from userspace_cni.base.subnets import Placement, Pool
@@ -113,8 +114,8 @@ def _ranges(pool: Pool) -> list[dict[str, str]]:
 
 
 def _bridge(raw: Mapping[str, Any]) -> dict[str, Any]:
-    host = keys.spelled(typed(keys.spelled(raw, keys.TOP, ""), "host", dict, {}), keys.HOST, "host")
-    return keys.spelled(typed(host, "bridge", dict, {}, path="host."), keys.BRIDGE, "host.bridge")
+    host = keys.spelled(typed(keys.spelled(raw, keys.TOP, ""), "host", dict, {}), keys.PLACES["host"], "host")
+    return keys.spelled(typed(host, "bridge", dict, {}, path="host."), keys.PLACES["host.bridge"], "host.bridge")
 
 
 def _held(holder: dict[str, Any], name: str, place: str) -> dict[str, Any]:

@@ -6,13 +6,16 @@ Each function returns the value, or raises InvalidConfig that names the key (`wh
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.errors import InvalidConfig, Undecodable
 from userspace_cni.pod.mac import six_octets
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-_PATH_MAX = 1024
+OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
+OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+PATH_MAX: Final = 1024
 
 
 def unicast(mac: str, where: str) -> str:
@@ -50,6 +53,48 @@ def absolute(value: str, where: str) -> str:
     """An absolute path without "..", or ""."""
     if value and (not value.startswith("/") or "\0" in value or ".." in value.split("/")):
         raise InvalidConfig(f"key '{where}' is {value!r}", "it must be an absolute path without '..'")
-    if len(value.encode()) > _PATH_MAX:  # directories made name by name can be deeper than the kernel takes a path
-        raise InvalidConfig(f"key '{where}' has {len(value.encode())} bytes", f"a path of a network has at most {_PATH_MAX}")
+    if len(value.encode()) > PATH_MAX:  # directories made name by name can be deeper than the kernel takes a path
+        raise InvalidConfig(f"key '{where}' has {len(value.encode())} bytes", f"a path of a network has at most {PATH_MAX}")
     return value
+
+
+def permissions(value: str, where: str) -> str:
+    """Permission bits in octal."""
+    if not OCTAL.fullmatch(value):
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be permission bits in octal, as '0775'")
+    return value
+
+
+def object_name(value: str, where: str) -> str:
+    """The name of an object of the API."""
+    if not OBJECT.fullmatch(value):
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be the name of a Subnet object")
+    return value
+
+
+def typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, path: str = "") -> Any:
+    """Return `raw[key]` of the JSON type `kind`; `default` when it is absent or null. Raises Undecodable for another type."""
+    value = raw.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise Undecodable(f"key '{path}{key}' is {json_type(value)}", f"it must be {_NAMES[kind]}")
+    return value
+
+
+_NAMES: Final[Mapping[type[Any], str]] = {
+    str: "a string",
+    int: "a whole number",
+    dict: "an object",
+    list: "a list",
+    bool: "a boolean",
+}
+
+
+def json_type(value: object) -> str:
+    """The JSON type of a value, in words."""
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return "a number"
+    return _NAMES.get(type(value), type(value).__name__)

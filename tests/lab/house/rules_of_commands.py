@@ -74,7 +74,9 @@ def every_key_of_a_network_is_documented(tree: Tree) -> Iterator[Finding]:
     for page in (each for each in readable(tree) if each.name == NETWORK):
         rows = _rows(page, "Keys", r"`.*?")
         written = {part for row in rows for span in re.findall(r"`([\w.]+)`", row) for part in span.split(".")}
-        for key in sorted({*keys.TOP, *keys.BLOCK, *keys.VHOST, *keys.BRIDGE} - written):
+        for key in sorted(
+            {key for place in ("host", "host.vhost", "host.bridge") for key in keys.PLACES[place]}.union(keys.TOP) - written
+        ):
             yield page.wrong(page.line_of("## Keys"), f"the table lacks the key {key}: add it")
 
 

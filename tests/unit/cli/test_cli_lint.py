@@ -246,7 +246,8 @@ def test_any_text(text: str) -> None:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*keys.TOP, *keys.BLOCK, "hosts", "x"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*keys.TOP, *keys.PLACES["host"], "hosts", "x"]), inner, max_size=3)
     ),
     max_leaves=12,
 )

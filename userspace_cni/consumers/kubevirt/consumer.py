@@ -17,7 +17,8 @@ from userspace_cni.base.errors import BadEnvironment, DirectoryRefused, InvalidC
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.options import Access, Role, Warn
-from userspace_cni.cni.request import Request, typed
+from userspace_cni.cni.request import Request
+from userspace_cni.cni.values import typed
 from userspace_cni.consumers import pod_volumes
 from userspace_cni.pod import launcher
 

@@ -1,0 +1,24 @@
+"""`schema`: the forms of networks as JSON Schema, for editors and for checks of manifests. It needs no node."""
+
+from __future__ import annotations
+
+import click
+
+from userspace_cni.cli import view
+
+
+@click.group("schema")
+def schema_command() -> None:
+    """Print what can be written in a network, as JSON Schema (draft 2020-12)."""
+
+
+@schema_command.command("network")
+def network_command() -> None:
+    """Print the JSON Schema of a network's configuration, as it stands in spec.config of a NetworkAttachmentDefinition.
+
+    It says of each key alone what it can be. What keys are together, and which unknown key is a misspelt one, `lint` says.
+    """
+    from userspace_cni.cni.network_schema import network_schema
+    from userspace_cni.consumers import CONSUMERS
+
+    view.show_json(network_schema(CONSUMERS))
