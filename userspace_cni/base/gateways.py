@@ -224,8 +224,8 @@ def _unusable(found: Address, *, of_network: bool = False) -> str:
 
 
 def _read_one(table: Mapping[str, Any], where: str) -> Gateway:
-    _require_known(table, _READERS, where)
-    read = {key: _READERS[key](value, f"{where}: '{key}'") for key, value in table.items()}
+    _require_known(table, READERS, where)
+    read = {key: READERS[key](value, f"{where}: '{key}'") for key, value in table.items()}
     if "bridge" not in read:
         raise InvalidConfig(f"{where}: 'bridge' is missing", "it is the bridge on which the node gets a port")
     if "port" not in read:
@@ -338,7 +338,7 @@ def _bandwidth(value: object, where: str) -> Limits:
     return read_rates({key: quantity(key, raw) for key, raw in said.items()}, lambda key: f"{where}: '{key}'")
 
 
-_READERS: Final[Mapping[str, Read]] = {
+READERS: Final[Mapping[str, Read]] = {
     "bridge": _link,
     "addresses": _each(interface),
     "port": _link,

@@ -225,7 +225,7 @@ def _require_vlan_interfaces(network: ProviderNetwork, refuse: Callable[[str, ob
 
 
 def _read_one(table: Mapping[str, Any], where: str) -> ProviderNetwork:
-    values = _read_keys(table, _READERS, where)
+    values = _read_keys(table, READERS, where)
     if "name" not in values:
         raise InvalidConfig(f"{where}: 'name' is missing", "the bridge is 'br-' and the name")
     return require_possible(ProviderNetwork(**values, said_by=where))
@@ -303,7 +303,7 @@ def _bond(value: object, where: str) -> Bond:
     return Bond(**{"members": (), **values})
 
 
-_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "name": _text,
     "interface": _text,
     "bond": _bond,

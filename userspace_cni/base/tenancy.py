@@ -10,7 +10,7 @@ without a rule: outputs of mirrors, which hear what others say, and bridges of p
 wire. An unknown key, an empty list of namespaces and a
 pattern that no name can match are errors: each would allow what the rule was written to forbid.
 
-To add a kind: a field of `Rule`, its reader in `_READERS`, its name in `_KINDS`, and a function that decides.
+To add a kind: a field of `Rule`, its reader in `READERS`, its name in `_KINDS`, and a function that decides.
 """
 
 from __future__ import annotations
@@ -181,11 +181,11 @@ def bounds_of(rules: Iterable[Rule], namespace: str, usual: tuple[str, ...]) -> 
 def _read_rule(number: int, table: Mapping[str, Any], where: str) -> Rule:
     values: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in _READERS:
-            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", f"keys are {', '.join(_READERS)}")
+        if key not in READERS:
+            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", f"keys are {', '.join(READERS)}")
         if not isinstance(value, list):
             raise InvalidConfig(f"{where}: '{key}' is {value!r}", "it must be a list")
-        values[key] = _READERS[key](value, f"{where}: '{key}'")
+        values[key] = READERS[key](value, f"{where}: '{key}'")
     if not values.get("namespaces"):
         raise InvalidConfig(f"{where}: 'namespaces' is missing or empty", '["*"] is every namespace')
     if "vlans" in values and not (values["vlans"] and values.get("bridges")):
@@ -212,7 +212,7 @@ def _read_vlans(items: list[Any], where: str) -> tuple[range, ...]:
     return tuple(each for item in items for each in vlan_ranges(item, where))
 
 
-_READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
+READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
     "namespaces": _names(_NAMESPACES.has, "the name of a namespace, in which * ? and [a-z] match as in a shell"),
     "bridges": _names(_BRIDGES.has, "the name of a bridge, in which * ? and [a-z] match as in a shell"),
     "vlans": _read_vlans,

@@ -65,7 +65,7 @@ def _lint() -> click.Command:
     return lint_command
 
 
-@deferred(userspace_cni, "schema", "Print what can be written in a network, as JSON Schema.")
+@deferred(userspace_cni, "schema", "Print what networks and settings can have, as JSON Schema.")
 def _schema() -> click.Command:
     from userspace_cni.cli.cluster.schema import schema_command
 

@@ -1,4 +1,4 @@
-"""`schema`: the forms of networks as JSON Schema, for editors and for checks of manifests. It needs no node."""
+"""`schema`: the forms of networks and settings as JSON Schema, for editors and for checks of manifests. It needs no node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from userspace_cni.cli import view
 
 @click.group("schema")
 def schema_command() -> None:
-    """Print what can be written in a network, as JSON Schema (draft 2020-12)."""
+    """Print what can be written in a network, or in the settings, as JSON Schema (draft 2020-12)."""
 
 
 @schema_command.command("network")
@@ -22,3 +22,14 @@ def network_command() -> None:
     from userspace_cni.consumers import CONSUMERS
 
     view.show_json(network_schema(CONSUMERS))
+
+
+@schema_command.command("settings")
+def settings_command() -> None:
+    """Print the JSON Schema of a settings file, which is TOML: editors that know TOML take it.
+
+    It says of each key alone what it can be. What the administrator's tables say together, plugin and agent judge.
+    """
+    from userspace_cni.base.settings_schema import settings_schema
+
+    view.show_json(settings_schema())
