@@ -15,7 +15,8 @@ import pytest
 from tests.lab.guests.guest_peer import ADDRESS, PORT, Peer, Stream, peer_at
 from tests.lab.guests.hooks import HookManager, Sidecar
 from tests.lab.guests.libvirt_domain import Vm
-from tests.lab.guests.qemu import HERE, TRIXIE, MonitorError, migrate
+from tests.lab.guests.monitor import MonitorError
+from tests.lab.guests.qemu import HERE, TRIXIE, migrate
 from tests.lab.guests.qemu_pods import BRIDGE, GUEST, IFNAME, NETWORK, Launcher, forwarded_to
 from tests.lab.node.node import Node
 from tests.lab.runtimes.runtime import netns

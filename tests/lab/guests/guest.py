@@ -26,18 +26,18 @@ from __future__ import annotations
 import fcntl
 import gzip
 import hashlib
-import lzma
 import os
-import re
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tests.lab.guests import kernel_parts
+from tests.lab.guests.kernel_parts import Cpio, kernel_of, unpack, with_needed
 
 CACHE = Path("/var/cache/userspace-cni")
 MEMORY_MIB = 128
@@ -46,7 +46,6 @@ _METAPACKAGE = "linux-image-cloud-amd64"
 _MODULES = ("virtio_pci", "virtio_net")
 _APPLETS = ("cat", "grep", "insmod", "ip", "ls", "mount", "ping", "poweroff", "readlink", "sh", "usleep")
 _KERNEL, _INITRAMFS = "vmlinuz", "initramfs"
-_APT_SECONDS = 300
 _QUICK = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on ipv6.disable=1"
 """No IPv6, so that a guest sends only what it was asked to."""
 
@@ -142,7 +141,7 @@ def initramfs() -> Path:
 @cache
 def _made() -> Path:
     """The directory with both; RuntimeError says which command failed."""
-    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    recipe = hashlib.sha256(Path(__file__).read_bytes() + Path(kernel_parts.__file__).read_bytes()).hexdigest()[:12]
     with _locked():
         if found := sorted(CACHE.glob(f"guest-*-{recipe}")):
             return found[-1]
@@ -167,90 +166,25 @@ def _locked() -> Iterator[None]:
 
 def _unpacked(directory: Path, root: Path) -> str:
     """Download kernel and busybox to `directory` and unpack them to `root`; the kernel's version."""
-    found = re.search(r"Depends: linux-image-(\S+)", _apt("apt-cache", "depends", _METAPACKAGE, cwd=directory))
-    if found is None:
-        raise RuntimeError(f"{_METAPACKAGE} depends on no kernel; look at `apt-cache depends {_METAPACKAGE}`")
-    _apt("apt-get", "download", "-qq", f"linux-image-{found[1]}", "busybox-static", cwd=directory)
-    for package in directory.glob("*.deb"):
-        _run("dpkg", "-x", str(package), str(root), cwd=directory)
-    return found[1]
-
-
-def _apt(*argv: str, cwd: Path) -> str:
-    """The command's output; when it fails for the first time the lists are brought up to date, as on a machine that has none."""
-    try:
-        return _run(*argv, cwd=cwd)
-    except RuntimeError:
-        _run("apt-get", "update", "-qq", cwd=cwd)
-        return _run(*argv, cwd=cwd)
-
-
-def _run(*argv: str, cwd: Path) -> str:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=_APT_SECONDS, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+    version = kernel_of(_METAPACKAGE, directory)
+    unpack((f"linux-image-{version}", "busybox-static"), directory, root)
+    return version
 
 
 def _archive(root: Path, modules: Path) -> bytes:
     """The initramfs, uncompressed."""
-    archive = _Cpio()
+    archive = Cpio()
     for directory in ("bin", "dev", "modules", "proc", "sys"):
         archive.add(directory, stat.S_IFDIR | 0o755)
     archive.add("init", stat.S_IFREG | 0o755, _INIT.encode())
     archive.add("bin/busybox", stat.S_IFREG | 0o755, (root / "bin/busybox").read_bytes())
     for applet in _APPLETS:
         archive.add(f"bin/{applet}", stat.S_IFLNK | 0o777, b"busybox")
-    order = _with_needed(modules)
+    order = with_needed(modules, _MODULES)
     for name, content in order.items():
         archive.add(f"modules/{name}.ko", stat.S_IFREG | 0o644, content)
     archive.add("modules/order", stat.S_IFREG | 0o644, "".join(f"/modules/{name}.ko\n" for name in order).encode())
     return archive.finish()
-
-
-def _with_needed(modules: Path) -> dict[str, bytes]:
-    """_MODULES and what they need, by name, in an order in which they can be loaded."""
-    files = {path.name.partition(".")[0].replace("-", "_"): path for path in modules.rglob("*.ko*")}
-    order: dict[str, bytes] = {}
-
-    def load(name: str) -> None:
-        path = files.get(name)
-        if name in order or path is None:  # what has no file is built in
-            return
-        content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-        needed = re.search(rb"\0depends=([^\0]*)\0", content)
-        for each in needed[1].decode().split(",") if needed else ():
-            load(each.replace("-", "_"))
-        order[name] = content
-
-    for module in _MODULES:
-        load(module)
-    return order
-
-
-class _Cpio:
-    """An archive in the format `newc`, as the kernel's Documentation/driver-api/early-userspace/buffer-format.rst has it."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._count = 0
-
-    def add(self, name: str, mode: int, content: bytes = b"") -> None:
-        """One more file, directory or link."""
-        self._count += 1
-        size = len(name) + 1
-        fields = (self._count, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, size, 0)
-        head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
-        self._parts += [_padded(head), _padded(content)]
-
-    def finish(self) -> bytes:
-        """All of it."""
-        self.add("TRAILER!!!", 0)
-        return b"".join(self._parts)
-
-
-def _padded(part: bytes) -> bytes:
-    return part + bytes(-len(part) % 4)
 
 
 if __name__ == "__main__":

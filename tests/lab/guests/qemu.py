@@ -6,9 +6,7 @@ has ended by itself, a wait for it fails with its last output.
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,12 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.lab.guests import guest, trixie
+from tests.lab.guests.monitor import MONITOR_SECONDS, Monitor
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
 BOOT_SECONDS = 180.0
 """Seconds to wait for a guest that is usable after 3 on a quiet machine."""
-MONITOR_SECONDS = 60.0
 _END_SECONDS = 60.0
 _SHOWN = 20
 
@@ -67,55 +65,6 @@ class Emulator:
 HERE = Emulator(lambda: Path("/"), msix=False)
 """Debian 12's, which the machine has on which the tests run."""
 TRIXIE = Emulator(trixie.root, msix=True)
-
-
-class MonitorError(Exception):
-    """QEMU has refused a command; `kind` is its class, as QMP has it."""
-
-    def __init__(self, command: str, error: dict[str, str]) -> None:
-        super().__init__(f"{command}: {error.get('desc')}")
-        self.kind = error.get("class", "")
-
-
-class Monitor:
-    """QMP on a unix socket (docs/interop/qmp-spec.rst): commands of one thread, one after another. `events` are those so far."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(MONITOR_SECONDS)
-        try:
-            self._socket.connect(str(path))
-        except OSError:
-            self._socket.close()
-            raise
-        self._lines = self._socket.makefile("rw")
-        self.events: list[dict[str, Any]] = []
-        self._next("QMP")
-        self.run("qmp_capabilities")
-
-    def run(self, command: str, **arguments: Any) -> Any:
-        """What the command returns. Raises MonitorError. A `_` in a name of an argument stands for `-`."""
-        named = {name.replace("_", "-"): value for name, value in arguments.items()}
-        self._lines.write(json.dumps({"execute": command, "arguments": named}) + "\n")
-        self._lines.flush()
-        answer = self._next("return", "error")
-        if "error" in answer:
-            raise MonitorError(command, answer["error"])
-        return answer["return"]
-
-    def close(self) -> None:
-        """Hang up."""
-        self._lines.close()
-        self._socket.close()
-
-    def _next(self, *keys: str) -> dict[str, Any]:
-        while line := self._lines.readline():
-            message: dict[str, Any] = json.loads(line)
-            if "event" in message:
-                self.events.append(message)
-            if not message.keys().isdisjoint(keys):
-                return message
-        raise ConnectionResetError("QEMU has closed its monitor")
 
 
 @dataclass
