@@ -24,10 +24,12 @@ have() {
 python="gcc git libc6-dev musl-tools openssl python3 python3-dev python3-venv"
 switch="containernetworking-plugins ethtool iproute2 iputils-ping librte-meta-mempool nftables openvswitch-switch openvswitch-switch-dpdk procps util-linux"
 guests="busybox-static ipxe-qemu libvirt-clients libvirt-daemon libvirt-daemon-driver-qemu libxml2-utils qemu-system-x86"
+libraries="libcurl3-gnutls libglib2.0-0 libpsl5 libreadline8 libselinux1"   # of the NetworkManager that is unpacked for the guest
 [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && fuzzer="clang-14 libclang-rt-14-dev" || fuzzer="clang libclang-rt-dev"
 declare -A needed=(
     [unit]="$python"
     [demo]="$python $switch dpdk-dev"
+    [guest]="$python $switch $libraries dbus dpdk-dev kmod tcpdump udev"
     [host]="$python $switch runc tcpdump"
     [ovs]="$python $switch dpdk-dev iperf3 iptables tcpdump"
     [ovn]="$python $switch ovn-central ovn-host"

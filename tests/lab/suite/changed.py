@@ -44,7 +44,22 @@ IN_THE_CLUSTER: Final = (
     "userspace_cni/kube/",
 )
 """What the cluster's tests are chosen for: they run nearly all of the product."""
+IN_THE_GUEST: Final = (
+    "userspace_cni/dataplane/polled_uplinks.py",
+    "userspace_cni/dataplane/uplinks.py",
+    "userspace_cni/host/address_moves.py",
+    "userspace_cni/host/address_watch.py",
+    "userspace_cni/host/network_managers.py",
+    "userspace_cni/host/nics.py",
+    "userspace_cni/host/numa.py",
+    "userspace_cni/host/pci.py",
+    "userspace_cni/network/providers.py",
+    "userspace_cni/node/devices.py",
+    "userspace_cni/node/uplinks.py",
+)
+"""What the tests of the guest with a full kernel are chosen for: what looks at NICs, bonds, devices and NUMA nodes."""
 COPIES: Final = {
+    "tests/lab/hardware/snapshot.py": IN_THE_GUEST,
     "tests/lab/guests/sidecar_image.py": ("kubevirt/", "userspace_cni/pod/"),
     "tests/lab/runtimes/agent_image.py": IN_THE_CLUSTER,
 }

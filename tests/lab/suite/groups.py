@@ -28,8 +28,9 @@ _BUSY_PERCENT: Final = 50.0
 CLUSTER: Final = ("tests/cluster",)
 GUESTS: Final = ("tests/kubevirt",)
 """Emulated virtual machines, each of which keeps a core busy while it boots: one for each core, and nothing beside them."""
-ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py")
-"""Ping and load look at every unix socket of the machine before they take a port, and measure."""
+ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py", "tests/guest")
+"""Ping and load look at every unix socket of the machine before they take a port, and measure. The guest with a full kernel has
+two emulated processors, each of which is one of the machine's."""
 QUICK: Final = (
     "tests/unit",
     "tests/agent/test_agent_smoke.py",
@@ -118,6 +119,7 @@ BEDS: Final = (
     Bed("Kubernetes from Debian's source", "tests.lab.cluster.binaries", "cluster"),
     Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", "kubevirt"),
     Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", "kubevirt"),
+    Bed("a guest with a full kernel, saved", "tests.lab.hardware.snapshot", "guest"),
 )
 
 

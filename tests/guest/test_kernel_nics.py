@@ -1,0 +1,118 @@
+"""NICs of the kernel as uplinks: its bonds, its VLANs, and a NIC that is pulled out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.hardware.full_guest import NICS, FullGuest
+from tests.lab.hardware.guest_node import OUTSIDE, GuestNode, provider, veth_network
+
+[K0] = (each for each in NICS if each.name == "k0")
+_BRIDGED = """
+ip -n outside link add wire type bridge
+for end in o-k0 o-k1; do ip -n outside link set $end master wire; done
+ip -n outside link set wire up
+ip -n outside address add 192.0.2.1/24 dev wire
+"""
+
+
+def bonded(guest: FullGuest, mode: str) -> None:
+    """Make bond0 of both NICs, with an address; beyond them is one switch, for each of two wires leads to it."""
+    guest.shell(f"""
+ip link add bond0 type bond mode {mode} miimon 100
+for nic in k0 k1; do ip link set $nic down; ip link set $nic master bond0; done
+ip address add 192.0.2.11/24 dev bond0
+ip link set bond0 up
+{_BRIDGED}
+""")
+
+
+@pytest.mark.parametrize("mode", ["balance-alb", "balance-tlb"])
+def test_a_bond_that_changes_source_addresses_is_refused(guest: FullGuest, node: GuestNode, mode: str) -> None:
+    """A bond in a mode that sends pods' frames with its NICs' MAC addresses is refused by name, and so is its VLAN's link."""
+    bonded(guest, mode)
+    guest.shell("ip link add link bond0 name bond0.10 type vlan id 10; ip link set bond0.10 up")
+    told = node.has(provider("bond0", move_addresses="true") + provider("bond0.10", "net2"))
+    for name in ("net1", "net2"):
+        assert not told[name]["ready"]
+        assert f"a bond of the kernel in mode {mode}" in told[name]["problem"], told
+    assert guest.do("ovs-vsctl", "list-br") == ""
+    assert node.reaches("192.0.2.11")
+
+
+def test_a_bond_of_the_kernel_carries_pods_and_the_node(guest: FullGuest, node: GuestNode) -> None:
+    """In active-backup its addresses move to the bridge; the node and a pod are reached, also by the other NIC."""
+    bonded(guest, "active-backup")
+    told = node.has(provider("bond0", move_addresses="true"))
+    assert told["net1"]["ready"], told
+    assert "192.0.2.11/24" in guest.do("ip", "-brief", "address", "show", "br-net1")
+    network = veth_network("br-net1", "192.0.2.100/24")
+    node.add("pod", network)
+    assert node.reaches("192.0.2.11")
+    assert node.reaches("192.0.2.100")
+    active = guest.do("cat", "/sys/class/net/bond0/bonding/active_slave").strip()
+    guest.do("ip", "link", "set", active, "down")
+    guest.until(lambda: guest.do("cat", "/sys/class/net/bond0/bonding/active_slave").strip() not in ("", active), "the other NIC")
+    assert node.reaches("192.0.2.100")
+    assert node.reaches("192.0.2.11")
+    node.delete("pod", network)
+    assert node.has("") == {}
+    assert "192.0.2.11/24" in guest.do("ip", "-brief", "address", "show", "bond0")
+
+
+def test_a_nic_that_is_pulled_out_is_noticed(guest: FullGuest, node: GuestNode) -> None:
+    """The agent is told by the kernel, between two passes, and says that the uplink is not there, and when it is there again."""
+    assert node.has(provider("k0"))["net1"]["ready"]
+    guest.pull_out(K0)
+    guest.until(lambda: not node.ready(), "the agent to notice")
+    assert "k0" in node.standings()["net1"]["problem"]
+    guest.put_back(K0)
+    guest.until(node.ready, "the agent to have the NIC again")
+
+
+def test_addresses_of_a_vlans_link_move_with_the_nics(guest: FullGuest, node: GuestNode) -> None:
+    """A VLAN's link that is named has its address on a port of the bridge; a pod of another VLAN is reached in that one."""
+    guest.shell(_VLANS)
+    guest.shell("ip address add 198.51.100.11/24 dev k0; ip link set k0 up")
+    guest.shell("ip link add link k0 name k0.10 type vlan id 10; ip address add 192.0.2.11/24 dev k0.10; ip link set k0.10 up")
+    told = node.has(provider("k0", move_addresses="true", vlan_interfaces='["k0.10"]'))
+    assert told["net1"]["ready"], told
+    assert "192.0.2.11/24" in guest.do("ip", "-brief", "address", "show", "net1.10")
+    assert node.reaches("192.0.2.11")
+    network = veth_network("br-net1", "203.0.113.100/24", vlanId=20)
+    node.add("pod", network)
+    assert node.reaches("203.0.113.100")
+    node.delete("pod", network)
+    assert node.has("") == {}
+    assert "192.0.2.11/24" in guest.do("ip", "-brief", "address", "show", "k0.10")
+    assert node.reaches("192.0.2.11")
+
+
+def test_a_vlans_link_as_uplink_never_tags_twice(guest: FullGuest, node: GuestNode) -> None:
+    """It carries frames without a tag, in its own VLAN; VLANs are refused, and a pod's frames with one do not leave the node."""
+    guest.shell(_VLANS)
+    guest.shell("ip link set k0 up; ip link add link k0 name k0.10 type vlan id 10; ip link set k0.10 up")
+    refused = node.has(provider("k0.10", vlans="[20]"))
+    assert "would be tagged twice" in refused["net1"]["problem"]
+    told = node.has(provider("k0.10"))
+    assert told["net1"]["ready"], told
+    node.add("tagged", veth_network("br-net1", "203.0.113.100/24", vlanId=20))
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    guest.shell(f"nsenter --net={OUTSIDE} tcpdump -Z root -n -e -l -i o-k0 >/run/frames 2>/run/tcpdump </dev/null &")
+    guest.until(lambda: "listening on" in guest.do("cat", "/run/tcpdump"), "tcpdump to listen")
+    lost = ("ping", "-n", "-q", "-c", "1", "-w", "2", "203.0.113.1")
+    assert guest.run("nsenter", "--net=/run/netns/tagged", *lost).code == 1
+    assert node.reaches("192.0.2.1", "pod")
+    frames = guest.until(
+        lambda: [line for line in guest.do("cat", "/run/frames").splitlines() if "192.0.2.100" in line], "frames"
+    )
+    assert all("vlan 10" in line for line in frames), frames
+    sent = [line for line in guest.do("cat", "/run/frames").splitlines() if f"{K0.peer_mac} >" not in line]
+    assert not [line for line in sent if "vlan 20" in line]
+
+
+_VLANS = """
+for id in 10 20; do ip -n outside link add link o-k0 name o-k0.$id type vlan id $id; ip -n outside link set o-k0.$id up; done
+ip -n outside address add 192.0.2.1/24 dev o-k0.10
+ip -n outside address add 203.0.113.1/24 dev o-k0.20
+"""

@@ -1,0 +1,112 @@
+"""PCI NICs as uplinks, by vfio-pci and an IOMMU: what is refused, what passes, what a dead switch leaves."""
+
+from __future__ import annotations
+
+from tests.lab.hardware.full_guest import FullGuest
+from tests.lab.hardware.guest_node import GuestNode, provider, veth_network
+from tests.lab.hardware.snapshot import START_SWITCH
+
+
+def device(guest: FullGuest, nic: str) -> str:
+    """The polled NIC's address, as a spec names it."""
+    return f"pci:{guest.do('cat', f'/run/{nic}').strip()}"
+
+
+def kernel_device(guest: FullGuest, nic: str) -> str:
+    """The same of a NIC of the kernel."""
+    return f"pci:{guest.shell(f'basename $(readlink -f /sys/class/net/{nic}/device)').strip()}"
+
+
+def dpdk_port(guest: FullGuest) -> str:
+    """The name of the one interface of the switch that is a device of DPDK."""
+    [port] = guest.do("ovs-vsctl", "--bare", "--columns=name", "find", "Interface", "type=dpdk").split()
+    return port
+
+
+def test_devices_that_dpdk_cannot_open_are_refused_by_name(guest: FullGuest, node: GuestNode) -> None:
+    """A device that is not there, one of the kernel's driver, one that is no NIC, and one that another network has."""
+    p0, k0 = device(guest, "p0"), kernel_device(guest, "k0")
+    specs = (provider(p0), provider("pci:0000:77:00.0", "none"), provider(k0, "kernel"), provider("pci:0000:00:1f.2", "disk"))
+    told = node.has("".join(specs))
+    assert told["net1"]["ready"], told
+    assert "there is no PCI device 0000:77:00.0" in told["none"]["problem"]
+    assert f"PCI device {k0.removeprefix('pci:')} is bound to driver e1000e" in told["kernel"]["problem"]
+    assert "is no network device" in told["disk"]["problem"]
+
+
+def test_a_pod_reaches_the_wire_by_a_pci_uplink(guest: FullGuest, node: GuestNode) -> None:
+    """Frames of a pod pass the NIC; it is polled on the NIC's own NUMA node, and given back when the network goes."""
+    p0 = device(guest, "p0")
+    told = node.has(provider(p0))
+    assert told["net1"]["ready"], told
+    network = veth_network("br-net1", "192.0.2.100/24")
+    result = node.add("pod", network)
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
+    assert node.reaches("192.0.2.100")
+    assert node.ask("CHECK", "pod", network | {"prevResult": result}) == {}
+    port = dpdk_port(guest)
+    assert guest.do("ovs-vsctl", "get", "Interface", port, "status:numa_id") == '"1"\n'
+    polled = guest.do("ovs-appctl", "dpif-netdev/pmd-rxq-show")
+    [at] = [block for block in polled.split("pmd thread ") if port in block]
+    assert at.startswith("numa_id 1 "), polled
+    node.delete("pod", network)
+    assert node.has("") == {}
+    assert guest.do("ovs-vsctl", "list-br") == ""
+
+
+def test_a_pod_at_a_vhost_user_port_reaches_the_wire(guest: FullGuest, node: GuestNode) -> None:
+    """Frames of a vhost-user application, of which a tap makes a link in the pod, pass the PCI uplink."""
+    assert node.has(provider(device(guest, "p0")))["net1"]["ready"]
+    network = {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": {"bridge": {"bridgeName": "br-net1"}}}
+    node.add("pod", network)
+    socket = "/usr/local/var/run/openvswitch/pod/pod-net1"
+    tap = f"python3 -m userspace_cni tap {socket} --name tap0 --address 192.0.2.100/24"
+    guest.shell(f"setsid nsenter --net=/run/netns/pod {tap} >/var/log/tap.log 2>&1 </dev/null & echo $! >/run/tap.pid")
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
+    assert node.reaches("192.0.2.100"), guest.do("cat", "/var/log/tap.log")
+    guest.shell("kill $(cat /run/tap.pid)")
+    node.delete("pod", network)
+
+
+def test_a_killed_switch_has_the_uplink_again(guest: FullGuest, node: GuestNode) -> None:
+    """ovs-vswitchd is killed, and the next one carries the pod's frames by the PCI device; the agent says that it holds."""
+    assert node.has(provider(device(guest, "p0")))["net1"]["ready"]
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
+    assert node.reaches("192.0.2.100")
+    guest.shell("kill -9 $(cat /run/openvswitch/ovs-vswitchd.pid)")
+    guest.shell(START_SWITCH)
+    assert node.reaches("192.0.2.100")
+    assert node.looked()["net1"]["ready"]
+
+
+def test_large_frames_pass_a_pci_uplink(guest: FullGuest, node: GuestNode) -> None:
+    """With an MTU of 9000 of network and pod, a datagram of that length passes unbroken."""
+    told = node.has(provider(device(guest, "p0"), mtu="9000"))
+    assert told["net1"]["ready"], told
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24", mtu=9000))
+    node.outside("ip", "link", "set", "o-p0", "mtu", "9000")
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
+    assert node.reaches("192.0.2.100", "", "-M", "do", "-s", "8972")
+
+
+def test_a_device_whose_group_the_kernel_uses_is_refused(guest: FullGuest, node: GuestNode) -> None:
+    """Of two devices in one IOMMU group, one that the kernel drives keeps DPDK from the other; both at vfio-pci, it is taken."""
+    one, other = guest.shell(_GROUPED).split()
+    told = node.has(provider(f"pci:{one}"))
+    assert f"PCI device {other}, in the same IOMMU group" in told["net1"]["problem"]
+    assert "is bound to driver e1000" in told["net1"]["problem"]
+    guest.shell(f"echo {other} >/sys/bus/pci/drivers/e1000/unbind")
+    told = node.looked()
+    assert told["net1"]["ready"], told
+
+
+_GROUPED = """
+modprobe e1000
+devices=$(grep -l 0x100e /sys/bus/pci/devices/*/device)
+set -- $(for each in $devices; do basename ${each%/device}; done)
+echo vfio-pci >/sys/bus/pci/devices/$1/driver_override
+echo $1 >/sys/bus/pci/drivers/e1000/unbind
+echo $1 >/sys/bus/pci/drivers_probe
+echo $1 $2
+"""

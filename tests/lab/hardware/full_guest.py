@@ -1,0 +1,274 @@
+"""A QEMU guest with a full kernel, PCI NICs behind an IOMMU and two NUMA nodes: started, saved and restored.
+
+Its NICs are wired to NICs of its own: a "peer" is the other end of the wire of a NIC under test. Commands run in it as root, by a
+virtio-serial port. It takes two cores for as long as it boots, so one runs at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.lab.guests import trixie
+from tests.lab.guests.monitor import Monitor
+from tests.lab.hardware.root_image import INITRAMFS, KERNEL, ROOT
+from tests.lab.switch.switch import wait_until
+
+BOOT_S: Final = 300.0
+COMMAND_S: Final = 120.0
+_END_S: Final = 60.0
+_MEMORY_MIB: Final = 3072
+_WORDS: Final = (
+    "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on intel_iommu=on tsc=reliable"
+)
+_MAPPED: Final = [{"capability": "mapped-ram", "state": True}, {"capability": "multifd", "state": True}]
+"""The memory lies in the file by its address, so that restoring reads what is asked for, by several threads."""
+
+
+@dataclass(frozen=True)
+class PciNic:
+    """A NIC under test: QEMU's model, its bus and slot, and its MAC. `polled`: bound to vfio-pci, for DPDK.
+
+    Its peer's MAC has another last but one byte.
+    """
+
+    name: str
+    model: str
+    number: int
+    node: int
+    polled: bool
+
+    @property
+    def mac(self) -> str:
+        """Of the NIC."""
+        return f"52:54:00:00:00:{self.number:02x}"
+
+    @property
+    def peer_mac(self) -> str:
+        """Of the NIC at the other end of its wire."""
+        return f"52:54:00:00:01:{self.number:02x}"
+
+
+NICS: Final = (
+    PciNic("p0", "igb", 1, node=1, polled=True),
+    PciNic("p1", "igb", 2, node=1, polled=True),
+    PciNic("k0", "e1000e", 3, node=0, polled=False),
+    PciNic("k1", "e1000e", 4, node=0, polled=False),
+)
+"""Of igb and vmxnet3 DPDK receives whole frames, of e1000e not."""
+
+
+GROUPED: Final = ("52:54:00:00:02:01", "52:54:00:00:02:02")
+"""Of two NICs at one conventional PCI bus, so that they are of one IOMMU group; they have neither driver nor wire."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command in the guest has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class FullGuest:
+    """The guest, whose files are in `directory`; `images` and `product` are what it starts from. It waits for `boot`, or with
+    `saved` for `restore`. Its process ends with the `with`.
+    """
+
+    def __init__(self, directory: Path, images: Path, product: Path, *, saved: bool) -> None:
+        self.directory = directory
+        self._ports: list[socket.socket] = []
+        self._monitor: Monitor | None = None
+        with (directory / "words").open("wb") as words:
+            argv = [*_arguments(directory, images, product), *(("-incoming", "defer") if saved else ())]
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for port in self._ports:
+            port.close()
+        if self._monitor:
+            self._monitor.close()
+        self._process.kill()
+        self._process.wait(_END_S)
+
+    @property
+    def pid(self) -> int:
+        """QEMU's process."""
+        return self._process.pid
+
+    @property
+    def monitor(self) -> Monitor:
+        """QEMU's, connected when it is first asked for."""
+        if self._monitor is None:
+            self._monitor = wait_until(self._connected, _END_S, f"the monitor in {self.directory}")
+        return self._monitor
+
+    def boot(self) -> Self:
+        """Start it from nothing, and wait until it takes commands."""
+        self.monitor.run("cont")
+        assert self.run("true").code == 0
+        return self
+
+    def save(self, file: Path) -> None:
+        """Write all that it is to a file, and leave it stopped."""
+        self._port().close()
+        self._ports.clear()
+        self.monitor.run("stop")
+        self.monitor.run("migrate-set-capabilities", capabilities=_MAPPED)
+        self.monitor.run("migrate-set-parameters", multifd_channels=2)
+        self.monitor.run("migrate", uri=f"file:{file}")
+        wait_until(self._migrated, BOOT_S, "the guest to be saved")
+
+    def restore(self, file: Path) -> Self:
+        """Go on from what `save` has written, on the same images."""
+        self.monitor.run("migrate-set-capabilities", capabilities=_MAPPED)
+        self.monitor.run("migrate-set-parameters", multifd_channels=2)
+        self.monitor.run("migrate-incoming", uri=f"file:{file}")
+        wait_until(lambda: self.monitor.run("query-status")["status"] == "paused", BOOT_S, "the guest to be restored")
+        self.monitor.run("cont")
+        return self
+
+    def run(self, *argv: str, stdin: str = "", seconds: float = COMMAND_S) -> Done:
+        """How the command has ended. AssertionError, with what the guest's console says, when it cannot be run."""
+        told = self._asked({"argv": argv, "stdin": stdin, "seconds": seconds}, seconds)
+        return Done(told["code"], told["stdout"], told["stderr"])
+
+    def do(self, *argv: str, stdin: str = "", seconds: float = COMMAND_S) -> str:
+        """The output of a command, which has to succeed."""
+        done = self.run(*argv, stdin=stdin, seconds=seconds)
+        assert done.code == 0, f"{' '.join(argv)}: exit {done.code}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return done.stdout
+
+    def shell(self, script: str, seconds: float = COMMAND_S) -> str:
+        """The output of a script, which ends with the first command that fails, and has to succeed."""
+        return self.do("sh", "-euc", script, seconds=seconds)
+
+    def page(self, target: str, method: str = "GET") -> str:
+        """A page of the agent in the guest. AssertionError unless it answers with 200."""
+        told = self._asked({"page": target, "method": method, "seconds": COMMAND_S}, COMMAND_S)
+        assert told.get("status") == 200, told
+        return str(told["body"])
+
+    def pull_out(self, nic: PciNic) -> None:
+        """Take the NIC out of its slot, as the guest's kernel agrees to after the five seconds of its button."""
+        self.monitor.run("device_del", id=nic.name)
+        self.until(lambda: self.run("test", "-e", f"/sys/class/net/{nic.name}").code, f"{nic.name} to go")
+
+    def put_back(self, nic: PciNic) -> None:
+        """Put it into its slot again, and give its link its name."""
+        self.until(lambda: self._is_out(nic), f"QEMU to have taken {nic.name} out")
+        device = {"driver": nic.model, "id": nic.name, "bus": f"r{nic.number}", "netdev": f"{nic.name}w", "mac": nic.mac}
+        self.monitor.run("device_add", **device, romfile="")
+        found = str(self.until(lambda: self._link_of(nic), f"the kernel to have {nic.name}"))
+        self.do("ip", "link", "set", found, "name", nic.name)
+
+    def _is_out(self, nic: PciNic) -> bool:
+        self.monitor.run("query-status")  # what has happened comes before an answer
+        return any(each["event"] == "DEVICE_DELETED" and each["data"].get("device") == nic.name for each in self.monitor.events)
+
+    def _link_of(self, nic: PciNic) -> str:
+        told = self.run("sh", "-c", f"grep -l {nic.mac} /sys/class/net/*/address").stdout.split()
+        return Path(told[0]).parent.name if told else ""
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = BOOT_S) -> Any:
+        """The first true value of a condition that asks the guest; few questions are asked, for each costs it time."""
+        return wait_until(condition, seconds, what, pause=0.2)
+
+    def _asked(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        port = self._port()
+        port.settimeout(seconds + BOOT_S)
+        port.sendall(json.dumps(request).encode() + b"\n")
+        told = b""
+        while not told.endswith(b"\n"):
+            part = port.recv(1 << 16)
+            assert part, f"the guest's port was closed; {self._said()}"
+            told += part
+        found: dict[str, Any] = json.loads(told)
+        assert "failed" not in found, (request, found)
+        return found
+
+    def _port(self) -> socket.socket:
+        if not self._ports:
+            port = socket.socket(socket.AF_UNIX)
+            port.connect(str(self.directory / "port"))
+            self._ports.append(port)
+        return self._ports[0]
+
+    def _connected(self) -> Monitor | None:
+        assert self._process.poll() is None, self._said()
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            return Monitor(self.directory / "monitor")
+        return None
+
+    def _migrated(self) -> bool:
+        told = self.monitor.run("query-migrate")
+        assert told.get("status") not in {"failed", "cancelled"}, told
+        return bool(told.get("status") == "completed")
+
+    def _said(self) -> str:
+        console = self.directory / "console"
+        text = console.read_text(errors="replace") if console.exists() else ""
+        return f"QEMU: {(self.directory / 'words').read_text()}\nconsole: {text[-3000:]}"
+
+
+def _arguments(directory: Path, images: Path, product: Path) -> Sequence[str]:
+    """QEMU, Debian 13's, which has MSI-X without KVM; it waits, without memory of its own, for what is to be in it."""
+    tree = trixie.root()
+    argv = [str(tree / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", str(tree / "usr/lib/x86_64-linux-gnu")]
+    argv += [str(tree / "usr/bin/qemu-system-x86_64"), "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
+    argv += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-S"]
+    argv += ["-machine", "q35", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "Nehalem,+rdrand"]
+    argv += ["-m", str(_MEMORY_MIB), "-smp", "2,sockets=2,cores=1,threads=1"]
+    for node in (0, 1):
+        argv += ["-object", f"memory-backend-ram,id=m{node},size={_MEMORY_MIB // 2}M"]
+        argv += ["-numa", f"node,nodeid={node},memdev=m{node}", "-numa", f"cpu,node-id={node},socket-id={node}"]
+    argv += ["-device", "intel-iommu,intremap=on,caching-mode=on,aw-bits=48"]
+    argv += ["-kernel", str(images / KERNEL), "-initrd", str(images / INITRAMFS), "-append", _WORDS]
+    for number, image in enumerate((images / ROOT, product)):
+        argv += ["-drive", f"if=none,id=d{number},file={image},format=raw,readonly=on"]
+        argv += ["-device", f"virtio-blk-pci,drive=d{number},bus=pcie.0,addr={2 + number:#x}"]
+    argv += [
+        "-device",
+        "virtio-serial-pci,bus=pcie.0,addr=0x4",
+        "-chardev",
+        f"socket,id=port,path={directory}/port,server=on,wait=off",
+    ]
+    argv += ["-device", "virtserialport,chardev=port,name=tests", "-serial", f"file:{directory}/console"]
+    argv += ["-qmp", f"unix:{directory}/monitor,server=on,wait=off"]
+    argv += ["-device", "pxb-pcie,id=far,bus=pcie.0,numa_node=1,bus_nr=128,addr=0x5"]
+    for nic in NICS:
+        argv += _wired(nic)
+    argv += [
+        "-device",
+        "pcie-root-port,id=r9,bus=pcie.0,chassis=9,slot=9,addr=0x6",
+        "-device",
+        "pcie-pci-bridge,id=shared,bus=r9",
+    ]
+    for number, mac in enumerate(GROUPED):
+        argv += ["-device", f"e1000,id=g{number},bus=shared,addr={1 + number},mac={mac},romfile="]
+    return argv
+
+
+def _wired(nic: PciNic) -> Sequence[str]:
+    """The NIC at a port of its own, so that it can be unplugged, and its peer."""
+    bus = "far" if nic.node else "pcie.0"
+    port = f"pcie-root-port,id=r{nic.number},bus={bus},chassis={nic.number},slot={nic.number},addr={8 + nic.number:#x}"
+    ends = ("", "peer")
+    netdevs = [word for end in ends for word in ("-netdev", f"hubport,id={nic.name}{end}w,hubid={nic.number}")]
+    return [
+        *netdevs,
+        *("-device", port),
+        *("-device", f"{nic.model},id={nic.name},bus=r{nic.number},netdev={nic.name}w,mac={nic.mac},romfile="),
+        *("-device", f"virtio-net-pci,netdev={nic.name}peerw,mac={nic.peer_mac},bus=pcie.0,addr={16 + nic.number:#x},romfile="),
+    ]

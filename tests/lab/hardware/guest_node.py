@@ -1,0 +1,96 @@
+"""The project's node in the guest: its agent's specs, its plugin as a runtime calls it, and what lies beyond its NICs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.lab.hardware.full_guest import FullGuest
+from tests.lab.hardware.snapshot import SETTINGS, SETTINGS_TEXT
+
+OUTSIDE: Final = "/run/netns/outside"
+WAIT_S: Final = 60
+"""Seconds for which an answer is waited for; few are needed."""
+_VARIABLES: Final = f"CNI_PATH=/opt/cni/bin:/usr/lib/cni CNI_IFNAME=net1 USERSPACE_CNI_CONFIG={SETTINGS}"
+_FAILED: Final = 1
+
+
+@dataclass(frozen=True)
+class GuestNode:
+    """What a test does on the node in `guest`."""
+
+    guest: FullGuest
+
+    def has(self, specs: str) -> dict[str, Any]:
+        """Write these tables to the settings, and have the agent meet them; what became of each, by its name."""
+        self.guest.do("tee", SETTINGS, stdin=SETTINGS_TEXT + specs)
+        return self.looked()
+
+    def looked(self) -> dict[str, Any]:
+        """The same after the agent has looked at all again; as often as its time for that is too short on a busy machine."""
+        found: dict[str, Any] = {}
+
+        def decided() -> bool:
+            found.clear()
+            found.update(self.standings("POST"))
+            return not any("out of time" in each["problem"] for each in found.values())
+
+        self.guest.until(decided, "the agent to have looked at all")
+        return found
+
+    def standings(self, method: str = "GET") -> dict[str, Any]:
+        """What became of each spec, by its name, as the agent has last seen it; with POST it looks first."""
+        return {each["name"]: each for each in json.loads(self.guest.page("/api/v1/network", method))["wishes"]}
+
+    def ready(self, name: str = "net1") -> bool:
+        """Whether the agent says so of a spec, as it has last seen it."""
+        return bool(self.standings()[name]["ready"])
+
+    def ask(self, verb: str, pod: str, network: dict[str, Any]) -> dict[str, Any]:
+        """What the plugin answers to a call for the pod's interface net1; {} for nothing. An error is as it is printed."""
+        called = f"CNI_COMMAND={verb} CNI_CONTAINERID={pod} CNI_NETNS=/run/netns/{pod} {_VARIABLES} /opt/cni/bin/userspace"
+        done = self.guest.run("sh", "-c", called, stdin=json.dumps(network))
+        assert done.code in (0, _FAILED), done
+        found: dict[str, Any] = json.loads(done.stdout or "{}")
+        return found
+
+    def add(self, pod: str, network: dict[str, Any]) -> dict[str, Any]:
+        """Make the pod's namespace, and attach it; what the plugin answers, which is no error."""
+        self.guest.do("ip", "netns", "add", pod)
+        answer = self.ask("ADD", pod, network)
+        assert "code" not in answer, answer
+        return answer
+
+    def delete(self, pod: str, network: dict[str, Any]) -> None:
+        """Detach the pod, without an error."""
+        assert self.ask("DEL", pod, network) == {}
+
+    def outside(self, *argv: str) -> str:
+        """The output of a command beyond the NICs."""
+        return self.guest.do("nsenter", f"--net={OUTSIDE}", *argv)
+
+    def reaches(self, address: str, pod: str = "", *options: str) -> bool:
+        """Whether an echo request to the address is answered: from the pod, or from outside."""
+        namespace = f"/run/netns/{pod}" if pod else OUTSIDE
+        argv = ("ping", "-n", "-q", "-c", "1", "-i", "0.2", "-w", str(WAIT_S), *options, address)
+        return self.guest.run("nsenter", f"--net={namespace}", *argv).code == 0
+
+
+def veth_network(bridge: str, address: str, **host: Any) -> dict[str, Any]:
+    """A network of kernel interfaces on the bridge, whose one pod has this address with length. `host`: further keys of it.
+
+    `vlanId` is the bridge's.
+    """
+    on_bridge = {"bridgeName": bridge, **({"vlanId": host.pop("vlanId")} if "vlanId" in host else {})}
+    ipam = {"type": "static", "addresses": [{"address": address}]}
+    return {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "ipam": ipam} | {
+        "host": {"iftype": "veth", "bridge": on_bridge, **host}
+    }
+
+
+def provider(interface: str, name: str = "net1", **keys: str) -> str:
+    """A table of the settings: a provider network with this interface. `keys`: further ones, their values as TOML has them."""
+    return f'[[provider_network]]\nname = "{name}"\n' + "".join(
+        f"{key} = {value}\n" for key, value in (("interface", json.dumps(interface)), *keys.items())
+    )
