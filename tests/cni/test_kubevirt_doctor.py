@@ -224,7 +224,8 @@ def test_what_to_do_about_a_port_on_another_bridge(vm: Node) -> None:
     switch = switch_of(vm)
     switch.vsctl("add-br", "br-else", "--", "set", "Bridge", "br-else", "datapath_type=netdev")
     try:
-        switch.vsctl("del-port", PORT, "--", "add-port", "br-else", PORT, "--", "set", "Interface", PORT, "type=internal")
+        moved = ["del-port", PORT, "--", "add-port", "br-else", PORT, "--", "set", "Interface", PORT, "type=internal"]
+        switch.vsctl("--no-wait", *moved)  # an internal port cannot have so long a name
         remedied(vm, "port-changed")
     finally:
         switch.vsctl("del-br", "br-else")

@@ -31,7 +31,8 @@ def leave_port(node: Node, directory: Path, ifname: str = "net1", kind: str = "d
     switch, port = switch_of(node), f"{CID12}-{ifname}"
     switch.vsctl("--may-exist", "add-br", "br-test", "--", "set", "bridge", "br-test", "datapath_type=netdev")
     options = [f"options:vhost-server-path={directory}/{port}"] if kind == "dpdkvhostuserclient" else []
-    switch.vsctl("add-port", "br-test", port, "--", "set", "Interface", port, f"type={kind}", *options)
+    opens = [] if kind == "dpdkvhostuserclient" else ["--no-wait"]  # an internal port cannot have so long a name
+    switch.vsctl(*opens, "add-port", "br-test", port, "--", "set", "Interface", port, f"type={kind}", *options)
     if kind == "dpdkvhostuserclient":
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(directory / port))

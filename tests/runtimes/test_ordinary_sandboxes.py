@@ -6,6 +6,7 @@ address on the bridge, its local port, which is the pods' gateway.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -133,6 +134,7 @@ def test_pods_of_all_kinds_talk(runtime_node: Node, containerd: Containerd, podm
             for pod in (one, other, tapped):
                 wait_until(lambda: echoes(pod, address), SECONDS, "an echo of testpmd")  # noqa: B023 -- at once
             assert application.finish()["RX-packets"] >= 3
+        assert tap.end(signal.SIGTERM) == 0  # it would make its socket again, which DEL has removed
         for number in (0xA, 0xB):
             succeeded(node.run("DEL", {**node.network("1.0.0"), "ipam": ordinary(node)["ipam"]}, "", f"{number:x}" * 64))
     podman.remove(container)

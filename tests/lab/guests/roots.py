@@ -34,9 +34,9 @@ def kept(name: str, recipe: object, make: Callable[[Path], None], former: int | 
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            for stale in CACHE.glob(f"{name}-*{_PART}"):
+            for stale in CACHE.glob(f"{name}{_PART}-*"):
                 shutil.rmtree(stale)
-            part = Path(mkdtemp(prefix=f"{name}-", suffix=_PART, dir=CACHE))
+            part = Path(mkdtemp(prefix=f"{name}{_PART}-", dir=CACHE))
             make(part)
             part.chmod(0o755)
             part.rename(made)
