@@ -8,8 +8,8 @@
 #   tests/run.sh check           style, types, import and house rules
 #   tests/run.sh unit [ARG...]   the rootless tests, with arguments for pytest; needs no root
 #   tests/run.sh KIND [ARG...]   another directory of tests/
-#   tests/run.sh lane NAME [ARG...]  the tests of plugin, agent and switch and the demo on the Open vSwitch of another Debian release (their
-#                                names: tests/lab/lanes/table.py), which is kept in docs/compatibility.md; with arguments, pytest there
+#   tests/run.sh lane NAME [ARG...]  the tests of plugin, agent, switch and containerd and the demo on the programs of another Debian release
+#                                (their names: tests/lab/lanes/table.py), which is kept in docs/compatibility.md; with arguments, pytest there
 #
 # What failed runs once more at the end, alone: what passes then is printed as `flaky: NAME`, and more than three of them are a failure.
 # With a KIND nothing runs twice.

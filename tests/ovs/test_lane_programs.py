@@ -18,7 +18,7 @@ SAYS = "#!/bin/sh\necho of the release\n"
 @pytest.fixture
 def made(tmp_path: Path) -> Programs:
     """A release with one program that this machine has and one that it has not, and with drivers of a DPDK of its own."""
-    made = Programs(tmp_path / "root", tmp_path / "tree")
+    made = Programs(tmp_path / "root", tmp_path / "tree", tmp_path / "callers")
     for name in ("ovs-vsctl", "of-the-release"):
         program = made.tree / "usr/bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +46,15 @@ def test_they_are_seen_by_the_command_alone(made: Programs) -> None:
     assert sorted(path.name for path in Path("/", DRIVERS).iterdir()) == own
     assert "of the release" not in told("ovs-vsctl", "--version")
     assert str(made.tree) not in Path("/proc/self/mounts").read_text()
+
+
+def test_callers_are_found_first(made: Programs) -> None:
+    """What has to be started by its own path is the first in PATH, before this machine's own of the name."""
+    caller = made.callers / "ip"
+    caller.parent.mkdir()
+    caller.write_text(SAYS)
+    caller.chmod(0o755)
+    assert told(*made.inside, "sh", "-c", "command -v ip; ip").splitlines() == [str(caller), "of the release"]
 
 
 def test_the_command_has_the_process(made: Programs) -> None:

@@ -18,11 +18,12 @@ from tests.lab.lanes.table import Lane, lane
 PACKAGES: Final = "containerd runc golang-go libc-bin patchelf"
 SOURCE: Final = "golang-github-appc-cni"
 CNITOOL: Final = "github.com/containernetworking/cni/cnitool"
-FORMAT: Final = 1
+FORMAT: Final = 2
 """To be raised when `_unpack` or `_copy` makes something else of the same."""
 _PROGRAMS: Final = ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr")
 _RUNC: Final = "usr/sbin/runc"
 _COMPILED: Final = "usr/bin/cnitool"
+_VERSION: Final = "usr/share/cnitool.version"
 _COMPILER: Final = ("usr/lib/go-*", "usr/share/go-*")
 """What is of no use once that is made."""
 
@@ -30,8 +31,13 @@ _COMPILER: Final = ("usr/lib/go-*", "usr/share/go-*")
 def callers(of: Lane) -> Path:
     """The directory with these programs, made now if there is none; an error says why that cannot be. Needs root."""
     recipe = (of.suites, PACKAGES, SOURCE, CNITOOL, LEFT_OUT, FORMAT)
-    root = kept(f"callers-root-{of.name}", recipe, lambda part: _unpack(of, part))
-    return kept(f"callers-{of.name}", (str(root), FORMAT), lambda part: _copy(root, part))
+    root = kept(f"callers-root-{of.name}", recipe, lambda part: _unpack(of, part), former=1)
+    return kept(f"callers-{of.name}", (str(root), FORMAT), lambda part: _copy(root, part), former=1)
+
+
+def cnitool_version(made: Path) -> str:
+    """The version of the cnitool in such a directory, which it cannot be asked for: that of its source."""
+    return (made / Path(_VERSION).name).read_text().strip()
 
 
 def _unpack(of: Lane, part: Path) -> None:
@@ -40,7 +46,7 @@ def _unpack(of: Lane, part: Path) -> None:
     work = part / "work"
     module = work / "go" / "src" / Path(CNITOOL).parent
     module.parent.mkdir(parents=True)
-    debian_source(SOURCE, (), work / "source", of.suites)
+    version = debian_source(SOURCE, (), work / "source", of.suites)
     [archive] = (work / "source").glob("*.orig.tar.*")
     shutil.unpack_archive(archive, work / "unpacked")
     [unpacked] = (work / "unpacked").iterdir()
@@ -53,17 +59,18 @@ def _unpack(of: Lane, part: Path) -> None:
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr[-2000:].strip()}")
     (work / "cnitool").rename(part / _COMPILED)
+    (part / _VERSION).write_text(f"{version}\n")
     for unneeded in (work, *(path for pattern in _COMPILER for path in part.glob(pattern))):
         shutil.rmtree(unneeded)
 
 
 def _copy(root: Path, part: Path) -> None:
-    """Copy the programs side by side. runc needs the release's libraries; the others run on this machine's, as they are.
+    """Copy the programs side by side, and which cnitool it is. runc needs the release's libraries; the others run as they are.
 
     patchelf 0.18 makes containerd's die at once: so each is tried, before it is kept.
     """
-    for program in (*_PROGRAMS, _RUNC, _COMPILED):
-        shutil.copy2(root / program, part)
+    for file in (*_PROGRAMS, _RUNC, _COMPILED, _VERSION):
+        shutil.copy2(root / file, part)
     runc = part / Path(_RUNC).name
     load_from(root, [runc])
     for tried in (runc, part / "containerd", part / "ctr"):

@@ -7,6 +7,7 @@ that this machine does not have, too, such as OVN's, are in `Programs.tree`, bel
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.lab.guests.roots import LEFT_OUT, kept, print_made, unpack_release
+from tests.lab.guests.roots import LEFT_OUT, kept, load_from, print_made, unpack_release
+from tests.lab.lanes.callers import callers
 from tests.lab.lanes.table import Lane, lane
 
 ENTER: Final = Path(__file__).with_name("enter-lane")
@@ -26,8 +28,6 @@ PACKAGES: Final = (
 FORMAT: Final = 1
 """To be raised when `unpack` or `_copy` makes something else of the same packages."""
 _PROGRAMS: Final = ("usr/bin/ov[ns]*", "usr/sbin/ovsdb-server", "usr/lib/openvswitch-switch*/*")
-_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
-_LOADER: Final = "usr/lib64/ld-linux-x86-64.so.2"
 _ELF: Final = b"\x7fELF"
 
 
@@ -37,20 +37,17 @@ class NotMade(Exception):
 
 @dataclass(frozen=True)
 class Programs:
-    """What was made of a release: `root` has its packages, `tree` copies of its programs."""
+    """What was made of a release: `root` has its packages, `tree` copies of its programs, `callers` those that PATH finds."""
 
     root: Path
     tree: Path
+    callers: Path
 
     @property
     def inside(self) -> tuple[str, ...]:
         """What a command is started by to have the release's programs in the place of this machine's. Needs root."""
-        return ("unshare", "--mount", "--propagation=private", str(ENTER), str(self.root), str(self.tree))
-
-    def version(self, program: str) -> str:
-        """What the program, a path below the tree, says of its version: all of its lines in one."""
-        done = subprocess.run([self.tree / program, "--version"], capture_output=True, text=True, check=True)
-        return " ".join(done.stdout.split())
+        path = f"PATH={self.callers}:{os.environ['PATH']}"
+        return ("env", path, "unshare", "--mount", "--propagation=private", str(ENTER), str(self.root), str(self.tree))
 
 
 def programs(of: Lane) -> Programs:
@@ -58,9 +55,9 @@ def programs(of: Lane) -> Programs:
     try:
         root = kept(f"lane-{of.name}", (of.suites, PACKAGES, LEFT_OUT, FORMAT), lambda part: _unpack(of, part), former=1)
         tree = kept(f"lane-{of.name}-programs", (str(root), FORMAT), lambda part: _copy(root, part), former=1)
+        return Programs(root, tree, callers(of))
     except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
         raise NotMade(" ".join(str(error).split())) from error
-    return Programs(root, tree)
 
 
 def _unpack(of: Lane, part: Path) -> None:
@@ -77,11 +74,7 @@ def _copy(root: Path, part: Path) -> None:
             copies.append(part / program.relative_to(root))
             copies[-1].parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(program, copies[-1])
-    loader, libraries = root / _LOADER, root / _LIBRARIES
-    patchelf = (loader, "--library-path", libraries, root / "usr/bin/patchelf")
-    # RPATH, unlike RUNPATH, holds for the libraries' own libraries, and for the drivers that DPDK loads
-    argv = [*patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, *copies]
-    subprocess.run([str(each) for each in argv], check=True)
+    load_from(root, copies)
 
 
 def main() -> None:

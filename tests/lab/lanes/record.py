@@ -3,52 +3,93 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
+from tests.lab.lanes.callers import cnitool_version
 from tests.lab.lanes.programs import Programs
 from tests.lab.suite.table import Row
 
 FILE: Final = Path(__file__).with_name("record.json")
+RECORDINGS: Final = "recordings"
+"""The kind of tests that replay what real callers sent."""
+DEBIAN: Final = "Debian"
 _VSWITCHD: Final = "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
-_NORTHD: Final = "usr/bin/ovn-northd"
-_TOLD: Final = {"open_vswitch": (_VSWITCHD, r"\(Open vSwitch\)"), "dpdk": (_VSWITCHD, "DPDK"), "ovn": (_NORTHD, "ovn-northd")}
-"""Whose version -> the program that tells it, and the words before it."""
+_TOLD: Final = {
+    "Open vSwitch": (_VSWITCHD, r"\(Open vSwitch\)"),
+    "DPDK": (_VSWITCHD, "DPDK"),
+    "OVN": ("usr/bin/ovn-northd", "ovn-northd"),
+    "containerd": ("containerd", r"containerd/containerd\S*"),
+    "runc": ("runc", "runc version"),
+}
+"""Part -> the program that tells its version, at its path or in PATH, and the words before it."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The versions of a lane's programs as they tell them, how many tests ran, the demo among them, and which of these failed."""
+    """Part -> version, as the lane's programs tell it; kind -> how many tests of it ran; and which of these failed."""
 
-    open_vswitch: str
-    dpdk: str
-    ovn: str
-    tests: int
+    versions: Mapping[str, str]
+    tests: Mapping[str, int]
     failed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, programs: Programs, rows: Sequence[Row]) -> Self:
         """What came of these groups on these programs."""
-        versions: dict[str, str] = {}
-        for whose, (program, before) in _TOLD.items():
-            told = programs.version(program)
-            if not (found := re.search(rf"{before} ([0-9.]+)", told)):
-                raise ValueError(f"{program} --version does not tell a version after '{before}': {told}")
-            versions[whose] = found[1]
+        tests: Counter[str] = Counter()
+        for file, count in (each for row in rows for each in row.result.files.items()):
+            tests[kind_of(file)] += count
         failed = tuple(sorted(test for row in rows for test in row.failed))
-        return cls(**versions, tests=sum(row.result.tests for row in rows), failed=failed)
+        versions = versions_of(programs.tree, programs.callers) | {"cnitool": cnitool_version(programs.callers)}
+        return cls(versions, dict(sorted(tests.items())), failed)
 
 
-def read(path: Path = FILE) -> dict[str, Ran]:
-    """Lane -> what came of its last run."""
+@dataclass(frozen=True)
+class Record:
+    """Lane -> what came of its last run; and part -> version of the machine's own programs, beside which the last one ran."""
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    lanes: Mapping[str, Ran] = field(default_factory=dict)
+
+
+def kind_of(file: str) -> str:
+    """What a file of tests is told as: RECORDINGS, or its directory."""
+    return RECORDINGS if RECORDINGS in Path(file).stem else Path(file).parent.name
+
+
+def versions_of(tree: Path = Path("/"), callers: Path | None = None) -> dict[str, str]:
+    """Part -> version, as the programs in these directories tell it themselves. ValueError: one tells none."""
+    versions: dict[str, str] = {}
+    for part, (program, before) in _TOLD.items():
+        place = tree / program if "/" in program else shutil.which(program, path=callers and str(callers))
+        done = subprocess.run([str(place), "--version"], capture_output=True, text=True, check=True)
+        if not (found := re.search(rf"{before} v?([0-9.]+)", " ".join(done.stdout.split()))):
+            raise ValueError(f"{place} --version does not tell a version after '{before}': {done.stdout}")
+        versions[part] = found[1]
+    return versions
+
+
+def own_versions() -> dict[str, str]:
+    """The same of this machine's own programs, with that of its DEBIAN."""
+    return {DEBIAN: platform.freedesktop_os_release().get("VERSION_ID", "testing")} | versions_of()
+
+
+def read(path: Path = FILE) -> Record:
+    """What is known."""
     kept = json.loads(path.read_text())
-    return {lane: Ran(**(ran | {"failed": tuple(ran["failed"])})) for lane, ran in kept.items()}
+    lanes = {lane: Ran(**(ran | {"failed": tuple(ran["failed"])})) for lane, ran in kept["lanes"].items()}
+    return Record(kept["own"], lanes)
 
 
-def keep(lane: str, ran: Ran, path: Path = FILE) -> None:
-    """Keep it in the place of what was known of the lane."""
-    known = read(path) | {lane: ran}
-    path.write_text(json.dumps({name: asdict(each) for name, each in sorted(known.items())}, indent=1) + "\n")
+def keep(lane: str, ran: Ran, own: Mapping[str, str], path: Path = FILE) -> None:
+    """Keep it in the place of what was known of the lane, and of the machine."""
+    known = read(path)
+    made = replace(known, own=own, lanes=dict(sorted({**known.lanes, lane: ran}.items())))
+    path.write_text(json.dumps(asdict(made), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The lanes: releases of Debian whose Open vSwitch, DPDK and OVN tests run on. To add one is a line here."""
+"""The lanes: releases of Debian whose Open vSwitch, DPDK, OVN, containerd and cnitool tests run on. To add one is a line here."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,6 +30,7 @@ from tests.lab.suite.table import Row, summary
 
 LIST = "--list"
 """Option of `changed`."""
+DEMO = "deploy/demo.sh"
 _BEGAN = time.monotonic()
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -199,7 +201,7 @@ def run_lane(name: str = "", *options: str) -> int:
             say(f"tests of group {group.name}, on lane {name}")
             rows.append(run_group(replace(group, lane=name)))
     passed = judge([demo], rows)
-    record.keep(name, record.Ran.of(made, [demo, *rows]))
+    record.keep(name, record.Ran.of(made, [demo, *rows]), record.own_versions())
     page.PAGE.write_text(page.with_table(page.PAGE.read_text(), record.read()))
     return not passed
 
@@ -209,9 +211,9 @@ def run_demo(inside: tuple[str, ...]) -> Row:
     began = time.monotonic()
     command = (*inside, sys.executable, "-m", "deploy.demo")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
-    failures = {"deploy/demo.sh": done.stdout} if done.returncode else {}
+    failures = {DEMO: done.stdout} if done.returncode else {}
     print(*failures.values(), flush=True)
-    return Row("demo", Result(1, time.monotonic() - began, failures), inside=inside)
+    return Row("demo", Result(1, time.monotonic() - began, failures, files=Counter([DEMO])), inside=inside)
 
 
 def run_kind(kind: str, options: Sequence[str]) -> NoReturn:

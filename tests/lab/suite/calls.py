@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,13 +31,15 @@ _WORKER: Final = re.compile(r"gw\d+")
 @dataclass
 class Result:
     """What came of one call: how many tests it had; what failed, by test (or file, where it cannot be read), with its text; what
-    had not begun when the call died; whether pytest came to its end, or to a test that it died of, which has failed then."""
+    had not begun when the call died; whether pytest came to its end, or to a test that it died of, which has failed then; and how
+    many tests each file had."""
 
     tests: int = 0
     seconds: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)
     missed: tuple[str, ...] = ()
     understood: bool = True
+    files: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def read(cls, lines: Iterable[str], files: Iterable[str], ended: str, *, in_order: bool = True) -> Result:
@@ -65,6 +68,7 @@ class Result:
             made.understood = True
         made.missed = tuple(test for test in collected if test not in began | over)
         made.tests = len(collected)
+        made.files = Counter(test.partition("::")[0] for test in collected)
         if set(made.failures) - (workers := set(filter(_WORKER.fullmatch, made.failures))):
             for worker in workers:  # it collected other tests than another, in which a file could not be read
                 del made.failures[worker]

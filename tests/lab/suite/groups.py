@@ -52,12 +52,14 @@ LANE: Final = (
         for name in ("changes", "handed", "health", "killed", "live", "mixed", "network", "notices", "returns", "smoke")
     ),
     *(f"tests/agent/test_agent_{name}.py" for name in ("switch_killed", "together", "two_nodes", "watch")),
+    *(f"tests/runtimes/test_{name}.py" for name in ("cnitool", "containerd_cri", "containerd_killed", "cri_sandboxes", "ctr")),
+    *(f"tests/runtimes/test_{name}.py" for name in ("ordinary_sandboxes", "routes_in_pods", "runtime_network")),
 )
-"""What runs on the switch of each lane: what speaks to it, and of the agent what a switch can make different."""
+"""What runs on the programs of each lane: what speaks to the switch, of the agent what a switch can make different, and who calls
+the plugin."""
 SAMPLE: Final = (
     "tests/agent/test_agent_live.py",
     "tests/agent/test_agent_smoke.py",
-    "tests/agent/test_agent_switch_killed.py",
     "tests/cni/test_frames.py",
     "tests/cni/test_recordings.py",
     "tests/cni/test_smoke.py",
@@ -70,6 +72,8 @@ SAMPLE: Final = (
     "tests/ovs/test_private_switch.py",
     "tests/ovs/test_resident.py",
     "tests/ovs/test_vswitchd.py",
+    "tests/runtimes/test_cnitool.py",
+    "tests/runtimes/test_containerd_killed.py",
 )
 """Of these what each run of the suite has, on each lane: at most three minutes."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.lanes import page, record
 from tests.lab.lanes.programs import NotMade, Programs
-from tests.lab.lanes.record import Ran
+from tests.lab.lanes.record import Ran, Record
 from tests.lab.lanes.table import LANES, Lane
 from tests.lab.suite import __main__ as suite
 from tests.lab.suite import seconds
@@ -27,31 +27,57 @@ def test_fails_once_on_the_lane():
     Path("seen").touch()
     assert not first and os.environ["LANE"] == "yes"
 """
-LONGEST_S = 180
-RAN = Ran("3.5.0", "24.11.8", "25.03.0", 1234, ("tests/ovs/test_ports.py::test_a",))
+LONGEST_S = 150
+OWN = {"Debian": "12", "Open vSwitch": "3.1.0", "containerd": "1.6.20"}
+RAN = Ran(
+    {"Open vSwitch": "3.5.0", "containerd": "1.7.24", "cnitool": "1.2.3"}, {"ovs": 1234}, ("tests/ovs/test_ports.py::test_a",)
+)
 PAGE = f"# Title\n\n{page.BEGIN}an older table\n{page.END}\nafter it\n"
 
 
 def test_the_page_tells_what_ran() -> None:
-    """No lane that is gone has a record, and the page is what would be made of the records now."""
-    assert record.read().keys() <= {each.name for each in LANES}
+    """No lane that is gone has a record; the page is what would be made of them now, and no lane runs what it has by hand."""
+    known = record.read()
+    assert known.lanes.keys() <= {each.name for each in LANES}
     text = page.PAGE.read_text()
-    assert page.with_table(text, record.read()) == text, "python -m tests.lab.lanes.page"
+    assert page.with_table(text, known) == text, "python -m tests.lab.lanes.page"
+    assert list(page.tried_by_hand(text, known)) == []
 
 
 def test_a_record_is_kept_and_told(tmp_path: Path) -> None:
-    """It takes the place of the lane's former one; others stay, and the page names what failed."""
+    """It takes the place of the lane's former one; others stay, and the page has each version, count and failure by lane."""
     file = tmp_path / "record.json"
-    file.write_text("{}\n")
-    for lane, ran in (("trixie", replace(RAN, tests=1)), ("forky", RAN), ("trixie", RAN)):
-        record.keep(lane, ran, file)
-    assert record.read(file) == {"forky": RAN, "trixie": RAN}
-    told = page.with_table(PAGE, record.read(file))
-    assert told.count("| 3.5.0 | 24.11.8 | 25.03.0 | 1,234 | `tests/ovs/test_ports.py::test_a` |") == len(LANES)
+    file.write_text('{"own": {}, "lanes": {}}\n')
+    for lane, ran in (("trixie", replace(RAN, tests={})), ("forky", replace(RAN, failed=())), ("trixie", RAN)):
+        record.keep(lane, ran, OWN, file)
+    known = Record(OWN, {"forky": replace(RAN, failed=()), "trixie": RAN})
+    assert record.read(file) == known
+    told = page.with_table(PAGE, known)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if "|" in line]
+    rows = {head: cells for head, *cells in lines}
+    assert rows[""] == ["Debian 12", "trixie", "forky"]
+    assert rows["containerd"] == ["1.6.20", "1.7.24", "1.7.24"]
+    assert rows["cnitool"] == ["none", "1.2.3", "1.2.3"]
+    assert rows["Tests: Open vSwitch"] == ["", "1,234", "1,234"]
+    assert rows["Failed"][1:] == ["`tests/ovs/test_ports.py::test_a`", "none"]
     assert "an older table" not in told
     assert told.endswith(f"{page.END}\nafter it\n")
     with pytest.raises(ValueError, match="no place for the table"):
-        page.with_table("# Title\n", {})
+        page.with_table("# Title\n", Record())
+
+
+def test_what_a_lane_runs_was_not_tried_by_hand() -> None:
+    """A line that says so of a version that a lane has is found; one of another version, or of another way, is not."""
+    line = "| containerd | 1.7.24 | by hand |"
+    others = ["| containerd | 2.9 | by hand |", "| containerd | 1.7.24 | tests |"]
+    assert list(page.tried_by_hand("\n".join([*others, line]), Record(OWN, {"trixie": RAN}))) == [line]
+
+
+def test_tests_are_told_by_what_they_are_about() -> None:
+    """By their directory, but for those that replay what real callers sent; and the page tells of each kind that runs."""
+    told = {record.kind_of(file) for file in (*files(*LANE), suite.DEMO)}
+    assert told == set(page.KINDS)
+    assert record.kind_of("tests/cni/test_recordings.py") == record.RECORDINGS
 
 
 def test_what_failed_on_a_lane_runs_once_more_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +111,10 @@ def test_a_lane_that_is_not_made(always: bool, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_what_runs_on_a_lane() -> None:
-    """A sample is of what the whole lane has, and takes three minutes at most; every file is there."""
+    """A sample is of what the whole lane has, some of each kind of it, and takes three minutes at most; every file is there."""
     every = set(files())
     assert set(SAMPLE) < set(files(*LANE)) <= every
+    assert {record.kind_of(file) for file in files(*LANE)} == {record.kind_of(file) for file in SAMPLE}
     assert [group.lane for group in samples()] == [each.name for each in LANES]
     assert all(group.beds for group in samples())
     known = seconds.read()
