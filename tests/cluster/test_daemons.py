@@ -41,7 +41,7 @@ def sandboxes(cluster: Cluster) -> list[str]:
 
 
 def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> None:
-    """Both die while pods are made, and again while they are deleted: all run, each with one port; nothing is left."""
+    """Both die while pods are made, and again while they are deleted: all run, each with one port; nothing of ours is left."""
     clean.join(network(NETWORK))
     clean.apply(*(attached_pod(name) for name in PODS))
     wait_until(clean.node.ports, RUNNING_S, "the first port")
@@ -54,6 +54,12 @@ def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> Non
     wait_until(lambda: len(clean.node.ports()) < len(PODS), RUNNING_S, "the first port to go")
     clean.kill("kubelet", "containerd")
     clean.start_daemons()
+
+    def none_of_ours() -> bool:
+        clean.node.drop_forgotten()
+        return not clean.node.leftovers()
+
+    clean.wait(none_of_ours, "nothing left of ours")
     clean.leave_nothing()
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import Daemon, Machine
+from tests.lab.lanes.callers import callers
+from tests.lab.lanes.table import lane
 from tests.lab.node.below import files_below
 from tests.lab.node.node import PLUGINS
 from tests.lab.runtimes.containerd_host import remove_cgroup
@@ -53,11 +55,13 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   disable_tcp_service = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
     max_conf_num = 0
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     base_runtime_spec = "/etc/containerd/base.json"
 """
+_RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _SAME_BOOT = {"path": "/bin/mount", "args": ["mount", "--bind", "/run/boot-id", BOOT_ID.lstrip("/")]}
 """What runc starts before it enters the root of each container, which is the working directory then."""
@@ -107,6 +111,7 @@ class ClusterNode:
         binds = [str(path) for path in (*self._binds, self._programs)]
         self.machine = self._ending.enter_context(Machine(str(_BOOT), str(self.top), NODE_NAME, *binds))
         self._plug_in()
+        self._install_runtime()
         if not list(self.machine.path(_NETWORKS).iterdir()):
             self._write_networks()
         self._link_plugins()
@@ -225,6 +230,27 @@ class ClusterNode:
     def leases(self, name: str = "") -> list[str]:
         """host-local's files of addresses: of the network `name`, or of all."""
         return [each for each in _files(self.machine.path(f"/var/lib/cni/networks/{name}")) if Path(each).name[0].isdigit()]
+
+    def drop_forgotten(self) -> None:
+        """Remove the default network's leases of sandboxes that the runtime does not know.
+
+        Killed amid ADD, a containerd since 1.7 sends no DEL for that sandbox, and what other plugins did for it stays.
+        """
+        with self.cri() as cri:
+            known = cri.sandboxes()
+        for lease in map(Path, self.leases(DEFAULT_NETWORK["name"])):
+            if lease.read_text().split()[0] not in known:
+                lease.unlink()
+
+    def _install_runtime(self) -> None:
+        """Put Debian 13's containerd, the last one that a kubelet of 1.20 can speak to, in the place of this machine's.
+
+        By links: runc has to be started by its own path.
+        """
+        runtime = callers(lane("trixie"))
+        for name in _RUNTIME:
+            place = self.machine.run("sh", "-c", 'command -v "$0"', name).strip()
+            self.machine.run("ln", "--symbolic", "--force", str(runtime / name), place)
 
     def _link_plugins(self) -> None:
         directory = self.machine.path("/opt/cni/bin")
