@@ -70,7 +70,7 @@ def test_a_chained_output(node: Node, sandbox: str, other: str) -> None:
         else:
             refused(call, 105, "mirror ids", CONTAINER)
     assert switch_of(node).rows("Mirror")[0]["output_port"] == switch_of(node).port(f"{CONTAINER[:12]}-net1")["_uuid"]
-    assert max(step.get("mirror_output", "") for record in records(node) for step in record["steps"]) == "ids"
+    assert max(step.get("mirror_outputs", []) for record in records(node) for step in record["steps"]) == ["ids"]
     for place, container in ((sandbox, CONTAINER), (other, OTHER)):
         succeeded(node.run("DEL", consumer, place, container))
         succeeded(node.run("DEL", node.network(), place, container))
@@ -86,7 +86,7 @@ def test_a_consumer_of_several_mirrors(node: Node, sandbox: str, other: str) -> 
         assert succeeded(node.run("ADD", consumer, sandbox)) == result
     port = switch_of(node).port(f"{CONTAINER[:12]}-net1")["_uuid"]
     assert {row["name"]: row["output_port"] for row in switch_of(node).rows("Mirror")} == dict.fromkeys("abcd", port)
-    assert max(step.get("mirror_output", "") for record in records(node) for step in record["steps"]) == "a,b,c,d"
+    assert max(step.get("mirror_outputs", []) for record in records(node) for step in record["steps"]) == [*"abcd"]
     theirs = succeeded(node.run("ADD", node.network(), other, OTHER))
     refused(
         node.run("ADD", chained(node, kind, [{"name": "e"}, {"name": "b"}], theirs), other, OTHER), 105, "mirror b", CONTAINER

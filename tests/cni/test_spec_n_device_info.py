@@ -158,24 +158,6 @@ class TestElsewhere:
         made = tree(node.directory).keys() - before.keys()
         assert not [path for path in made if not Path(path).is_relative_to(node.state) and "/run" not in path]
 
-    def test_an_older_record_that_names_another_place(self, node: Node, sandbox: str) -> None:
-        """DEL succeeds, says that the file stays, and leaves it as it is."""
-        succeeded(node.run("ADD", asking(node), sandbox))
-        other = node.directory / "10-other.conf"
-        other.write_text("precious")
-        [record] = (node.state / "attachments").iterdir()
-        content = json.loads(record.read_text())
-        [step] = [step for step in content["value"]["steps"] if step["step"] == "device-info"]
-        step["path"] = str(other)
-        del step["trusted"], step["before"]
-        record.write_text(json.dumps(content))
-        deleted = node.run("DEL", asking(node), sandbox)
-        succeeded(deleted)
-        assert str(other).encode() in deleted.stderr
-        assert b"device_info_dir" in deleted.stderr
-        assert other.read_text() == "precious"
-        assert node.leftovers() == {}
-
 
 def _place(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
