@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.lab.hardware.full_guest import FullGuest
 from tests.lab.hardware.guest_node import GuestNode, provider, veth_network
 from tests.lab.hardware.snapshot import START_SWITCH
@@ -109,4 +111,34 @@ echo vfio-pci >/sys/bus/pci/devices/$1/driver_override
 echo $1 >/sys/bus/pci/drivers/e1000/unbind
 echo $1 >/sys/bus/pci/drivers_probe
 echo $1 $2
+"""
+
+
+def test_pods_are_hinted_to_the_node_of_their_nic(guest: FullGuest) -> None:
+    """With polling threads on both NUMA nodes a bridge is of its NIC's; without a NIC, or without a thread there, of none."""
+    p1 = device(guest, "p1").removeprefix("pci:")
+    guest.shell(f"""
+ovs-vsctl add-br br-near -- set Bridge br-near datapath_type=netdev -- add-port br-near d0 \\
+    -- set Interface d0 type=dpdk options:dpdk-devargs={p1}
+ovs-vsctl add-br br-plain -- set Bridge br-plain datapath_type=netdev
+""")
+    assert hints(guest) == {"br-near": 1, "br-plain": None}
+    guest.do("ovs-vsctl", "set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x1")
+    assert hints(guest) == {"br-near": None, "br-plain": 0}
+
+
+def hints(guest: FullGuest) -> dict[str, int | None]:
+    """The NUMA node that the kubelet would be told of the devices of each bridge."""
+    return dict(json.loads(guest.do("python3", "-c", _HINTS)))
+
+
+_HINTS = """
+import json, os
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.settings import load
+from userspace_cni.node.devices import DeviceRoom
+from userspace_cni.node.local import LocalNode
+node = LocalNode(load(os.environ), os.environ, resident=True)
+node.connect(Deadline.after(60))
+print(json.dumps({each.name: each.numa for each in DeviceRoom(node).bridges()}))
 """
