@@ -10,6 +10,7 @@ What it cannot do is answered with {"failed": "why"}. A snapshot is taken while 
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -17,6 +18,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,7 @@ from typing import Any
 
 AGENT = "/run/userspace-cni/agent.sock"
 _PAUSE_S = 0.05
+_BOOT_S = 60.0
 _TIMED_OUT = 124
 
 
@@ -84,12 +87,24 @@ def requests(port: int) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
+def _opened(end: float) -> int:
+    """The port. The kernel makes its file a moment before it finds the port by that."""
+    while True:
+        for path in Path("/dev").glob("vport*p*"):
+            try:
+                return os.open(path, os.O_RDWR)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+        assert time.monotonic() < end, "no port of the host"
+        select.select([], [], [], _PAUSE_S)
+
+
 def main() -> None:
     """Load what the port needs, and serve it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     subprocess.run(["/usr/sbin/modprobe", "-a", "virtio_console"], check=True)
-    path = next(Path("/dev").glob("vport*p*"))
-    port = os.open(path, os.O_RDWR)
+    port = _opened(time.monotonic() + _BOOT_S)
     for request in requests(port):
         left = memoryview(json.dumps(answer(request)).encode() + b"\n")
         while left:
