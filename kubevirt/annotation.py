@@ -1,4 +1,4 @@
-"""The VMI annotation `userspace/vhostuser`: wishes of a VM's owner for which KubeVirt's API has no field. Strict and pure.
+"""The VMI annotation `userspace/vhostuser`: specs of a VM's owner for which KubeVirt's API has no field. Strict and pure.
 
 A JSON object by network name (spec.networks[].name); every key of an entry is optional:
 
@@ -35,8 +35,8 @@ _REMEDY: Final = (
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The wishes for one network; "" and None where there is none. `path` and `mode` as QEMU sees them; sizes in descriptors."""
+class Spec:
+    """The specs for one network; "" and None where there is none. `path` and `mode` as QEMU sees them; sizes in descriptors."""
 
     path: str = ""
     mode: Role | None = None
@@ -46,8 +46,8 @@ class Wish:
     tx_queue_size: int | None = None
 
 
-def read_annotation(text: str, networks: Collection[str]) -> dict[str, Wish]:
-    """Read the wishes by network; none for "". `networks`: the VM's networks. Raises BadInput, and Refused for ring-size."""
+def read_annotation(text: str, networks: Collection[str]) -> dict[str, Spec]:
+    """Read the specs by network; none for "". `networks`: the VM's networks. Raises BadInput, and Refused for ring-size."""
     if not text.strip():
         return {}
     where = f"annotation {ANNOTATION}"
@@ -56,10 +56,10 @@ def read_annotation(text: str, networks: Collection[str]) -> dict[str, Wish]:
         if network not in networks:
             known = ", ".join(sorted(networks)) or "none"
             raise BadInput(f"{where} names network {network[:64]!r}, which the VM does not have (it has: {known})", _REMEDY)
-    return {network: _read_wish(entry, f"{where}, network {network!r}") for network, entry in entries.items()}
+    return {network: _read_spec(entry, f"{where}, network {network!r}") for network, entry in entries.items()}
 
 
-def _read_wish(entry: Any, where: str) -> Wish:
+def _read_spec(entry: Any, where: str) -> Spec:
     raw = cast("Mapping[str, Any]", typed(entry, dict, where, _REMEDY))
     for key in raw:
         if key not in _KEYS:
@@ -67,7 +67,7 @@ def _read_wish(entry: Any, where: str) -> Wish:
     path = typed(raw.get("path", ""), str, f"{where}: key 'path'", _REMEDY)
     if "path" in raw and not path:
         raise BadInput(f"{where}: key 'path' is empty", _REMEDY)
-    return Wish(
+    return Spec(
         path=path,
         mode=_read_mode(raw, where),
         mtu=_read_number(raw, "mtu", MTU_RANGE, where),

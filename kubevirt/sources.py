@@ -9,7 +9,7 @@ For each network of the binding, the first source that knows a path is taken:
 
 The last always exists for a network of Multus or of the pod, and whether our plugin made it cannot be seen from here: its
 directory is in the compute container, not in the sidecar's. So the explicit path comes before it, or would never be taken. The
-annotation's other wishes (queues, ring sizes, MTU) hold wherever the path is from. A network with a resourceClaim has no
+annotation's other specs (queues, ring sizes, MTU) hold wherever the path is from. A network with a resourceClaim has no
 deterministic path: no CNI runs for it.
 
 Waiting. network-info comes with the kubelet's next look at the pod after virt-controller has written the annotation, often
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubevirt.agreement import agreed_mac, agreed_mode, agreed_mtu
-from kubevirt.annotation import ANNOTATION, Wish, read_annotation
+from kubevirt.annotation import ANNOTATION, Spec, read_annotation
 from kubevirt.dra import Device
 from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.mounted import read_claim, read_file
@@ -107,20 +107,20 @@ def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, l
     wanted = bound(machine, binding)
     if not wanted:
         return {}
-    wishes = read_annotation(machine.annotations.get(ANNOTATION, ""), machine.networks.keys())
+    specs = read_annotation(machine.annotations.get(ANNOTATION, ""), machine.networks.keys())
     networks = [_network_of(machine, interface) for interface in wanted]
     _warn_of_mixture(machine, log)
     told = _wait_for(networks, places, deadline_s)
     sources: dict[str, Source] = {}
     taken: Taken[str] = Taken()
     for interface, network in zip(wanted, networks, strict=True):
-        wish = wishes.get(network.name, Wish())
-        found = _find(network, told, wish, places)
+        spec = specs.get(network.name, Spec())
+        found = _find(network, told, spec, places)
         where = f"network {network.name!r}, {found.where}"
         check_path(found.path, found.roots, where)
         if found.origin == "annotation":
             check_owners(found.path, launcher.socket_path(_interface_name(network)), where)
-        source, remarks = _with_facts(machine, interface, network, told, wish, found)
+        source, remarks = _with_facts(machine, interface, network, told, spec, found)
         log(_explained(network.name, source, found, remarks))
         if other := taken.take(source.path, network.name):
             raise _shared(other, network.name, sources[other].path, source.path)
@@ -183,7 +183,7 @@ def _look_at_network_info(told: _Told, places: Places) -> None:
     told.state = "no such file" if content is None else ("empty" if told.info is None else "no entry for the network")
 
 
-def _find(network: Network, told: _Told, wish: Wish, places: Places) -> _Found:
+def _find(network: Network, told: _Told, spec: Spec, places: Places) -> _Found:
     """Take the first source that knows a path."""
     device, attached = told.devices.get(network.name), _attached(network, told)
     if device and network.claim:
@@ -193,8 +193,8 @@ def _find(network: Network, told: _Told, wish: Wish, places: Places) -> _Found:
     if attached.path:
         return _Found("device-info", attached.path, attached.mode, places.cluster_roots, "network-info", tuple(passed))
     passed.append(_why_no_device_info(network, attached, told))
-    if wish.path:
-        return _Found("annotation", wish.path, None, places.roots, f"annotation {ANNOTATION}", tuple(passed))
+    if spec.path:
+        return _Found("annotation", spec.path, None, places.roots, f"annotation {ANNOTATION}", tuple(passed))
     passed.append(f"annotation {ANNOTATION}: no path")
     failure = told.failures.get(network.name)
     if failure:
@@ -239,7 +239,7 @@ def _interface_name(network: Network) -> str:
 
 
 def _with_facts(
-    machine: Machine, interface: Interface, network: Network, told: _Told, wish: Wish, found: _Found
+    machine: Machine, interface: Interface, network: Network, told: _Told, spec: Spec, found: _Found
 ) -> tuple[Source, list[str]]:
     """The source with all facts, and remarks on them for the log."""
     device, attached = told.devices.get(network.name), _attached(network, told)
@@ -248,20 +248,20 @@ def _with_facts(
     source = Source(
         path=found.path,
         mac=mac,
-        mode=agreed_mode(network.name, wish.mode, found.mode, found.where),
-        mtu=agreed_mtu(network.name, wish.mtu, port_mtu),
+        mode=agreed_mode(network.name, spec.mode, found.mode, found.where),
+        mtu=agreed_mtu(network.name, spec.mtu, port_mtu),
         origin=found.origin,
-        queues=wish.queues,
-        rx_queue_size=wish.rx_queue_size,
-        tx_queue_size=wish.tx_queue_size,
+        queues=spec.queues,
+        rx_queue_size=spec.rx_queue_size,
+        tx_queue_size=spec.tx_queue_size,
     )
     remarks = [f"MAC {mac} {mac_from}"]
     if source.mtu is None:
         remarks.append("the port's MTU is not known")
     else:
         remarks.append(f"MTU {source.mtu}" + ("" if port_mtu else ", the port's is not told"))
-    if wish.path and found.origin != "annotation":
-        remarks.append(f"the annotation's path {wish.path[:200]!r} is not used")
+    if spec.path and found.origin != "annotation":
+        remarks.append(f"the annotation's path {spec.path[:200]!r} is not used")
     return source, remarks
 
 

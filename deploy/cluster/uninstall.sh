@@ -150,7 +150,7 @@ for kind in validatingadmissionpolicybindings.admissionregistration.k8s.io valid
     securitycontextconstraints.security.openshift.io clusterrolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io; do
     ! listed "$kind" "$kinds" || kubectl delete "$kind" userspace-cni userspace-cni-controller userspace-cni-report --ignore-not-found
 done
-# with their objects; not while an agent runs, for which the end of an object is the end of a wish
+# with their objects; not while an agent runs, for which the end of an object is the end of a spec
 kubectl delete customresourcedefinitions --selector app.kubernetes.io/name=userspace-cni --ignore-not-found
 kubectl delete namespace "$namespace" --ignore-not-found
 say "done: ${nodes_done:-nothing of userspace-cni is left in the cluster; it had no agents, so no node was looked at}"

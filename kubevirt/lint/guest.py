@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from kubevirt.annotation import ANNOTATION, Wish, read_annotation
+from kubevirt.annotation import ANNOTATION, Spec, read_annotation
 from kubevirt.errors import KubevirtError
 from kubevirt.interface import PORT_QUEUES
 from kubevirt.lint.machine import Machine
@@ -34,10 +34,10 @@ def judge_guest(machine: Machine) -> None:
     if not machine.vhost_user:
         return
     _judge_memory(machine)
-    wishes = _read_wishes(machine)
-    _judge_mtus(machine, wishes)
-    _judge_queues(machine, wishes)
-    judge_sockets(machine, wishes)
+    specs = _read_specs(machine)
+    _judge_mtus(machine, specs)
+    _judge_queues(machine, specs)
+    judge_sockets(machine, specs)
     _judge_iommu(machine)
 
 
@@ -134,7 +134,7 @@ def _guest_memory(domain: Spot) -> int | None:
     return found
 
 
-def _read_wishes(machine: Machine) -> Mapping[str, Wish]:
+def _read_specs(machine: Machine) -> Mapping[str, Spec]:
     try:
         return read_annotation(machine.annotations.text(ANNOTATION), [nic.name for nic in machine.nics])
     except KubevirtError as error:
@@ -146,32 +146,32 @@ def _annotation(machine: Machine) -> Spot:
     return Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
 
 
-def _judge_mtus(machine: Machine, wishes: Mapping[str, Wish]) -> None:
+def _judge_mtus(machine: Machine, specs: Mapping[str, Spec]) -> None:
     for nic in machine.vhost_user:
-        wish = wishes.get(nic.name, Wish())
-        if not wish.mtu or not nic.definition or nic.definition.is_ours is not True:
+        spec = specs.get(nic.name, Spec())
+        if not spec.mtu or not nic.definition or nic.definition.is_ours is not True:
             continue
         if nic.definition.has_odd_mtu:
             continue
         given = nic.definition.mtu
         port = given or DEFAULT_MTU
-        if wish.mtu == port:
+        if spec.mtu == port:
             continue
         said = f"host.mtu {given}" if given else f"no host.mtu, so {DEFAULT_MTU}"
         _annotation(machine).find(
             "mtu-mismatch",
-            "error" if wish.mtu > port else "warning",
-            f"interface '{nic.name}' is to have MTU {wish.mtu}, and network {nic.definition} has {said}: "
+            "error" if spec.mtu > port else "warning",
+            f"interface '{nic.name}' is to have MTU {spec.mtu}, and network {nic.definition} has {said}: "
             + (
-                "larger frames are dropped by the switch" if wish.mtu > port else "the guest drops larger frames that others send"
+                "larger frames are dropped by the switch" if spec.mtu > port else "the guest drops larger frames that others send"
             ),
-            f'write "mtu": {wish.mtu} in the host block of network {nic.definition}, or {port} in the annotation',
+            f'write "mtu": {spec.mtu} in the host block of network {nic.definition}, or {port} in the annotation',
         )
 
 
-def _judge_queues(machine: Machine, wishes: Mapping[str, Wish]) -> None:
+def _judge_queues(machine: Machine, specs: Mapping[str, Spec]) -> None:
     for nic in machine.vhost_user:
-        queues = wishes.get(nic.name, Wish()).queues or 0
+        queues = specs.get(nic.name, Spec()).queues or 0
         if queues > PORT_QUEUES:
             _annotation(machine).find(
                 "queues-over-port",
@@ -181,14 +181,14 @@ def _judge_queues(machine: Machine, wishes: Mapping[str, Wish]) -> None:
             )
     count = vcpus(machine)
     if count is not None:
-        _judge_vcpus(machine, wishes, count)
+        _judge_vcpus(machine, specs, count)
 
 
-def _judge_vcpus(machine: Machine, wishes: Mapping[str, Wish], count: int) -> None:
+def _judge_vcpus(machine: Machine, specs: Mapping[str, Spec], count: int) -> None:
     cpu, devices = (machine.instance.child("domain", name) for name in ("cpu", "devices"))
     most = count // (cpu.number("sockets") or 1) * (cpu.number("maxSockets") or cpu.number("sockets") or 1)
     for nic in machine.vhost_user:
-        queues = wishes.get(nic.name, Wish()).queues or 0
+        queues = specs.get(nic.name, Spec()).queues or 0
         if queues > max(count, most):
             _annotation(machine).find(
                 "queues-over-vcpus",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kubevirt.annotation import ANNOTATION, Wish
+from kubevirt.annotation import ANNOTATION, Spec
 from kubevirt.errors import KubevirtError
 from kubevirt.lint.machine import Machine, Nic
 from kubevirt.lint.network import OUR_TYPE, Definition
@@ -20,15 +20,15 @@ _KERNEL_TYPES: Final = (
 """CNI plugins that make interfaces of the kernel."""
 
 
-def judge_sockets(machine: Machine, wishes: Mapping[str, Wish]) -> None:
-    """Everything about the sockets of a VM's vhost-user interfaces. `wishes`: what its annotation says, by network."""
+def judge_sockets(machine: Machine, specs: Mapping[str, Spec]) -> None:
+    """Everything about the sockets of a VM's vhost-user interfaces. `specs`: what its annotation says, by network."""
     spot = Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
     taken: Taken[Nic] = Taken()
     for nic in machine.vhost_user:
-        wish = wishes.get(nic.name, Wish())
+        spec = specs.get(nic.name, Spec())
         if nic.definition:
-            _judge_owner(nic, nic.definition, wish)
-        path = canonical(wish.path or _derived(nic))
+            _judge_owner(nic, nic.definition, spec)
+        path = canonical(spec.path or _derived(nic))
         if other := taken.take(path, nic):
             spot.find(
                 "socket-name-collision",
@@ -36,15 +36,15 @@ def judge_sockets(machine: Machine, wishes: Mapping[str, Wish]) -> None:
                 f"interfaces '{other.name}' and '{nic.name}' have one socket, or one in the other's place: {path}",
                 "give each a path of its own, or none: each then has one that is derived from its name",
             )
-        if wish.mode == "client":
+        if spec.mode == "client":
             spot.find(
                 "server-mode",
                 "error",
                 f"interface '{nic.name}' is to be a client: its socket would be the switch's, without which QEMU does not start",
                 "remove mode, or let it be server: the switch then connects, and again after it was restarted",
             )
-        if wish.path:
-            _judge_path(nic, wish.path, spot)
+        if spec.path:
+            _judge_path(nic, spec.path, spot)
 
 
 def _judge_path(nic: Nic, path: str, spot: Spot) -> None:
@@ -65,13 +65,13 @@ def _judge_path(nic: Nic, path: str, spot: Spot) -> None:
         spot.find(error.name, "error", error.message, error.remedy)
 
 
-def _judge_owner(nic: Nic, definition: Definition, wish: Wish) -> None:
+def _judge_owner(nic: Nic, definition: Definition, spec: Spec) -> None:
     """A network of which it is known that it is not of this plugin."""
     if definition.is_ours is not False:
         return
     types = ", ".join(definition.types) or "none"
     kernel = not definition.types or definition.is_misspelt or any(each in _KERNEL_TYPES for each in definition.types)
-    if definition.tells_device or (wish.path and not kernel):
+    if definition.tells_device or (spec.path and not kernel):
         nic.network.find(
             "foreign-network",
             "note",

@@ -23,7 +23,7 @@ from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import service, watchdog
-from userspace_cni.attachment import cleanup, wishes
+from userspace_cni.attachment import cleanup, specs
 from userspace_cni.base import retries
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
@@ -37,7 +37,7 @@ ENDED_S = 60
 
 WITHOUT_API_S = 0.5
 """How long an agent waits for an API server of which the test knows that it does not answer."""
-_LIMITED = (watchdog, service, cleanup, wishes, retries, brisk)
+_LIMITED = (watchdog, service, cleanup, specs, retries, brisk)
 
 
 class LiveNode(Node):

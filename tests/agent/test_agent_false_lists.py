@@ -38,10 +38,10 @@ class Uplink:
         live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
         live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
 
-    def wish(self, name: str = "net1") -> dict[str, Any]:
+    def spec(self, name: str = "net1") -> dict[str, Any]:
         """What the agent says of the provider network, {} for nothing."""
         _, body = agent.get(self.live.socket, "/api/v1/network")
-        return next((each for each in json.loads(body)["wishes"] if each["name"] == name), {})
+        return next((each for each in json.loads(body)["specs"] if each["name"] == name), {})
 
     def state(self) -> tuple[str, list[int]]:
         """The link that has the node's address, and the VLANs of the uplink."""
@@ -79,7 +79,7 @@ def uplink(live: LiveNode) -> Iterator[Uplink]:
         api.add(ours("Vlan", "blue", id=100, provider="net1"))
         found = Uplink(live, wire, api)
         live.start()
-        wait_until(lambda: found.wish().get("ready"), what="the uplink")
+        wait_until(lambda: found.spec().get("ready"), what="the uplink")
         assert found.state() == ("br-net1", [0, 100])
         yield found
         live.close()
@@ -101,8 +101,8 @@ def test_a_false_list_takes_nothing_away(uplink: Uplink, falsify: Callable[[dict
     lists = uplink.lists()
     uplink.list_falsely_everywhere(falsify)
     live.start()
-    stays(uplink, lambda: uplink.have_been_listed_twice(lists) and uplink.wish().get("source") == "objects")
-    wait_until(lambda: uplink.wish().get("ready"))
+    stays(uplink, lambda: uplink.have_been_listed_twice(lists) and uplink.spec().get("source") == "objects")
+    wait_until(lambda: uplink.spec().get("ready"))
     assert uplink.state() == ("br-net1", [0, 100])
 
 

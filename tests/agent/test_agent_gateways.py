@@ -124,7 +124,7 @@ def test_a_gateway_that_holds_and_passes_nothing(node: Forwarding) -> None:
 def test_without_an_agent(node: Forwarding) -> None:
     """The command tries itself. Of a switch that does not answer it says that nothing is known, and not that gateways hold."""
     live = node.live.start()
-    wait_until(lambda: node.known()["wishes"] and node.known()["wishes"][0]["ready"], what="the gateway")
+    wait_until(lambda: node.known()["specs"] and node.known()["specs"][0]["ready"], what="the gateway")
     live.close()
     code, told, _ = node.status()
     assert (code, bool(re.search(HOLDS, told))) == (0, True)
@@ -136,7 +136,7 @@ def test_without_an_agent(node: Forwarding) -> None:
 def test_killed_amid_a_trial(node: Forwarding) -> None:
     """A command that is killed while it tries leaves no link, route or table, and its flow ends by itself."""
     live = node.live.start()
-    wait_until(lambda: node.known()["wishes"] and node.known()["wishes"][0]["ready"], what="the gateway")
+    wait_until(lambda: node.known()["specs"] and node.known()["specs"][0]["ready"], what="the gateway")
     live.close()
     before = node.left()
     stopped = wait_until(node.stopped_amid, what="a command that was caught")

@@ -46,25 +46,25 @@ class Kept:
         assert self.live.switch
         return self.live.switch
 
-    def wish(self, text: str) -> None:
+    def spec(self, text: str) -> None:
         """Write the settings, and tell the agent."""
         self.settings.write_text(text)
         os.kill(self.live.pid, signal.SIGHUP)
 
-    def wishes(self) -> dict[str, dict[str, Any]]:
+    def specs(self) -> dict[str, dict[str, Any]]:
         """What the agent says of each."""
         _, body = agent.get(self.live.socket, "/api/v1/network")
-        return {each["name"]: each for each in json.loads(body)["wishes"]}
+        return {each["name"]: each for each in json.loads(body)["specs"]}
 
     def holds(self, name: str = "net1") -> bool:
         """Whether the agent says that the node has it."""
-        return bool(self.wishes().get(name, {}).get("ready"))
+        return bool(self.specs().get(name, {}).get("ready"))
 
     def measured(self, name: str) -> str:
         """The metric of the provider network of the settings."""
         _, body = agent.get(self.live.socket, "/metrics")
         labels = f'{{kind="provider-network",name="{name}",source="settings"}} '
-        return body.decode().partition(f"userspace_cni_wish_ready{labels}")[2].partition("\n")[0]
+        return body.decode().partition(f"userspace_cni_spec_ready{labels}")[2].partition("\n")[0]
 
     def place(self) -> str:
         """The link that has the node's address."""
@@ -79,7 +79,7 @@ class Kept:
 
 @pytest.fixture
 def kept(live: LiveNode) -> Iterator[Kept]:
-    """Without a wish; what is left is undone at the end."""
+    """Without a spec; what is left is undone at the end."""
     assert live.switch
     with wired(live.switch.netns) as wire:
         found = Kept(live, wire)
@@ -94,7 +94,7 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
     """Made by SIGHUP, kept by the next agent after kill -9, given back without ovs-vswitchd and taken again, undone without its
     table; the node answers after each. A file that cannot be read changes nothing, nor does one that is away."""
     live = kept.live.start()
-    kept.wish(TABLE)
+    kept.spec(TABLE)
     wait_until(kept.holds, what="the uplink")
     assert (kept.place(), kept.wire.answers(ADDRESS)) == ("br-net1", True)
     assert kept.measured("net1") == "1"
@@ -110,25 +110,25 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
     assert kept.wire.answers(ADDRESS)
     code, told, _ = kept.run("network")
     assert (code, "holds" in told) == (0, True)
-    kept.wish(TABLE + "nonsense")
+    kept.spec(TABLE + "nonsense")
     wait_until(lambda: "cannot be read again" in live.log.read_text(), what="the agent has read")
     kept.settings.unlink()
     agent.get(live.socket, "/api/v1/network", "POST")
     assert (kept.holds(), kept.place()) == (True, "br-net1")
-    kept.wish("")
-    wait_until(lambda: kept.wishes() == {}, what="the uplink is undone")
+    kept.spec("")
+    wait_until(lambda: kept.specs() == {}, what="the uplink is undone")
     assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
 
 
 def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
-    """Amid a pursuit of wishes each of which waits for the switch, they are on the NIC before the next of these begins."""
-    live = kept.live.start(WISH_S=4.0)
-    kept.wish(TABLE)
+    """Amid a round of specs each of which waits for the switch, they are on the NIC before the next of these begins."""
+    live = kept.live.start(SPEC_S=4.0)
+    kept.spec(TABLE)
     wait_until(kept.holds, what="the uplink")
     others = (f'[[provider_network]]\nname = "net{each}"\ninterface = "vdev:net_null{each}"\n' for each in (7, 8))
     kept.switch.pause_vswitchd()
     try:
-        kept.wish("\n".join(others) + TABLE)
+        kept.spec("\n".join(others) + TABLE)
         wait_until(lambda: kept.place() == "nic0", what="the address is given back")
         given_back = "gone back to the NIC"
         wait_until(lambda: given_back in live.log.read_text(), what="that it is told")
@@ -140,16 +140,16 @@ def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
 
 
 def test_what_cannot_be_had(kept: Kept) -> None:
-    """A wish that cannot be met says why, in the page, the metric, `network` and `status`; the others are met."""
+    """A spec that cannot be met says why, in the page, the metric, `network` and `status`; the others are met."""
     live = kept.live.start()
-    kept.wish(TABLE + '\n[[provider_network]]\nname = "net2"\ninterface = "absent0"\n')
+    kept.spec(TABLE + '\n[[provider_network]]\nname = "net2"\ninterface = "absent0"\n')
     wait_until(kept.holds, what="the uplink")
-    assert "absent0" in kept.wishes()["net2"]["problem"]
+    assert "absent0" in kept.specs()["net2"]["problem"]
     assert kept.measured("net2") == "0"
-    assert agent.metric(live.socket, "userspace_cni_wish_failures_total", kind="provider-network") == 1
+    assert agent.metric(live.socket, "userspace_cni_spec_failures_total", kind="provider-network") == 1
     code, told, _ = kept.run("network")
     assert (code, "absent0" in told) == (1, True)
-    assert "1 of 2 that are wished hold" in kept.run("status")[1]
+    assert "1 of 2 that are desired hold" in kept.run("status")[1]
     code, _, told = kept.run("uplink", "remove", "net1")
     assert (code, "would make it again" in told, kept.place()) == (1, True, "br-net1")
 
@@ -190,47 +190,47 @@ def test_objects_of_the_api(kept: Kept) -> None:
         live.start()
         add(api, "ProviderNetwork", "net1", spec={"defaultInterface": "nic0", "moveAddresses": True})
         wait_until(kept.holds, what="the uplink, which no Vlan names")
-        assert (kept.place(), kept.wishes()["net1"]["source"]) == ("br-net1", "objects")
+        assert (kept.place(), kept.specs()["net1"]["source"]) == ("br-net1", "objects")
         wait_until(lambda: _reported(api) == {"net1": True}, what="the NodeState")
         live.kill()
         api.faults.append(Fault(status=503))
         live.start(START_S=WITHOUT_API_S)
-        wait_until(lambda: "net1" in kept.wishes(), what="the next agent")
-        assert (kept.wishes()["net1"]["said_by"], kept.place(), kept.wire.answers(ADDRESS)) == ("", "br-net1", True)
+        wait_until(lambda: "net1" in kept.specs(), what="the next agent")
+        assert (kept.specs()["net1"]["said_by"], kept.place(), kept.wire.answers(ADDRESS)) == ("", "br-net1", True)
         api.faults.clear()
-        wait_until(lambda: kept.wishes()["net1"]["said_by"], what="the server's word")
+        wait_until(lambda: kept.specs()["net1"]["said_by"], what="the server's word")
         api.objects(f"provider-networks.{GROUP}").remove("", "net1")
-        wait_until(lambda: kept.wishes() == {}, what="the uplink is undone, once the agent has its second lists")
+        wait_until(lambda: kept.specs() == {}, what="the uplink is undone, once the agent has its second lists")
         assert (kept.place(), kept.switch.rows("Bridge")) == ("nic0", [])
 
 
 def test_a_nic_to_a_bridge(kept: Kept) -> None:
     """It is had with the next agent, too, until it is removed; with --persist it stands in the settings, which go before the
-    command. What cannot be had is not wished any more."""
+    command. What cannot be had is no longer desired."""
     kept.live.start()
     code, told, _ = kept.run("nic-to-bridge", "nic0")
     assert (code, "br-nic0" in told, kept.place()) == (0, True, "br-nic0")
     kept.live.end()
     kept.live.start()
     wait_until(lambda: kept.holds("nic0"), what="the bridge of the next agent")
-    assert kept.wishes()["nic0"]["source"] == "commands"
+    assert kept.specs()["nic0"]["source"] == "commands"
     assert kept.run("uplink", "remove", "nic0")[0] == 0
-    assert (kept.place(), kept.wishes()) == ("nic0", {})
+    assert (kept.place(), kept.specs()) == ("nic0", {})
     code, _, told = kept.run("nic-to-bridge", "absent0")
     assert (code, "absent0" in told) == (1, True)
-    assert kept.wishes() == {}
+    assert kept.specs() == {}
     assert kept.run("nic-to-bridge", "nic0", "--persist", "--move-addresses=no")[0] == 0
-    assert (kept.place(), kept.wishes()["nic0"]["source"]) == ("nic0", "settings")
+    assert (kept.place(), kept.specs()["nic0"]["source"]) == ("nic0", "settings")
     assert 'interface = "nic0"' in kept.settings.read_text()
     code, _, told = kept.run("nic-to-bridge", "nic0")
-    assert (code, "is wished by" in told, kept.place()) == (1, True, "nic0")
+    assert (code, "is desired by" in told, kept.place()) == (1, True, "nic0")
     written = kept.settings.read_text()
     assert kept.run("nic-to-bridge", "absent0", "--persist")[0] == 1
-    assert (kept.settings.read_text(), list(kept.wishes())) == (written, ["nic0"])
+    assert (kept.settings.read_text(), list(kept.specs())) == (written, ["nic0"])
 
 
 def _reported(api: ApiServer) -> dict[str, bool]:
-    """What the NodeState of the node says of its wishes."""
+    """What the NodeState of the node says of its specs."""
     states = api.objects(f"nodestates.{GROUP}")
     status = states.read("", "n1").get("status", {}) if ("", "n1") in states.names() else {}
-    return {each["name"]: each["ready"] for each in status.get("wishes", [])}
+    return {each["name"]: each["ready"] for each in status.get("specs", [])}

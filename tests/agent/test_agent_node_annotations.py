@@ -68,10 +68,10 @@ def read(live: LiveNode, api: ApiServer) -> Iterator[LiveNode]:
     assert uninstalled.returncode == 0
 
 
-def wish(live: LiveNode) -> dict[str, Any]:
+def spec(live: LiveNode) -> dict[str, Any]:
     """What became of the gateway, {} while there is none."""
     _, body = agent.get(live.socket, "/api/v1/network")
-    found: dict[str, dict[str, Any]] = {each["name"]: each for each in json.loads(body)["wishes"]}
+    found: dict[str, dict[str, Any]] = {each["name"]: each for each in json.loads(body)["specs"]}
     return found.get(PORT, {})
 
 
@@ -81,14 +81,14 @@ def test_a_node_of_kubeovns_controller(read: LiveNode, api: ApiServer) -> None:
     A value that cannot be meant keeps what there is; `gateway status` says what such a gateway is not."""
     annotate(api, **NODE)
     read.start()
-    wait_until(lambda: wish(read).get("ready"), what="the gateway")
+    wait_until(lambda: spec(read).get("ready"), what="the gateway")
     wait_until(lambda: noted(api) == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}, what="the switch's name at the Node")
     place = switch_of(read).netns
     assert "rate 20Mbit" in inside(place, "tc", "class", "show", "dev", PORT)
     annotate(api, ingress_rate="30")
     wait_until(lambda: "rate 30Mbit" in inside(place, "tc", "class", "show", "dev", PORT), what="the other rate")
     annotate(api, ingress_rate="30M")
-    wait_until(lambda: "'30M'" in wish(read).get("problem", ""), what="the refusal")
+    wait_until(lambda: "'30M'" in spec(read).get("problem", ""), what="the refusal")
     assert "rate 30Mbit" in inside(place, "tc", "class", "show", "dev", PORT)
     annotate(api, ingress_rate=None)
     wait_until(lambda: "htb" not in inside(place, "tc", "qdisc", "show", "dev", PORT), what="no limit")
@@ -103,4 +103,4 @@ def test_a_bridge_for_annotations_that_are_not_read(read: LiveNode, api: ApiServ
     annotate(api, **NODE)
     read.start()
     assert "gateway_bridge has no effect" in read.log.read_text()
-    assert (wish(read), noted(api)) == ({}, {})
+    assert (spec(read), noted(api)) == ({}, {})

@@ -111,8 +111,8 @@ def test_what_the_node_has_of_its_own_goes(kept: Kept) -> None:
     kept.live.start()
     there = kept.wire.node
     second = GATEWAY.replace("10.56", "10.57").replace("10.58", "10.59").replace("masquerade = true", 'port = "gw2"')
-    kept.wish(TABLE + GATEWAY + second + EGRESS)
-    wait_until(lambda: [each["ready"] for each in kept.wishes().values()] == [True] * 4, what="the uplink and its gateways")
+    kept.spec(TABLE + GATEWAY + second + EGRESS)
+    wait_until(lambda: [each["ready"] for each in kept.specs().values()] == [True] * 4, what="the uplink and its gateways")
     before = everything(there)
     for command in (
         ["ip", "address", "delete", "10.56.0.1/24", "dev", "br-net1-gw"],

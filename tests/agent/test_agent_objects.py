@@ -1,4 +1,4 @@
-"""The node's own network as objects of the API wish it: an agent, a switch, a NIC, and an API server that comes and goes."""
+"""The node's own network as objects of the API describe it: an agent, a switch, a NIC, and an API server that comes and goes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Followed:
         live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
         live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
 
-    def wish(self, name: str = "net1") -> dict[str, Any]:
+    def spec(self, name: str = "net1") -> dict[str, Any]:
         """What the agent says of the provider network, {} for nothing."""
         _, body = agent.get(self.live.socket, "/api/v1/network")
-        return next((each for each in json.loads(body)["wishes"] if each["name"] == name), {})
+        return next((each for each in json.loads(body)["specs"] if each["name"] == name), {})
 
     def place(self) -> str:
         """The link that has the node's address."""
@@ -70,26 +70,26 @@ def test_an_uplink_of_objects(followed: Followed) -> None:
     api, live = followed.api, followed.live
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
     live.start()
-    wait_until(lambda: followed.wish().get("ready"), what="the uplink")
+    wait_until(lambda: followed.spec().get("ready"), what="the uplink")
     assert (followed.place(), followed.wire.answers(ADDRESS)) == ("br-net1", True)
     api.add(ours("Vlan", "blue", id=100, provider="net1"))
     wait_until(lambda: followed.trunks() == [0, 100], what="the VLAN")
     reported = api.objects("nodestates.userspace-cni.io")
     wait_until(
-        lambda: [each["ready"] for each in reported.read("", "n1")["status"]["wishes"]] == [True] if reported.names() else 0
+        lambda: [each["ready"] for each in reported.read("", "n1")["status"]["specs"]] == [True] if reported.names() else 0
     )
 
     api.faults.append(Fault(status=404))
     api.close_watches()
     live.kill()
     live.start(START_S=WITHOUT_API_S)
-    wait_until(lambda: followed.wish() and api.count("LIST") > 8)
+    wait_until(lambda: followed.spec() and api.count("LIST") > 8)
     assert (followed.place(), followed.trunks(), followed.wire.answers(ADDRESS)) == ("br-net1", [0, 100], True)
     api.faults.clear()
-    wait_until(lambda: followed.wish().get("source") == "objects" and followed.wish()["ready"])
+    wait_until(lambda: followed.spec().get("source") == "objects" and followed.spec()["ready"])
 
     api.add(ours("ProviderNetwork", "net1", **UPLINK, exchangeLinkName=True))
-    wait_until(lambda: "'exchangeLinkName' is True, which is not built" in followed.wish()["problem"])
+    wait_until(lambda: "'exchangeLinkName' is True, which is not built" in followed.spec()["problem"])
     assert (followed.place(), followed.trunks()) == ("br-net1", [0, 100])
 
     api.objects("provider-networks.userspace-cni.io").remove("", "net1")
@@ -112,40 +112,40 @@ def object_file(followed: Followed, name: str, **spec: Any) -> str:
     return str(path)
 
 
-def rehearse(followed: Followed, name: str, *files: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the rehearsal on the node."""
+def dry_run(followed: Followed, name: str, *files: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the dry run on the node."""
     argv = ["uplink", "add", name, "--dry-run", *(f"--filename={file}" for file in files)]
     done = run_command(followed.live.environ, *argv)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_an_object_is_rehearsed(followed: Followed) -> None:
+def test_a_dry_run_of_an_object(followed: Followed) -> None:
     """An object that is not applied yet, or is in the API, is shown as steps there and back; nothing is done, neither by the
     command nor by the agent. What is refused, or is not for this node, is said; and what cannot be asked is not concluded."""
     api, live = followed.api, followed.live
     api.add(ours("Vlan", "v100", id=100, provider="net1"))
     live.start()
     file = object_file(followed, "net1", **UPLINK)
-    code, told, error = rehearse(followed, "net1", file)
+    code, told, error = dry_run(followed, "net1", file)
     assert code == 0, error
     there, back = told.split("the way back:")
     assert (code, f"ip address replace {ADDRESS}/24 dev br-net1 noprefixroute" in there) == (0, True)
     assert f"ip address replace {ADDRESS}/24 dev nic0" in back
     assert "it carries frames without a tag and VLANs 100\n" in there
-    assert (followed.place(), followed.switch.bridges(), followed.wish()) == ("nic0", [], {})
-    code, _, told = rehearse(followed, "net1", object_file(followed, "net1", defaultInterface="nic9"))
+    assert (followed.place(), followed.switch.bridges(), followed.spec()) == ("nic0", [], {})
+    code, _, told = dry_run(followed, "net1", object_file(followed, "net1", defaultInterface="nic9"))
     assert (code, "there is no NIC nic9 on this node" in told) == (3, True)
-    code, _, told = rehearse(followed, "net1", object_file(followed, "net1", excludeNodes=["n1"], **UPLINK))
+    code, _, told = dry_run(followed, "net1", object_file(followed, "net1", excludeNodes=["n1"], **UPLINK))
     assert (code, "ProviderNetwork 'net1' leaves out n1" in told) == (1, True)
-    code, _, told = rehearse(followed, "net2")
+    code, _, told = dry_run(followed, "net2")
     assert (code, "--filename takes one that is not applied yet" in told) == (1, True)
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
-    wait_until(lambda: followed.wish().get("ready"))
-    assert rehearse(followed, "net1")[:2] == (0, "nothing would be done\n")
-    code, told, _ = rehearse(followed, "net1", object_file(followed, "net1", **UPLINK, mtu=1400))
+    wait_until(lambda: followed.spec().get("ready"))
+    assert dry_run(followed, "net1")[:2] == (0, "nothing would be done\n")
+    code, told, _ = dry_run(followed, "net1", object_file(followed, "net1", **UPLINK, mtu=1400))
     assert (code, "the way back:" in told, followed.place()) == (0, True, "br-net1")
     api.faults.append(Fault("LIST", status=403))
-    assert rehearse(followed, "net1", file)[0] != 0
+    assert dry_run(followed, "net1", file)[0] != 0
     api.faults.clear()
 
 
@@ -159,7 +159,7 @@ def test_who_is_told_of_an_uplink(followed: Followed, sandbox: str) -> None:
     api.add(ours("Vlan", "v100", id=100, provider="net1"))  # without one the agent awaits another list, and says so
     live.start()
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
-    wait_until(lambda: followed.wish().get("ready"))
+    wait_until(lambda: followed.spec().get("ready"))
     pod = Pod()
     pod.create(api)
     host = {"iftype": "veth", "bridge": {"bridgeName": "br-net1"}}
@@ -180,7 +180,7 @@ def test_who_is_told_of_an_uplink(followed: Followed, sandbox: str) -> None:
     about = {"kind": "NodeState", "apiVersion": "userspace-cni.io/v1alpha1", "name": "n1", "uid": state["metadata"]["uid"]}
     assert event["involvedObject"] == about
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
-    wait_until(lambda: followed.wish().get("ready") and "NetworkReady" in api.events.of("n1"))
+    wait_until(lambda: followed.spec().get("ready") and "NetworkReady" in api.events.of("n1"))
     assert api.events.of("app")["UplinkDown"]["count"] == 1
     live.kill()
     followed.wire.on_outside("ip", "link", "set", followed.wire.beyond, "down")

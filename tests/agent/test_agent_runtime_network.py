@@ -61,10 +61,10 @@ class Networks:
         assert found.pop(MARK)
         return found
 
-    def wish(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any]:
         """What the agent says of it, after a look."""
         _, body = agent.get(self.live.socket, "/api/v1/network", "POST")
-        return next((each for each in json.loads(body)["wishes"] if each["kind"] == "runtime-network"), {})
+        return next((each for each in json.loads(body)["specs"] if each["kind"] == "runtime-network"), {})
 
     def install(self, network: str | Path, *options: str) -> tuple[int, str, str]:
         """`install --network`: exit code, stdout and stderr."""
@@ -93,7 +93,7 @@ def test_the_setting(networks: Networks) -> None:
     assert networks.placed() == networks.listed()
     assert (networks.directory / "10-net.conflist").stat().st_mode & 0o777 == 0o600
     networks.file(content=networks.listed("br-other"))
-    assert networks.wish()["ready"]
+    assert networks.spec()["ready"]
     assert networks.placed() == networks.listed("br-other")
     networks.set(networks.file("20-net.conflist"))
     networks.hup()
@@ -101,11 +101,11 @@ def test_the_setting(networks: Networks) -> None:
     live.kill()
     assert networks.names() == ["20-net.conflist"]
     live.start()
-    assert (networks.wish()["ready"], networks.names()) == (True, ["20-net.conflist"])
+    assert (networks.spec()["ready"], networks.names()) == (True, ["20-net.conflist"])
     networks.set(None)
     networks.hup()
     wait_until(lambda: networks.names() == [], what="the network's end")
-    assert networks.wish() == {}
+    assert networks.spec() == {}
 
 
 @pytest.mark.parametrize("daemon", ["ovsdb", "vswitchd"])
@@ -121,15 +121,15 @@ def test_not_while_no_pod_can_be_attached(networks: Networks, daemon: str) -> No
     end()
     try:
         live.start()
-        wish = networks.wish()
-        assert (wish["ready"], networks.names()) == (False, [])
-        assert "it waits until pods can be attached" in wish["problem"]
+        spec = networks.spec()
+        assert (spec["ready"], networks.names()) == (False, [])
+        assert "it waits until pods can be attached" in spec["problem"]
     finally:
         begin()
     wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
     end()
     try:
-        assert networks.wish()["ready"]
+        assert networks.spec()["ready"]
         assert networks.names() == ["10-net.conflist"]
     finally:
         begin()
@@ -149,18 +149,18 @@ def test_what_another_program_has_there(networks: Networks, kind: str) -> None:
         place.write_text(FOREIGN)
     networks.set(networks.file())
     live = networks.live.start()
-    wish = networks.wish()
-    assert (wish["ready"], "another program's file has this name" in wish["problem"]) == (False, True)
+    spec = networks.spec()
+    assert (spec["ready"], "another program's file has this name" in spec["problem"]) == (False, True)
     assert (networks.names(), place.is_symlink(), place.is_dir()) == (["10-net.conflist"], kind == "link", kind == "directory")
     place.rmdir() if kind == "directory" else place.unlink()
-    wait_until(lambda: networks.wish()["ready"], what="the network")
+    wait_until(lambda: networks.spec()["ready"], what="the network")
     assert networks.placed() == networks.listed()
     place.unlink()
     place.write_text(FOREIGN)
-    assert not networks.wish()["ready"]
+    assert not networks.spec()["ready"]
     networks.set(None)
     networks.hup()
-    wait_until(lambda: networks.wish() == {}, what="the network's end")
+    wait_until(lambda: networks.spec() == {}, what="the network's end")
     assert place.read_text() == FOREIGN
     assert live.end() == 0
     assert networks.uninstall()[0] == 0
@@ -192,19 +192,19 @@ def test_what_becomes_of_it_meanwhile(networks: Networks) -> None:
     }
     for content, why in refused.values():
         networks.file(content=content)
-        wish = networks.wish()
-        assert (wish["ready"], why in wish["problem"]) == (False, True), (why, wish)
+        spec = networks.spec()
+        assert (spec["ready"], why in spec["problem"]) == (False, True), (why, spec)
         assert place.read_text() == written
     file.write_text(json.dumps(networks.listed())[:-1])
-    assert "not JSON" in networks.wish()["problem"]
+    assert "not JSON" in networks.spec()["problem"]
     file.unlink()
-    assert "it does not exist" in networks.wish()["problem"]
+    assert "it does not exist" in networks.spec()["problem"]
     file.write_text(json.dumps(networks.listed("br-new")))
     file.chmod(0o666)
-    assert "writable by root alone" in networks.wish()["problem"]
+    assert "writable by root alone" in networks.spec()["problem"]
     assert place.read_text() == written
     file.chmod(0o644)
-    assert networks.wish()["ready"]
+    assert networks.spec()["ready"]
     assert networks.placed() == networks.listed("br-new")
 
 
@@ -219,7 +219,7 @@ def test_install_and_uninstall(networks: Networks) -> None:
     )
     live.start()
     wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
-    assert networks.wish()["source"] == "install"
+    assert networks.spec()["source"] == "install"
     code, told, _ = networks.install(networks.file("20-net.conflist"))
     assert (code, f"{directory}/20-net.conflist is in place" in told, networks.names()) == (0, True, ["20-net.conflist"])
     code, told, _ = networks.install("none")
@@ -277,6 +277,6 @@ def test_a_state_directory_that_was_lost(networks: Networks) -> None:
     live.kill()
     live.state.rename(live.directory / "lost")
     live.start()
-    wish = networks.wish()
-    assert (wish["ready"], "before its state directory was lost" in wish["problem"]) == (False, True)
+    spec = networks.spec()
+    assert (spec["ready"], "before its state directory was lost" in spec["problem"]) == (False, True)
     assert networks.names() == ["10-net.conflist"]

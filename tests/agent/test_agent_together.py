@@ -59,10 +59,10 @@ def bridged(bridge: str) -> dict[str, Any]:
     return {**NETWORK, "subnet": "", "ipam": {}, "host": {**HOST, "bridge": {"bridgeName": bridge, "vlanId": 100}}}
 
 
-def wishes(live: LiveNode) -> dict[str, dict[str, Any]]:
+def specs(live: LiveNode) -> dict[str, dict[str, Any]]:
     """What the agent says of each provider network."""
     _, body = agent.get(live.socket, "/api/v1/network")
-    return {each["name"]: each for each in json.loads(body)["wishes"]}
+    return {each["name"]: each for each in json.loads(body)["specs"]}
 
 
 def maker(live: LiveNode, bridge: str = "br-net1") -> str:
@@ -95,13 +95,13 @@ def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: st
             wait_until(partial(is_added, cluster, sandbox, codes), what="ADD")
         assert codes <= {7, 11}
         assert maker(cluster) == "userspace-cni-node"
-        # the pod may be on the bridge before the agent's round ends, and it tells of a new wish when that has ended
-        wait_until(lambda: wishes(cluster).get("net1", {}).get("ready"), what="the uplink")
+        # the pod may be on the bridge before the agent's round ends, and it tells of a new spec when that has ended
+        wait_until(lambda: specs(cluster).get("net1", {}).get("ready"), what="the uplink")
         succeeded(cluster.run("DEL", NETWORK, sandbox, CNI_ARGS=POD))
         for thing in order:
             [store] = [each for each in api.stores() if each.kind == thing["kind"]]
             store.remove("", thing["metadata"]["name"])
-        wait_until(lambda: not wishes(cluster) and not switch_of(cluster).rows("Bridge"), what="all is gone")
+        wait_until(lambda: not specs(cluster) and not switch_of(cluster).rows("Bridge"), what="all is gone")
 
 
 @pytest.mark.parametrize("known", OBJECTS[:2], ids=["ProviderNetwork", "Vlan"])

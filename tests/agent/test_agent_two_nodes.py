@@ -50,8 +50,8 @@ def nodes(live: LiveNode) -> Iterator[tuple[LiveNode, LiveNode]]:
 
 def has_uplink(node: LiveNode) -> bool:
     """Whether the agent says so."""
-    wishes = node.page("/api/v1/network")[1]["wishes"]
-    return [(each["name"], each["ready"]) for each in wishes] == [("net1", True)]
+    specs = node.page("/api/v1/network")[1]["specs"]
+    return [(each["name"], each["ready"]) for each in specs] == [("net1", True)]
 
 
 def test_pods_of_two_agents(nodes: tuple[LiveNode, LiveNode]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
-from tests.lab.kube.cluster_objects import node, ours, state, wish
+from tests.lab.kube.cluster_objects import node, ours, spec, state
 from tests.lab.kube.definitions import defined_server
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.election import NAME
@@ -88,7 +88,7 @@ def test_two_controllers_from_start_to_end(api: ApiServer, controller: Callable[
     """One leads, writes and is ready, the other is ready; at SIGTERM the leader gives the Lease back and ends with 0."""
     api.add(ours("ProviderNetwork", "net1", defaultInterface="eth1"))
     api.add(node("a"))
-    api.add(state("a", [wish()]))
+    api.add(state("a", [spec()]))
     first = controller()
     networks = api.objects("provider-networks.userspace-cni.io")
     wait_until(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab.cluster.cluster import NAMESPACE, Cluster
-from tests.lab.kube.cluster_objects import node, ours, state, wish
+from tests.lab.kube.cluster_objects import node, ours, spec, state
 from userspace_cni.kube.resources import LEASES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the clus
 
 @pytest.fixture
 def objects(deployed: Cluster) -> Iterator[list[dict[str, Any]]]:
-    """What people wish and a node without a kubelet reports; it is deleted again, with the controller."""
-    wished = [
+    """What people write and a node without a kubelet reports; it is deleted again, with the controller."""
+    desired = [
         ours("ProviderNetwork", "net1", defaultInterface="eth9"),
         ours("Vlan", "v100", id=100, provider="net1"),
         ours("Subnet", "pods", cidrBlock="10.77.0.0/16", perNodePrefix=24, vlan="v100"),
     ]
-    reported = [{key: value for key, value in node("elsewhere").items() if key != "status"}, state("elsewhere", [wish()])]
-    deployed.apply(*wished, *reported)
-    yield wished
-    for each in reversed([*wished, *reported]):
+    reported = [{key: value for key, value in node("elsewhere").items() if key != "status"}, state("elsewhere", [spec()])]
+    deployed.apply(*desired, *reported)
+    yield desired
+    for each in reversed([*desired, *reported]):
         deployed.kubectl("delete", "--ignore-not-found", "-f", "-", told=json.dumps(each))
     deployed.end_controller()
 

@@ -82,9 +82,9 @@ CALLS: Sequence[Call] = (
     applied("n2", PROVIDER_NETWORKS, "net1", "status", status={"ready": False}),
     merge(PROVIDER_NETWORKS, "net1", {"spec": {"mtu": 9000}, "status": {"ready": False}}, "status"),
     # a node's own object
-    applied("agent", NODE_STATES, "n1", status={"chassis": "c", "wishes": [{"kind": "k", "name": "n", "ready": True}]}),
-    applied("agent", NODE_STATES, "n1", status={"chassis": "c", "wishes": [{"kind": "k", "name": "n", "ready": True}]}),
-    applied("agent", NODE_STATES, "n1", status={"chassis": "c", "wishes": [{"kind": "k", "name": "n"}]}),
+    applied("agent", NODE_STATES, "n1", status={"chassis": "c", "specs": [{"kind": "k", "name": "n", "ready": True}]}),
+    applied("agent", NODE_STATES, "n1", status={"chassis": "c", "specs": [{"kind": "k", "name": "n", "ready": True}]}),
+    applied("agent", NODE_STATES, "n1", status={"chassis": "c", "specs": [{"kind": "k", "name": "n"}]}),
     merge(NODE_STATES, "n1", {"metadata": {"labels": {"a": "b"}}, "status": {"chassis": "other"}}),
     merge(NODE_STATES, "n1", {"metadata": {"labels": {"a": "b"}}}),
     applied("agent", NODE_STATES, "n1", status={"chassis": "c"}),

@@ -71,9 +71,9 @@ def test_pods_of_two_nodes(node: Node) -> None:
         socket = other.shared / container[:12] / f"{container[:12]}-net1"
         stack.enter_context(TapProcess(sandbox, str(socket), "--mode", "server", "--name", "t0", "--address", "10.56.0.13/24"))
         wait_until(lambda: echoes(one, "10.56.0.13"), SECONDS, "an ordinary pod and a vhost-user pod of the other node talk")
-        [standing] = sites[0].pursue()
-        assert "bridge br-net1 stays while others have ports on it" in standing.problem
+        [status] = sites[0].reconcile()
+        assert "bridge br-net1 stays while others have ports on it" in status.problem
         pods.delete()
         for site, switch in zip(sites, (here, there), strict=True):
-            wait_until(lambda site=site: not site.pursue(), SECONDS, "the bridge goes")  # type: ignore[misc]
+            wait_until(lambda site=site: not site.reconcile(), SECONDS, "the bridge goes")  # type: ignore[misc]
             assert switch.bridges() == []

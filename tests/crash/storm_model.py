@@ -172,14 +172,14 @@ class Model:
         return Violation(f"{name}: {what}", (name,), self.history(name))
 
     def judge(
-        self, belongings: Mapping[Name, Belongings], standing: frozenset[str], found: frozenset[str], why: Mapping[str, str]
+        self, belongings: Mapping[Name, Belongings], status: frozenset[str], found: frozenset[str], why: Mapping[str, str]
     ) -> list[Violation]:
         """List every difference between what is found and what must be there once things have settled, by attachments.
 
-        `belongings`: of every attachment so far; `standing`: sentences without attachments; `why`: details of a sentence.
+        `belongings`: of every attachment so far; `status`: sentences without attachments; `why`: details of a sentence.
         """
         things: dict[tuple[Name, ...], list[str]] = {}
-        for thing in differences(self._wanted(belongings, ATTACHED), self._wanted(belongings, EITHER), standing, found):
+        for thing in differences(self._wanted(belongings, ATTACHED), self._wanted(belongings, EITHER), status, found):
             detail = f" ({why[thing]})" if thing in why else ""
             things.setdefault(concerned(thing, belongings), []).append(
                 f"{'found' if thing in found else 'missing'}: {thing}{detail}"
@@ -238,11 +238,11 @@ def effect(start: Presence, call: Call, *, doubtful: bool) -> Presences:
 
 
 def differences(
-    attached: Iterable[Belongings], doubtful: Iterable[Belongings], standing: frozenset[str], found: frozenset[str]
+    attached: Iterable[Belongings], doubtful: Iterable[Belongings], status: frozenset[str], found: frozenset[str]
 ) -> list[str]:
     """The sentences of which either reality or the model knows nothing; `doubtful`: of what may be there or not."""
-    required: set[str] = set(standing)
-    allowed: set[str] = set(standing)
+    required: set[str] = set(status)
+    allowed: set[str] = set(status)
     for each in attached:
         required |= each.required
         allowed |= each.all

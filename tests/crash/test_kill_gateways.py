@@ -79,7 +79,7 @@ def _die(environ: dict[str, str], place: str, gateways: tuple[Gateway, ...], aft
     ids=["made", "changed", "undone"],
 )
 def test_killed_after_each_effect(node: Node, site: Site, before: tuple[Gateway, ...], after: tuple[Gateway, ...]) -> None:
-    """Whatever was done by then: the next process completes it, or goes back where that is wished by now."""
+    """Whatever was done by then: the next process completes it, or goes back where that is desired by now."""
 
     def bring(gateways: tuple[Gateway, ...]) -> dict[str, list[str]]:
         assert site.keep(*gateways) == (BOTH_HOLD if gateways else {})
@@ -89,9 +89,9 @@ def test_killed_after_each_effect(node: Node, site: Site, before: tuple[Gateway,
     number = 0
     while killed(node, after, number := number + 1):
         assert number < MOST
-        wished, wanted = (after, ready) if number % 2 else (before, first)
-        wait_until(lambda: bring(wished) == wanted, what=f"the node as wished after effect {number}")  # noqa: B023
-        if wished != before:
+        desired, wanted = (after, ready) if number % 2 else (before, first)
+        wait_until(lambda: bring(desired) == wanted, what=f"the node as desired after effect {number}")  # noqa: B023
+        if desired != before:
             bring(before)
     assert number > 4
     wait_until(lambda: bring(()) == bare, what="the node as it was")

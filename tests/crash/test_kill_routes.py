@@ -42,7 +42,7 @@ class Keeping:
         none = {"CNI_CACHE_DIR": directory / "none", "CRI_SOCKET": ""}
         self.environ = {f"USERSPACE_CNI_{name}": str(value) for name, value in {**own, **none}.items()}
 
-    def wish(self, *destinations: str) -> None:
+    def spec(self, *destinations: str) -> None:
         """The file asks for routes to these."""
         new = self.file.with_suffix(".new")
         new.write_text(json.dumps([{"route": each, "dev": "eth1"} for each in destinations]))
@@ -72,7 +72,7 @@ class Keeping:
 
     def run(self, destination: str) -> None:
         """Have an agent until it has kept what the file says by then."""
-        self.wish(destination)
+        self.spec(destination)
         with self.agent():
             wait_until(
                 lambda: (self.state / KNOWN_ROUTES).exists() and self.kept == [destination], what=f"{destination} to be kept"
@@ -148,7 +148,7 @@ def test_killed_before_each_call_of_the_write(keeping: Keeping) -> None:
     """The file is the former one, whole, until it is the new one; one temporary file at most is left, and the next write takes
     that away."""
     number = 0
-    keeping.wish(NEXT)
+    keeping.spec(NEXT)
     while keeping.killed(number):
         assert keeping.kept == [FORMER], f"before call {number}"
         assert keeping.files <= {KNOWN_ROUTES, f".{KNOWN_ROUTES}.tmp"}
@@ -160,7 +160,7 @@ def test_killed_before_each_call_of_the_write(keeping: Keeping) -> None:
 
 def test_killed_amid_the_write(keeping: Keeping) -> None:
     """Half of a file is under its temporary name alone: the next agent goes on from the former file, and writes the new one."""
-    keeping.wish(NEXT)
+    keeping.spec(NEXT)
     for _ in range(2):
         assert keeping.killed(CALLS.index("write"), in_half=True)
         half = (keeping.state / f".{KNOWN_ROUTES}.tmp").read_text()
@@ -186,7 +186,7 @@ def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: p
                 written, deadline = "", Deadline.after(60)
                 fill(filler, 0)
                 capfd.readouterr()
-                keeping.wish(NEXT)
+                keeping.spec(NEXT)
                 while WARNING not in written:
                     agent.look(deadline)
                     written += capfd.readouterr().err
@@ -196,5 +196,5 @@ def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: p
                 assert (keeping.kept, keeping.files) == ([FORMER], {KNOWN_ROUTES})
                 filler.unlink()
                 wait_until(lambda: keeping.kept == [NEXT], what="it to be kept")
-                keeping.wish(FORMER)
+                keeping.spec(FORMER)
                 wait_until(lambda: keeping.kept == [FORMER], what="it to be kept")

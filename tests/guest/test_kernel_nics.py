@@ -65,7 +65,7 @@ def test_a_nic_that_is_pulled_out_is_noticed(guest: FullGuest, node: GuestNode) 
     assert node.has(provider("k0"))["net1"]["ready"]
     guest.pull_out(K0)
     guest.until(lambda: not node.ready(), "the agent to notice")
-    assert "k0" in node.standings()["net1"]["problem"]
+    assert "k0" in node.statuses()["net1"]["problem"]
     guest.put_back(K0)
     guest.until(node.ready, "the agent to have the NIC again")
 

@@ -17,9 +17,9 @@ from userspace_cni.pod.launcher import MOUNT
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make libvirt's tree and the guest
 
 
-def asking(**wishes: object) -> tuple[tuple[str, str], ...]:
-    """The VM's annotation with wishes for its network."""
-    return (("userspace/vhostuser", json.dumps({"blue": wishes})),)
+def asking(**specs: object) -> tuple[tuple[str, str], ...]:
+    """The VM's annotation with specs for its network."""
+    return (("userspace/vhostuser", json.dumps({"blue": specs})),)
 
 
 PRIVATE_CELL = Memory("", '<cell id="0" cpus="0" memory="134217728" unit="b" memAccess="private"></cell>')

@@ -30,9 +30,9 @@ UPLINK = {
     "hwaddr": ("set", "Bridge", BRIDGE, 'other_config:hwaddr="02:00:00:00:00:09"'),
     "no hwaddr": ("remove", "Bridge", BRIDGE, "other_config", "hwaddr"),
     "MTU of the bridge": ("clear", "Interface", BRIDGE, "mtu_request"),
-    "mark": ("set", "Interface", NIC, "external_ids:wish=another"),
+    "mark": ("set", "Interface", NIC, "external_ids:spec=another"),
 }
-WISHED = replace(GATEWAY, vlan=7, mtu=1300, masquerade=False, limits=Limits(to_pod=Rate(20_000_000, 2_000_000)))
+DESIRED = replace(GATEWAY, vlan=7, mtu=1300, masquerade=False, limits=Limits(to_pod=Rate(20_000_000, 2_000_000)))
 PORT = GATEWAY.port
 WRITTEN = {
     "tag": ("set", "Port", PORT, "tag=9"),
@@ -52,14 +52,14 @@ def wire(switch: Switch) -> Iterator[Wire]:
 
 @pytest.fixture
 def site(switch: Switch) -> Iterator[KeptNode]:
-    """A node whose wishes are pursued."""
+    """A node whose specs are reconciled."""
     with TemporaryDirectory(prefix="uc-") as directory, node_kept(switch, Path(directory)) as made:
         yield made
 
 
 @pytest.mark.parametrize("what", UPLINK)
 def test_an_uplink(site: KeptNode, wire: Wire, switch: Switch, what: str) -> None:
-    """Each value is put back by the next pursuit; a second time the wish says so, and it is left alone for a while."""
+    """Each value is put back by the next round; a second time the spec says so, and it is left alone for a while."""
     assert wire.nic == NIC
     site.met(NET)
     assert site.drifts() == []
@@ -85,10 +85,10 @@ def test_offloads_of_a_nic(site: KeptNode, wire: Wire) -> None:
 
 @pytest.mark.parametrize("what", WRITTEN)
 def test_a_gateway(node: Node, what: str) -> None:
-    """Each value of its port is put back by the next pursuit, and the link has it."""
+    """Each value of its port is put back by the next round, and the link has it."""
     switch = switch_of(node)
     with kept(node, switch.netns) as made:
-        assert made.keep(WISHED) == {PORT: ""}
+        assert made.keep(DESIRED) == {PORT: ""}
         [step] = [step for record in made.local.journal.node_records() for step in record.steps if isinstance(step, OvsPort)]
 
         def drifts() -> list[str]:
@@ -97,8 +97,8 @@ def test_a_gateway(node: Node, what: str) -> None:
         assert drifts() == []
         switch.vsctl(*WRITTEN[what])
         wait_until(drifts, what="check to tell")
-        assert made.keep(WISHED) == {PORT: ""}
+        assert made.keep(DESIRED) == {PORT: ""}
         wait_until(lambda: drifts() == [], what="what was put back to be in force")
         switch.vsctl(*WRITTEN[what])
         wait_until(drifts, what="check to tell again")
-        assert "changed again" in made.keep(WISHED)[PORT]
+        assert "changed again" in made.keep(DESIRED)[PORT]

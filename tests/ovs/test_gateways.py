@@ -41,7 +41,7 @@ def test_masquerade(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
         assert peer_of(sandbox, wire.outside, address)[0] == nodes
     handles = inside(site.place, "nft", "--handle", "list", "ruleset")
     assert site.keep(GATEWAY) == BOTH_HOLD
-    assert inside(site.place, "nft", "--handle", "list", "ruleset") == handles, "what is as wished was made again"
+    assert inside(site.place, "nft", "--handle", "list", "ruleset") == handles, "what is as desired was made again"
     assert site.keep(replace(GATEWAY, masquerade=False)) == {"br-test-gw": ""}
     wire.on_outside("ip", "route", "add", "10.56.0.0/24", "via", NODE[0])
     wire.on_outside("ip", "-6", "route", "add", "fd00:56::/64", "via", NODE[1])
@@ -199,7 +199,7 @@ def test_what_is_lost_is_made_again(node: Node, site: Site, wire: Wire, sandbox:
 
 
 def test_after_a_reboot(site: Site, wire: Wire) -> None:
-    """Of another boot the rows are left, and nothing of the kernel's: the gateway is made anew, also as a changed wish."""
+    """Of another boot the rows are left, and nothing of the kernel's: the gateway is made anew, also as a changed spec."""
     full = replace(
         GATEWAY, routes=(StaticRoute("10.57.0.0/24", OUTSIDE[0]),), egress_gateway=EgressGateway(OUTSIDE[0], 1042, 1042)
     )

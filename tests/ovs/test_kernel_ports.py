@@ -32,7 +32,7 @@ def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> 
 
 def remove(driver: PortDriver, step: OvsPort) -> None:
     """Do the first of two transactions for a link that was made anew."""
-    session = driver.client.standing()
+    session = driver.client.status()
     command = AddPort(session, step, {**driver.owned()[LINK], "ifindex": "77"})
     session.transact([command], soon())
     assert command.stale

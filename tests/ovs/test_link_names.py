@@ -289,7 +289,7 @@ def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
     driver = connect(switch, links=SwitchLinks(switch.netns), resident=True)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     driver.connect(soon())
-    session = driver.client.standing()
+    session = driver.client.status()
     wait_until(lambda: BRIDGE in session.replica.bridge_marks, what="the replica has the bridge")
     held = LinkNames(SwitchLinks(switch.netns), ReadBack(driver.daemon))
     held.hold(BRIDGE, session, soon(), gets_tap=True)

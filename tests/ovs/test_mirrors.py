@@ -82,8 +82,8 @@ def test_directions_are_the_pods(switch: Switch, driver: PortDriver, port: MakeP
     assert sources(switch, "tap") == ([], uuids(switch, port(1)))
 
 
-def test_the_mirror_goes_with_its_output_and_the_wish_stays(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A source's end leaves the Mirror without it, the output's removes the Mirror; the next output finds who still wishes it."""
+def test_the_mirror_goes_with_its_output_and_the_spec_stays(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """A source's end leaves the Mirror without it, the output's removes the Mirror; the next output finds who asks for it."""
     for step in (source(port(1)), source(port(2)), output(port(3))):
         attach(driver, step, soon())
     driver.undo(source(port(1)), soon())
@@ -154,7 +154,7 @@ def test_a_mirror_of_an_administrator_is_not_changed(
 
 
 def test_a_living_port_joins_and_leaves(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Apply with another part brings wish and row to it, in one call each, and keeps the port."""
+    """Apply with another part brings spec and row to it, in one call each, and keeps the port."""
     attach(driver, port(1), soon())
     attach(driver, output(port(2)), soon())
     before = switch.port(port(1).name)["_uuid"]
@@ -240,7 +240,7 @@ def test_a_mirror_without_output_is_swept(switch: Switch, connect: Callable[...,
 
 
 def test_check_names_a_part_that_differs(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A port that was taken out of its mirror, or out of its wish, is a drift with both values."""
+    """A port that was taken out of its mirror, or out of its spec, is a drift with both values."""
     step = source(port(1))
     for each in (step, output(port(2))):
         attach(driver, each, soon())
@@ -429,6 +429,6 @@ def test_a_short_lived_process_replicates_only_its_mirrors(switch: Switch, drive
     beside = PortDriver(client, switch.rundir, lambda: STORE)
     try:
         attach(beside, port(3), soon())
-        assert client.standing().look(lambda session: len(session.tables["Mirror"].rows)) == 0
+        assert client.status().look(lambda session: len(session.tables["Mirror"].rows)) == 0
     finally:
         beside.close()

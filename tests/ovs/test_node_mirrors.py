@@ -90,7 +90,7 @@ def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriv
 
 
 def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, mirrors: NodeMirrors, port: MakePort) -> None:
-    """A port whose wish was there before, and one that comes later, are sources; its output is no pod's to take."""
+    """A port whose spec was there before, and one that comes later, are sources; its output is no pod's to take."""
     early, late = (replace(port(n), mirrors=(MirrorSource("m0", from_pod=False),)) for n in (1, 2))
     attach(resident, early, soon())
     assert mirrors.keep([JOINED], NO_LINKS, soon()) == {}

@@ -1,4 +1,4 @@
-"""Ports of the node itself, as a gateway's: links that OVS makes, whose rows are a wish's, with limits by the kernel."""
+"""Ports of the node itself, as a gateway's: links that OVS makes, whose rows are a spec's, with limits by the kernel."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_a_bridge_of_pods_goes_with_its_last_port(switch: Switch, driver: PortDr
     assert switch.ports("br-test") == [port().name]
 
 
-def test_it_is_no_pods_and_no_other_wishs(switch: Switch, resident: PortDriver, veths: Veths) -> None:
-    """Lists, sweeps and counters of pods' ports do not see it; a pod, another wish and another store cannot take it."""
+def test_it_is_no_pods_and_no_other_specs(switch: Switch, resident: PortDriver, veths: Veths) -> None:
+    """Lists, sweeps and counters of pods' ports do not see it; a pod, another spec and another store cannot take it."""
     attach(resident, gateway(limits=Limits(to_pod=RATE)), soon())
     assert (resident.owned(), resident.marked(soon()), resident.counters(soon())) == ({}, [], [])
     assert set(resident.of_node(STORE)) == {GATEWAY}
@@ -181,7 +181,7 @@ def test_a_limit_from_the_node_comes_changes_and_goes(switch: Switch, driver: Po
     """It is in force when apply returns, keeps its row when it changes, and CHECK tells of another one."""
     attach(driver, gateway(limits=Limits(to_pod=RATE)), soon())
     [row] = switch.rows("QoS")
-    assert (row["type"], row["external_ids"]["wish"]) == ("linux-htb", f"gateway {GATEWAY}")
+    assert (row["type"], row["external_ids"]["spec"]) == ("linux-htb", f"gateway {GATEWAY}")
     other = Limits(to_pod=Rate(40 * MBIT, 4 * MBIT))
     attach(driver, gateway(limits=other), soon())
     assert [each["_uuid"] for each in switch.rows("QoS")] == [row["_uuid"]]

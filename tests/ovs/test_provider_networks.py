@@ -1,4 +1,4 @@
-"""Provider networks on a real OVS-DPDK: what a wish makes of a NIC, what it refuses, and what happens on failure."""
+"""Provider networks on a real OVS-DPDK: what a spec makes of a NIC, what it refuses, and what happens on failure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.lab.network.kept import KeptNode, kept
 from tests.lab.network.outside import BEYOND, LOST_MAX, NIC, Wire, traffic, wired
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import inside, veth
-from userspace_cni.attachment.wishes import undo
+from userspace_cni.attachment.specs import undo
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
-from userspace_cni.network.wish_list import PROVIDER_NETWORK
+from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.local import LocalNode
 
 NODE, OUTSIDE = "192.0.2.11", "192.0.2.1"
@@ -34,7 +34,7 @@ def wire(switch: Switch) -> Iterator[Wire]:
 
 @pytest.fixture
 def site(switch: Switch) -> Iterator[KeptNode]:
-    """A node whose wishes are pursued."""
+    """A node whose specs are reconciled."""
     with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory)) as made:
         yield made
 
@@ -100,7 +100,7 @@ def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch:
         site.gone_s = 9.0
         assert where(wire) == ["br-net1"]
         site.gone_s = 11.0
-        site.pursue(MOVED)
+        site.reconcile(MOVED)
         assert where(wire) == [NIC]
         assert wire.answers(NODE)
         assert "ovs-vswitchd has been gone" in site.problem(MOVED)
@@ -112,28 +112,28 @@ def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch:
         switch.restart_ovsdb()
         switch.restart_vswitchd()
     site.gone_s = 0.0
-    wait_until(lambda: where(wire) == ["br-net1"] or not site.pursue(MOVED), what="they have moved again")
+    wait_until(lambda: where(wire) == ["br-net1"] or not site.reconcile(MOVED), what="they have moved again")
     assert wire.answers(NODE)
     assert site.drifts() == []
 
 
 @pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
 @pytest.mark.parametrize("how", ["unknown", "refused"])
-def test_given_back_without_a_wish(wire: Wire, site: KeptNode, switch: Switch, how: str, network: ProviderNetwork) -> None:
-    """A wish that is not known now, or refused before any look, keeps what it has; but no address stays on a dead bridge, and no
+def test_given_back_without_a_spec(wire: Wire, site: KeptNode, switch: Switch, how: str, network: ProviderNetwork) -> None:
+    """A spec that is not known now, or refused before any look, keeps what it has; but no address stays on a dead bridge, and no
     daemon that is started takes the frames from a NIC that has its addresses again."""
 
-    def pursue() -> None:
+    def reconcile() -> None:
         for _ in range(2):
-            site.refuse(network, "another one has it") if how == "refused" else site.pursue(complete=False)
+            site.refuse(network, "another one has it") if how == "refused" else site.reconcile(complete=False)
 
     site.met(network)
-    pursue()
+    reconcile()
     assert where(wire) == ["br-net1"]
     switch.kill_vswitchd()
     try:
         site.gone_s = 11.0
-        pursue()
+        reconcile()
         assert where(wire) == [NIC]
         assert wire.answers(NODE)
     finally:
@@ -146,11 +146,11 @@ def test_a_restart_of_the_switch_keeps_what_moved(wire: Wire, site: KeptNode, sw
     """A short absence moves nothing: the bridge has the addresses throughout, and answers once the daemon lives."""
     site.met(MOVED)
     switch.kill_vswitchd()
-    site.pursue(MOVED)
+    site.reconcile(MOVED)
     assert where(wire) == ["br-net1"]
     switch.restart_vswitchd()
     wait_until(lambda: wire.answers(NODE), what="the node answers again")
-    wait_until(lambda: not site.pursue(MOVED)[0].problem, what="the wish is met")
+    wait_until(lambda: not site.reconcile(MOVED)[0].problem, what="the spec is met")
     assert site.drifts() == []
 
 
@@ -214,7 +214,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_killed_at_each_point(wire: Wire, site: KeptNode, switch: Switch, change: str) -> None:
-    """kill -9 after each write and each effect: the node answers, and the next pursuit completes it, or reverts it."""
+    """kill -9 after each write and each effect: the node answers, and the next round completes it, or reverts it."""
     first, last = CHANGES[change]
     before, died = kernel(wire), []
     for points in range(2, 60, 2):  # what is before one is after another
@@ -224,7 +224,7 @@ def test_killed_at_each_point(wire: Wire, site: KeptNode, switch: Switch, change
         onward = last if points % 4 else first
         site.met(*onward)
         assert site.drifts() == [], f"killed {died[-1]}"
-        assert wire.answers(NODE), f"killed {died[-1]}, and then pursued"
+        assert wire.answers(NODE), f"killed {died[-1]}, and then reconciled"
         if not died[-1]:
             break
     assert len(died) > 3
@@ -237,12 +237,12 @@ def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) 
     """ovs-vswitchd is dead, and the agent dies amid giving back: the next one ends with the addresses on the NIC, each time."""
     died = []
     for points in range(2, 60, 2):
-        wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
+        wait_until(lambda: not site.reconcile(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
         switch.kill_vswitchd()
         try:
             site.gone_s = 11.0
             died.append(site.killed(points, MOVED))
-            site.pursue(MOVED)
+            site.reconcile(MOVED)
             assert where(wire) == [NIC], f"killed {died[-1]}"
             assert wire.answers(NODE), f"killed {died[-1]}"
         finally:
@@ -251,7 +251,7 @@ def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) 
         if not died[-1]:
             break
     assert len(died) > 2
-    wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
+    wait_until(lambda: not site.reconcile(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
     assert site.drifts() == []
 
 
@@ -263,13 +263,13 @@ def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: K
         switch.kill_vswitchd()
         try:
             site.gone_s = 11.0
-            site.pursue(MOVED)
+            site.reconcile(MOVED)
             assert where(wire) == [NIC], f"killed {died}"
             assert wire.answers(NODE), f"killed {died}"
         finally:
             site.gone_s = 0.0
             switch.restart_vswitchd()
-    wait_until(lambda: not site.pursue(MOVED)[0].problem, what="the wish is met")
+    wait_until(lambda: not site.reconcile(MOVED)[0].problem, what="the spec is met")
     assert where(wire) == ["br-net1"]
 
 
@@ -301,15 +301,15 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
     switch.kill_vswitchd()
     try:
         site.gone_s = 11.0
-        site.pursue(POLLED)
+        site.reconcile(POLLED)
         assert (where(wire), wire.answers(NODE)) == ([NIC], True)
-        site.pursue(POLLED)
+        site.reconcile(POLLED)
         assert switch.interface(NIC)["type"] == "system"
     finally:
         switch.restart_vswitchd()
         site.gone_s = 0.0
     assert wire.answers(NODE)
-    wait_until(lambda: not site.pursue(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", what="it is polled again")
+    wait_until(lambda: not site.reconcile(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", what="polled again")
     assert (where(wire), wire.answers(NODE), site.drifts()) == (["br-net1"], True, [])
     switch.vsctl("set", "Interface", NIC, "type=system")
     assert sorted(site.drifts()) == [f"uplink {NIC} {NIC} options", f"uplink {NIC} {NIC} type"]
@@ -317,7 +317,7 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
     assert (switch.interface(NIC)["type"], wire.answers(NODE)) == ("afxdp", True)
     wire.on_node("ip", "link", "delete", NIC)
     veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
-    wait_until(lambda: not site.pursue(POLLED)[0].problem, what="the wish is met")
+    wait_until(lambda: not site.reconcile(POLLED)[0].problem, what="the spec is met")
     wait_until(lambda: wire.answers(NODE), what="the node answers through the new NIC")
     assert (switch.interface(NIC)["type"], site.drifts()) == ("afxdp", [])
 
@@ -368,7 +368,7 @@ def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> 
     assert f"there is no NIC {NIC}" in site.problem(MOVED)
     assert where(wire) == ["br-net1"]
     veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
-    wait_until(lambda: not site.pursue(MOVED)[0].problem, what="the wish is met")
+    wait_until(lambda: not site.reconcile(MOVED)[0].problem, what="the spec is met")
     wait_until(lambda: wire.answers(NODE), what="the node answers through the new NIC")
     assert site.drifts() == []
     assert json.loads(wire.on_node("ip", "-json", "link", "show", NIC))[0]["address"] == bridge_mac(wire)
@@ -377,7 +377,7 @@ def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> 
     assert wire.answers(NODE)
 
 
-def test_the_wish_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switch: Switch) -> None:
+def test_the_spec_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """The bridge stays with the addresses, which it alone has, whenever the process dies; undone when the NIC is back, or given
     up by a person."""
     before = kernel(wire)
@@ -386,19 +386,19 @@ def test_the_wish_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switc
     died: list[str] = []
     while not died or died[-1]:
         died.append(site.killed(2 * len(died) + 2))
-        [standing] = site.pursue()
-        assert (standing.wished, f"no NIC {NIC} to which {NODE}/24" in standing.problem) == (False, True)
+        [status] = site.reconcile()
+        assert (status.desired, f"no NIC {NIC} to which {NODE}/24" in status.problem) == (False, True)
         assert (where(wire), switch.ports("br-net1")) == (["br-net1"], [NIC])
         assert "no NIC" in site.problem(MOVED)
         assert where(wire) == ["br-net1"]
     assert len(died) > 1
     veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
-    wait_until(lambda: not site.pursue(), what="it is undone")
+    wait_until(lambda: not site.reconcile(), what="it is undone")
     assert (where(wire), switch.bridges(), wire.answers(NODE)) == ([NIC], [], True)
     assert len(kernel(wire).splitlines()) == len(before.splitlines())
     site.met(MOVED)
     wire.on_node("ip", "link", "delete", NIC)
-    assert site.pursue()
+    assert site.reconcile()
     undo(PROVIDER_NETWORK, MOVED.name, site.node, force=True)
     assert (switch.bridges(), site.records()) == ([], [])
     wait_until(lambda: not where(wire), what="ovs-vswitchd has closed the local link")

@@ -105,7 +105,7 @@ def test_a_database_that_is_away_is_an_error_with_its_reason(switch: Switch, con
 
 
 def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
-    """With a standing session reach, check, find, marked and STATUS send nothing; a difference is confirmed by the server."""
+    """With a kept session reach, check, find, marked and STATUS send nothing; a difference is confirmed by the server."""
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
         driver = connect(switch, proxy.remote, resident=True)
         attach(driver, port(), soon())
@@ -344,7 +344,7 @@ def test_closing_ends_all_waiting(own_switch: Switch, own: PortDriver, port: Mak
     own_switch.pause_ovsdb()
     try:
         threads = [call(rest), call(lambda: own.apply(port(2), Deadline.after(FOR_EVER_S)))]
-        session = own.client.standing()
+        session = own.client.status()
         assert session is not None
         wait_until(lambda: session.replica._outstanding_txns, what="the commit is on its way")
         own.close()

@@ -204,7 +204,7 @@ def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, residen
     resident.apply(bridge(), step)
 
     def remove() -> None:
-        session = resident.ports.client.standing()
+        session = resident.ports.client.status()
         command = PutUplink(session, step, MARKS, {NIC: 77}, 0)
         session.transact([command], soon())
         assert (command.stale, switch.ports(BRIDGE)) == (True, [])
@@ -304,7 +304,7 @@ def test_a_bond_carries_traffic_and_its_other_member_takes_over(switch: Switch, 
 
 
 def test_what_others_have_is_refused_and_stays(switch: Switch, node: Uplinks, veths: Veths, port: MakePort) -> None:
-    """A bridge, port or NIC of an administrator, of pods or of another wish is refused by name, byte for byte as it was."""
+    """A bridge, port or NIC of an administrator, of pods or of another spec is refused by name, byte for byte as it was."""
     for name in (NIC, SPARE):
         veths.add(name)
     switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")

@@ -62,7 +62,7 @@ from userspace_cni.kube.client import view_of
 from userspace_cni.kube.notes import _with_entry, _without_entry
 from userspace_cni.kube.watch import _remembered
 from userspace_cni.network import objects
-from userspace_cni.network.wish_list import Desired, agreed
+from userspace_cni.network.spec_list import Desired, agreed
 from userspace_cni.node.objects import Kept, OwnNode, Seen
 from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod import document, eal
@@ -724,9 +724,9 @@ def a_vmi(size: int) -> Read:
 def what_the_sidecar_is_told(size: int) -> Read:
     """Its annotation and network-info."""
     names = [f"net{n}" for n in range(size)]
-    wishes = json.dumps({name: {"mtu": 1500} for name in names})
+    specs = json.dumps({name: {"mtu": 1500} for name in names})
     told = json.dumps({"interfaces": [{"network": name, "mac": "02:00:00:00:00:01"} for name in names]})
-    return lambda: (read_annotation(wishes, set(names)), read_network_info(told))
+    return lambda: (read_annotation(specs, set(names)), read_network_info(told))
 
 
 def manifest_of(count: int, *, networks: int) -> list[dict[str, Any]]:
@@ -736,8 +736,8 @@ def manifest_of(count: int, *, networks: int) -> list[dict[str, Any]]:
         "domain": {"devices": {"interfaces": interfaces}},
         "networks": [{"name": f"net{n}", "multus": {"networkName": f"nad{n}"}} for n in range(count)],
     }
-    wishes = json.dumps({f"net{n}": {"path": f"/var/run/vhostuser/{n}/s"} for n in range(count)})
-    template = {"metadata": {"annotations": {ANNOTATION: wishes}}, "spec": spec}
+    specs = json.dumps({f"net{n}": {"path": f"/var/run/vhostuser/{n}/s"} for n in range(count)})
+    template = {"metadata": {"annotations": {ANNOTATION: specs}}, "spec": spec}
     vm = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachine",

@@ -58,7 +58,7 @@ class Counted(Protocol):
         ...
 
 
-class Wished(Protocol):
+class SpecState(Protocol):
     """Something that the node itself is to have."""
 
     @property
@@ -73,12 +73,12 @@ class Wished(Protocol):
 
     @property
     def source(self) -> str:
-        """Who wishes it: settings, objects, annotations, commands, install."""
+        """Who asks for it: settings, objects, annotations, commands, install."""
         ...
 
     @property
     def holds(self) -> bool:
-        """Whether the node has it as it is wished."""
+        """Whether the node has it as it is desired."""
         ...
 
 
@@ -123,8 +123,8 @@ class Metrics:
         self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
-        self._wish_failures = registry.counter(
-            "wish_failures", "New problems of what the node itself is to have, by kind", "kind"
+        self._spec_failures = registry.counter(
+            "spec_failures", "New problems of what the node itself is to have, by kind", "kind"
         )
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
@@ -133,17 +133,17 @@ class Metrics:
         self._counters = counters
         self._dead = dead
         self._limits = limits
-        self._wishes: Callable[[], Iterable[Wished]] = tuple
+        self._specs: Callable[[], Iterable[SpecState]] = tuple
         self._concerns: Callable[[], Iterable[Lacking]] = tuple
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
-    def show_wishes(self, look: Callable[[], Iterable[Wished]], concerns: Callable[[], Iterable[Lacking]] = tuple) -> None:
+    def show_specs(self, look: Callable[[], Iterable[SpecState]], concerns: Callable[[], Iterable[Lacking]] = tuple) -> None:
         """Add what the node itself is to have, as `look` gives it at each scrape, and what `concerns` says that gateways lack."""
-        self._wishes, self._concerns = look, concerns
+        self._specs, self._concerns = look, concerns
 
-    def count_wish_failure(self, kind: str) -> None:
-        """Count a wish of this kind that has got a problem, or another one."""
-        self._wish_failures.labels(kind).inc()
+    def count_spec_failure(self, kind: str) -> None:
+        """Count a spec of this kind that has got a problem, or another one."""
+        self._spec_failures.labels(kind).inc()
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
         """Count a call that has ended: its CNI code (0 for success), its seconds, and those of each of its stages."""
@@ -193,12 +193,12 @@ class Metrics:
         """Return all series, as CONTENT_TYPE."""
         dead = self._registry.ask("dead sockets", lambda: list(self._dead()))
         limits = self._registry.ask("limits", lambda: list(self._limits()))
-        wishes = self._registry.ask("wishes", lambda: list(self._wishes()))
+        specs = self._registry.ask("specs", lambda: list(self._specs()))
         concerns = self._registry.ask("concerns", lambda: list(self._concerns()))
         told = [
             *(() if dead is None else _of_sockets(dead)),
             *(() if limits is None else _of_limits(limits)),
-            *(() if wishes is None else _of_wishes(wishes)),
+            *(() if specs is None else _of_specs(specs)),
             *(() if concerns is None else _of_concerns(concerns)),
         ]
         rendered = self._registry.render()
@@ -281,10 +281,10 @@ def _of_sockets(dead: list[PortRef]) -> Iterator[str]:
     yield family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
 
 
-def _of_wishes(wishes: list[Wished]) -> Iterator[str]:
+def _of_specs(specs: list[SpecState]) -> Iterator[str]:
     """What the node itself is to have; what is being undone, too."""
-    samples = [(labels({"kind": each.kind, "name": each.name, "source": each.source}), int(each.holds)) for each in wishes]
-    yield family("userspace_cni_wish_ready", "gauge", "1 while the node has what is wished of it", samples)
+    samples = [(labels({"kind": each.kind, "name": each.name, "source": each.source}), int(each.holds)) for each in specs]
+    yield family("userspace_cni_spec_ready", "gauge", "1 while the node has what is asked of it", samples)
 
 
 def _of_concerns(concerns: list[Lacking]) -> Iterator[str]:

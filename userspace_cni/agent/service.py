@@ -123,10 +123,10 @@ class Agent:
         looked = self.devices.look if self.devices else lambda: None
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
         self.network = NodeNetwork(
-            self.node, environ, self.metrics.count_wish_failure, self.watchdog.on_link, self.watchdog.on_mirrors
+            self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link, self.watchdog.on_mirrors
         )
         self.routes = self._node_routes()
-        self.metrics.show_wishes(lambda: self.network.standings, lambda: self.network.concerns.found)
+        self.metrics.show_specs(lambda: self.network.statuses, lambda: self.network.concerns.found)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         before_answer = self.routes.before_answer if self.routes else lambda _: None
@@ -390,7 +390,7 @@ class Agent:
         return Content(200, _json(self.network.described()))
 
     def _kept(self) -> Content:
-        self.network.pursue(Deadline.after(AGENT_S))
+        self.network.reconcile(Deadline.after(AGENT_S))
         return self._network()
 
     def _tried(self) -> Content:

@@ -167,10 +167,10 @@ def describe_all(
 def name_of(record: Record) -> str:
     """How people call it: NAMESPACE/POD/ifname, or by the first 12 characters of its container's ID when no pod is known.
 
-    What the node itself has goes by its wish.
+    What the node itself has goes by its spec.
     """
     if record.is_nodes:
-        return record.subject["wish"]
+        return record.subject["spec"]
     owner = [record.pod_namespace, record.pod_name] if record.pod_name else [record.container_id[:12]]
     return "/".join([*filter(None, owner), record.ifname])
 

@@ -203,7 +203,7 @@ class Node(Protocol):
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         ...
 
-    def wished_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
+    def desired_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
         ...
 

@@ -31,8 +31,8 @@ class Record:
     """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
 
     `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
-    A node attachment has no container: `container_id` is "+" and the kind of its wish, `ifname` the wish's name, `network` where
-    the wish is from (see `wishes`), `result` while it is being changed what it had before (see `complete`).
+    A node attachment has no container: `container_id` is "+" and the kind of its spec, `ifname` the spec's name, `network` where
+    the spec is from (see `specs`), `result` while it is being changed what it had before (see `complete`).
     """
 
     state: State
@@ -64,7 +64,7 @@ class Record:
     def subject(self) -> dict[str, str]:
         """The keys of a log line by which it names the attachment."""
         if self.is_nodes:
-            return {"wish": f"{self.container_id.removeprefix(_NODE)} {self.ifname}"}
+            return {"spec": f"{self.container_id.removeprefix(_NODE)} {self.ifname}"}
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
 
@@ -125,7 +125,7 @@ def record_key(container_id: str, ifname: str) -> str:
 
 
 def node_container(kind: str) -> str:
-    """What stands for the container ID of a node attachment whose wish is of this kind."""
+    """What stands for the container ID of a node attachment whose spec is of this kind."""
     return f"{_NODE}{kind}"
 
 

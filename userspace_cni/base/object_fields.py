@@ -1,6 +1,6 @@
 """Fields of an object's `spec`: those that are known, and those of kubeovn.io's that are not built. Pure.
 
-A field that has no effect here refuses its object by name: neither a typing error nor a wish for what is not built may be
+A field that has no effect here refuses its object by name: neither a typing error nor a spec for what is not built may be
 dropped in silence. A field of the latter that only says what is so anyway is let pass, so that a manifest need not be cut.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig, quoted
 
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", 0, [], {})
-"""Values that wish for nothing."""
+"""Values that ask for nothing."""
 
 
 def known_fields(spec: object, known: Collection[str], not_built: Mapping[str, Collection[Any]], where: str) -> Mapping[str, Any]:

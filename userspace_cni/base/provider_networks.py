@@ -1,4 +1,4 @@
-"""Provider networks: a bridge of the node with an uplink, as settings and objects wish them for this node. Pure.
+"""Provider networks: a bridge of the node with an uplink, as settings and objects describe them for this node. Pure.
 
 What is written here becomes the name of a kernel link, or an argument of DPDK in root's ovs-vswitchd. So every value is checked
 by `require_possible`, from whatever source: of DPDK's virtual devices only those are allowed that neither run a program, as
@@ -23,7 +23,7 @@ MoveAddresses = Literal["no", "yes", "primary"]
 NicPort = Literal["system", "afxdp"]
 """How OVS opens a kernel NIC."""
 VlansBy = Literal["itself", "objects", "some objects"]
-"""Who says which VLANs an uplink carries: its wish, for which none is all; or objects beside it, all of them or some."""
+"""Who says which VLANs an uplink carries: its spec, for which none is all; or objects beside it, all of them or some."""
 
 BRIDGE_PREFIX: Final = "br-"
 NAME_MAX: Final = 12
@@ -72,7 +72,7 @@ class ProviderNetwork:
     opened. `give_back_after_s`: moved addresses go back to the NIC when ovs-vswitchd is gone for so long. `vlans`: what the
     uplink carries beside untagged frames, as said by `vlans_by`; () for all. `vlan_interfaces`: sub-interfaces of the NIC, as
     eth0.10, that become internal ports of the bridge. `mtu`, `rx_queues`: 0 for what the NIC has, and one. `said_by`: where the
-    wish stands, for messages.
+    spec stands, for messages.
     """
 
     name: str

@@ -69,10 +69,10 @@ class Client:
         version = answer.get("version", "") if isinstance(answer, dict) else ""
         return {"version": str(version), "problems": _problems(reply)}
 
-    def network(self, *, pursue: bool = False) -> dict[str, Any]:
-        """The node's own network: `wishes`, `concerns`, `passages`, `mirrors`, `objects`. `pursue`: the agent reads and tries all
-        first."""
-        method, seconds = ("POST", RECONCILE_S) if pursue else ("GET", LOOK_S)
+    def network(self, *, reconcile: bool = False) -> dict[str, Any]:
+        """The node's own network: `specs`, `concerns`, `passages`, `mirrors`, `objects`. `reconcile`: the agent reads and
+        tries all first."""
+        method, seconds = ("POST", RECONCILE_S) if reconcile else ("GET", LOOK_S)
         return self._described(self._ask(method, "/api/v1/network", seconds))
 
     def gateways(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Client:
 
     def _described(self, reply: protocol.Reply) -> dict[str, Any]:
         answer = _decoded(reply.body)
-        if reply.status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("wishes"), list):
+        if reply.status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("specs"), list):
             raise Unavailable(
                 f"asking the agent at {self.path} of the node's network: it answered {reply.status}", _excerpt(reply)
             )

@@ -95,7 +95,7 @@ def _uninstall() -> click.Command:
 
 @deferred(userspace_cni, "network", "Tell what the node itself is to have, and what it has.")
 def _network() -> click.Command:
-    from userspace_cni.cli.network.wished import network_command
+    from userspace_cni.cli.network.network_status import network_command
 
     return network_command
 
@@ -109,7 +109,7 @@ def _uplink() -> click.Command:
 
 @deferred(userspace_cni, "gateway", "Tell of the node's gateways.")
 def _gateway() -> click.Command:
-    from userspace_cni.cli.network.wished import gateway_command
+    from userspace_cni.cli.network.network_status import gateway_command
 
     return gateway_command
 

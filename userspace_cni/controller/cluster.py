@@ -25,13 +25,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class Reported:
-    """What a node reports: its NodeState. `wishes`, `subnets` and `routes` are as in its status.
+    """What a node reports: its NodeState. `specs`, `subnets` and `routes` are as in its status.
 
     `routes`: None where the node has no part in Routes.
     """
 
     uid: str
-    wishes: Sequence[Mapping[str, Any]]
+    specs: Sequence[Mapping[str, Any]]
     subnets: Sequence[Mapping[str, Any]]
     routes: Sequence[Mapping[str, Any]] | None = None
 
@@ -84,7 +84,7 @@ def reported(thing: Mapping[str, Any]) -> Reported:
     """What is kept of a NodeState. Raises KeyError for what is no object."""
     status = table(thing, "status")
     routes = tables(status, "routes") if "routes" in status else None
-    return Reported(thing["metadata"]["uid"], tables(status, "wishes"), tables(status, "subnets"), routes)
+    return Reported(thing["metadata"]["uid"], tables(status, "specs"), tables(status, "subnets"), routes)
 
 
 def node(thing: Mapping[str, Any]) -> Node:

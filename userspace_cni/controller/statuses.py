@@ -17,7 +17,7 @@ from userspace_cni.base.gateways import gateway_port
 from userspace_cni.base.subnets import Cidr, Subnet, read_subnet, without
 from userspace_cni.controller.cluster import Address, Cluster, Kept, number, tables, text
 from userspace_cni.controller.ranges import Division, NodeRange, divide, remaining
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN
+from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN
 
 MESSAGE_MAX: Final = 256
 """Characters of a node's message that are repeated in a condition: a thousand of them are one object."""
@@ -38,18 +38,18 @@ class Sums:
         self._now = now
 
     def provider_network(self, name: str) -> Status:
-        """Which nodes have the network as its object wishes it, and why the others do not."""
+        """Which nodes have the network as its object has it, and why the others do not."""
         before = self._cluster.provider_networks[name].status
         former = {text(each, "node"): each for each in tables(before, "conditions")}
-        wishes = sorted(self._wishes[PROVIDER_NETWORK, name].items())
-        ready = [node for node, wish in wishes if wish.get("ready") is True]
+        specs = sorted(self._specs[PROVIDER_NETWORK, name].items())
+        ready = [node for node, spec in specs if spec.get("ready") is True]
         return {
-            "ready": bool(ready) and len(ready) == len(wishes),
+            "ready": bool(ready) and len(ready) == len(specs),
             "readyNodes": ready,
-            "notReadyNodes": [node for node, wish in wishes if wish.get("ready") is not True],
+            "notReadyNodes": [node for node, spec in specs if spec.get("ready") is not True],
             "vlans": sorted(self._vlans[name]),
             "conditions": [
-                {"node": node, **self._condition(wish.get("ready") is True, wish, former.get(node))} for node, wish in wishes
+                {"node": node, **self._condition(spec.get("ready") is True, spec, former.get(node))} for node, spec in specs
             ],
         }
 
@@ -98,8 +98,8 @@ class Sums:
 
     def _refusing(self, kind: str, name: str) -> list[tuple[str, str]]:
         """The nodes that refuse an object, or are not the gateway that it makes of them, each with what it says."""
-        wishes = sorted(self._wishes[kind, name].items())
-        return [(node, text(wish, "message")) for node, wish in wishes if _is_of_object(wish) and wish.get("ready") is not True]
+        specs = sorted(self._specs[kind, name].items())
+        return [(node, text(spec, "message")) for node, spec in specs if _is_of_object(spec) and spec.get("ready") is not True]
 
     @staticmethod
     def _on_nodes(refusing: Sequence[tuple[str, str]]) -> Mapping[str, str]:
@@ -141,14 +141,14 @@ class Sums:
         return found
 
     @cached_property
-    def _wishes(self) -> Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]:
-        """What nodes say of each wish, by its kind and name and by theirs; an object's before another source's."""
+    def _specs(self) -> Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]:
+        """What nodes say of each spec, by its kind and name and by theirs; an object's before another source's."""
         found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = defaultdict(dict)
         for node, state in self._cluster.states.items():
             if node not in self._cluster.nodes:
                 continue
-            for wish in sorted(state.wishes, key=_is_of_object):
-                found[text(wish, "kind"), text(wish, "name")][node] = wish
+            for spec in sorted(state.specs, key=_is_of_object):
+                found[text(spec, "kind"), text(spec, "name")][node] = spec
         return found
 
     @cached_property
@@ -169,8 +169,8 @@ class Sums:
         return used
 
 
-def _is_of_object(wish: Mapping[str, Any]) -> bool:
-    return text(wish, "source") == OBJECTS
+def _is_of_object(spec: Mapping[str, Any]) -> bool:
+    return text(spec, "source") == OBJECTS
 
 
 def _versions(address: Address) -> tuple[tuple[int, str], ...]:

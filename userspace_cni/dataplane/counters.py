@@ -74,7 +74,7 @@ def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
 def _ask_bridges(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
     from userspace_cni.dataplane.ovsdb.reads import counted_ports
 
-    ports = client.standing().look(counted_ports)
+    ports = client.status().look(counted_ports)
     asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
     return [each for group in asked for each in group]
 
@@ -121,7 +121,7 @@ def ask_drops(client: Client, daemon: Daemon, deadline: Deadline) -> list[LimitD
     """
     from userspace_cni.dataplane.ovsdb.reads import Select, limited_ports
 
-    ports = client.standing().look(limited_ports)
+    ports = client.status().look(limited_ports)
     policed = [port for port in ports if port.from_pod or port.to_pod == POLICER]
 
     def select(session: Session) -> list[dict[str, Any]]:

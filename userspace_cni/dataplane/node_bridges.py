@@ -2,7 +2,7 @@
 
 Addresses of the node move onto the local port of such a bridge. So `apply` returns when ovs-vswitchd has made that link, and
 `undo` leaves a bridge that has ports of others: with it they, and all addresses on it, would be gone. A bridge without the marks
-of its wish and of our store is never changed.
+of its spec and of our store is never changed.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         """Whether the switch has no such bridge of ours, or no link of its local port."""
         if seen.ports is None:
             return False
-        marks = self._client.standing().replica.bridge_marks.get(step.name)
+        marks = self._client.status().replica.bridge_marks.get(step.name)
         return marks is None or not same_attachment(step, marks) or step.name not in seen.once(self._links)
 
     def changed(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """MAC and MTU, of which ovs-vswitchd sets the link's."""
         if seen.ports is None:
             return []
-        drifts = self._client.standing().look(partial(self._row_differences, step))
+        drifts = self._client.status().look(partial(self._row_differences, step))
         return [drift for drift in drifts if drift.field in WRITTEN]
 
     @staticmethod

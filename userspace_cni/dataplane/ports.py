@@ -233,7 +233,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         if seen.ports is None:
             return []
-        row = self.client.standing().look(lambda session: find_port(session, step.name))
+        row = self.client.status().look(lambda session: find_port(session, step.name))
         return written_differences(step, row) if row else []
 
     def closed_ports(self) -> frozenset[str]:
@@ -245,7 +245,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
-        closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
+        closed = self.client.status().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
 
@@ -258,7 +258,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
-        found = self.client.standing().look(unconnected_ports) if lives else frozenset[str]()
+        found = self.client.status().look(unconnected_ports) if lives else frozenset[str]()
         self._given_up.keep(found)
         return found
 
@@ -305,7 +305,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         from userspace_cni.dataplane.ovsdb.replica import value_of
 
         what = "removing mirrors without an output"
-        if not self.client.standing().look(orphans):
+        if not self.client.status().look(orphans):
             return 0
         return self.client.use(sweep, frozenset(), what, deadline)
 
@@ -317,7 +317,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         from userspace_cni.dataplane.ovsdb.limits import SweepLimits, orphans
 
         store = self._store()
-        if not self.client.standing().look(lambda session: orphans(session.replica, store)):
+        if not self.client.status().look(lambda session: orphans(session.replica, store)):
             return 0
 
         def sweep(session: Session) -> int:

@@ -103,7 +103,7 @@ class SwitchView:
 
     def owned(self) -> dict[str, Mapping[str, str]]:
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
-        marks = self.client.standing().replica.marks.copy()
+        marks = self.client.status().replica.marks.copy()
         return {name: of for name, of in marks.items() if is_ours(of)}
 
     def of_node(self, store: str) -> dict[str, Mapping[str, str]]:
@@ -111,14 +111,14 @@ class SwitchView:
 
         Raises Unavailable.
         """
-        marks = self.client.standing().replica.marks.copy()
+        marks = self.client.status().replica.marks.copy()
         return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
 
     def mirror_outputs(self) -> frozenset[tuple[str, str]]:
         """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""
         from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
 
-        return self.client.standing().look(mirror_outputs)
+        return self.client.status().look(mirror_outputs)
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
@@ -135,19 +135,19 @@ class SwitchView:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
         from userspace_cni.dataplane.ovsdb.reads import known_ports
 
-        return self.client.standing().look(known_ports)
+        return self.client.status().look(known_ports)
 
     @property
     def dpdk(self) -> bool:
         """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
-        return self.client.standing().replica.dpdk
+        return self.client.status().replica.dpdk
 
     def administrators_bridges(self) -> frozenset[str]:
         """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
 
         Costs no lock. Raises Unavailable.
         """
-        replica = self.client.standing().replica
+        replica = self.client.status().replica
         marks = replica.bridge_marks.copy()
         kinds = replica.datapaths.copy().items()
         return frozenset(name for name, kind in kinds if kind == DATAPATH_TYPE and not is_ours(marks.get(name, {})))
@@ -159,7 +159,7 @@ class SwitchView:
         """
         from userspace_cni.dataplane.ovsdb.reads import other_config, uplinks
 
-        return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
+        return self.client.status().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
 
     def able(self, deadline: Deadline) -> Abilities:
         """What kinds of ports and bridges the switch can have. Raises Unavailable."""
@@ -234,7 +234,7 @@ class SwitchView:
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
         if self.client.resident:
-            replica = self.client.standing().replica
+            replica = self.client.status().replica
             return replica.dpdk, replica.datapaths.get(bridge)
 
         def look(session: Session) -> tuple[bool, str | None]:

@@ -134,7 +134,7 @@ class UplinkDriver(Driver[UplinkPort]):
         """What of its rows another program has written: VLANs, bond, MTU, queues. And offloads of its NICs that break TCP."""
         if seen.ports is None:
             return []
-        row = self._client.standing().look(partial(self._row, step))
+        row = self._client.status().look(partial(self._row, step))
         return [*(written_differences(step, row) if row else ()), *self._offloads_on(step, self._links(step.switch_netns))]
 
     @staticmethod
@@ -151,7 +151,7 @@ class UplinkDriver(Driver[UplinkPort]):
         one that it could not open and may be asked to again by now."""
         if seen.ports is None:
             return False
-        row = self._client.standing().look(partial(self._row, step))
+        row = self._client.status().look(partial(self._row, step))
         if row is None or row.bridge != step.bridge:
             return True
         found = seen.once(self._links(step.switch_netns))

@@ -124,7 +124,7 @@ def _clear(kernel: Kernel, step: NodeLink, keep: tuple[str, ...]) -> None:
     """Take from the link the addresses of ours that are not to be kept.
 
     A kernel that keeps no protocol of addresses shows none of ours: there only those of the step count, so that one of an
-    administrator stays, and so does one of ours that a changed wish names no more.
+    administrator stays, and so does one of ours that a changed spec names no more.
     """
     link = kernel.links().get(step.name)
     found = [each for each in kernel.addresses() if link and each.index == link.index]

@@ -44,7 +44,7 @@ _BY_HAND: Final = (BY_KERNEL, 3, 4)
 """RTPROT_KERNEL, RTPROT_BOOT, RTPROT_STATIC."""
 _BY_ROUTER = 9
 _LINK_SCOPE = 253
-_WISHED_FLAGS: Final = NODAD | 0x10 | 0x100 | NOPREFIXROUTE | 0x400
+_DESIRED_FLAGS: Final = NODAD | 0x10 | 0x100 | NOPREFIXROUTE | 0x400
 """Of ifa_flags those that a user sets (linux/if_addr.h); the others say what has become of the address."""
 _ONLINK = 4
 """Of rtm_flags and rtnh_flags the one that a user sets."""
@@ -217,7 +217,7 @@ def _addresses(kernel: Connection, index: int) -> Iterator[dict[str, Any]]:
 def _address(found: Mapping[str, Any]) -> Entry:
     """The entry of an address that the kernel shows."""
     attrs = {key: value for key, value in found["attrs"] if key != "IFA_CACHEINFO"}
-    attrs["IFA_FLAGS"] = attrs.get("IFA_FLAGS", found["flags"]) & _WISHED_FLAGS
+    attrs["IFA_FLAGS"] = attrs.get("IFA_FLAGS", found["flags"]) & _DESIRED_FLAGS
     label = attrs.pop("IFA_LABEL", "").partition(":")[2]
     if label:
         attrs["IFA_LABEL"] = label

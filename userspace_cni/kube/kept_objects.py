@@ -1,6 +1,6 @@
-"""Objects of one resource that this process keeps in the API as it wishes them, without ever holding anything up for it.
+"""Objects of one resource that this process keeps in the API as it is to have them, without ever holding anything up for it.
 
-What is wished is read anew from its owner in each look, so nothing is queued: after an outage of the server, or of this process,
+What is desired is read anew from its owner in each look, so nothing is queued: after an outage of the server, or of this process,
 the next look finds the difference. What the server has is known from one list at the start and from the answers to our own
 writes. So nothing is asked while nothing changes, and what others do to an object meanwhile shows at the next start.
 
@@ -22,7 +22,7 @@ from userspace_cni.kube.resources import Resource
 
 STOP_S: Final = 0.2
 
-Wished = Mapping[str, Mapping[str, Any] | None]
+DesiredObjects = Mapping[str, Mapping[str, Any] | None]
 """Objects by name, each with `metadata.labels` and `spec`; None for one that stays as it is: nothing is known of it now."""
 
 
@@ -62,7 +62,7 @@ class _Refusal:
 class KeptObjects(Loop):
     """The objects with the labels `labels`, written as the field manager `manager`. Safe to use from any thread.
 
-    `wished` gives what they are to be, None while that is not known; it may read files. `ask` it for a look.
+    `desired` gives what they are to be, None while that is not known; it may read files. `ask` it for a look.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class KeptObjects(Loop):
         resource: Resource,
         labels: Mapping[str, str],
         manager: str,
-        wished: Callable[[], Wished | None],
+        desired: Callable[[], DesiredObjects | None],
         pace: Pace | None = None,
     ) -> None:
         super().__init__(f"kept-{resource.plural}", f"keeping {resource.title}", STOP_S)
@@ -79,7 +79,7 @@ class KeptObjects(Loop):
         self._resource = resource
         self._labels = labels
         self._manager = manager
-        self._wished = wished
+        self._desired = desired
         self._pace = pace or Pace()
         self._asked = True
         # only the thread uses these
@@ -108,17 +108,17 @@ class KeptObjects(Loop):
         return self._pace.tick_s if due is None else min(self._pace.tick_s, max(0.0, due - time.monotonic()))
 
     def _look(self) -> None:
-        """Compare what is wished with what is there, and write the difference. Raises UserspaceError, then the rest waits."""
-        wished = self._wished()
-        if wished is None:
+        """Compare what is desired with what is there, and write the difference. Raises UserspaceError, then the rest waits."""
+        desired = self._desired()
+        if desired is None:
             return
         if self._known is None:
             selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
             found = self._objects.list(self._resource, selector)
             self._known = {each["metadata"]["name"]: _there(each, _said(each)) for each in found}
-        self._refused = {name: each for name, each in self._refused.items() if name in wished or name in self._known}
-        for name in [*(self._known.keys() - wished.keys()), *(name for name, thing in wished.items() if thing is not None)]:
-            thing = wished.get(name)
+        self._refused = {name: each for name, each in self._refused.items() if name in desired or name in self._known}
+        for name in [*(self._known.keys() - desired.keys()), *(name for name, thing in desired.items() if thing is not None)]:
+            thing = desired.get(name)
             said = _said(thing) if thing is not None else None
             known = self._known.get(name)
             if (known.said if known else None) != said and not self._is_refused(name, said):

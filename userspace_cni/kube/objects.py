@@ -81,7 +81,7 @@ class Objects:
         answer = self._ask("PATCH", path, _addressed(resource, name, body), APPLY_PATCH)
         return self._checked(answer, f"applying {resource.title} {name}", "patch", resource)
 
-    def rehearse(self, resource: Resource, name: str, body: Mapping[str, Any], *, manager: str, force: bool) -> dict[str, Any]:
+    def dry_run(self, resource: Resource, name: str, body: Mapping[str, Any], *, manager: str, force: bool) -> dict[str, Any]:
         """As `apply`, by the server's dry run: all of it is judged, admission too, and nothing is stored.
 
         Gives the object as it would be; its resourceVersion says nothing.

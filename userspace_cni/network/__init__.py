@@ -1,1 +1,1 @@
-"""The network of the node itself, from wishes: bridges with uplinks, gateways, address translation."""
+"""The network of the node itself, from specs: bridges with uplinks, gateways, address translation."""

@@ -19,7 +19,7 @@ from typing import Final
 from userspace_cni.base.errors import StepFailed, Undecodable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import read_provider_networks
-from userspace_cni.network.wish_list import COMMANDS, Desired
+from userspace_cni.network.spec_list import COMMANDS, Desired
 from userspace_cni.node.belongings import COMMANDED
 
 NAME, _LOCK, _NEW = COMMANDED
@@ -32,7 +32,7 @@ _UNKNOWN: Final = Desired(COMMANDS, complete=False)
 
 
 def commanded(run_dir: str) -> Desired:
-    """What commands wish; a file that cannot be read is no complete list."""
+    """What commands spec; a file that cannot be read is no complete list."""
     try:
         return _read(Path(run_dir) / NAME)
     except UserspaceError as error:

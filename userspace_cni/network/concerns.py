@@ -1,4 +1,4 @@
-"""What keeps a gateway from being of use although it is as wished. It is reported; nothing of it is ever set, or ends a process.
+"""What keeps a gateway from being of use although it is as desired. It is reported; nothing of it is ever set, or ends a process.
 
 Sysctls, other programs' rules and routers are the administrator's: each concern says what was found and what is needed. Whether
 the node forwards is not read out of its rules, of which there are many kinds: it is tried.

@@ -15,6 +15,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.records import Record, node_container
+from userspace_cni.attachment.specs import Plan, Spec
 from userspace_cni.attachment.steps import (
     Internal,
     NodeLink,
@@ -26,14 +27,13 @@ from userspace_cni.attachment.steps import (
     first_of,
     node_marks,
 )
-from userspace_cni.attachment.wishes import Plan, Wish
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, StepFailed, Unavailable, UnsupportedField
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.mtu import USUAL, node_mtu
 from userspace_cni.host.node_kernel import NODE_PROTOCOL, FoundLink, Kernel, at_node, network_of
-from userspace_cni.network.wish_list import GATEWAY, SETTINGS, TRANSLATION
+from userspace_cni.network.spec_list import GATEWAY, SETTINGS, TRANSLATION
 from userspace_cni.pod.mac import derived_mac
 
 if TYPE_CHECKING:
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
 
 ALL: Final = "all"
-"""Name of the one wish of its kind: address translation is of all gateways."""
+"""Name of the one spec of its kind: address translation is of all gateways."""
 _LOOK_S: Final = 5.0
 _REMOVAL_S: Final = 1.0
 """How long ovs-vswitchd may take to remove the link of a port that is gone."""
 _AGAIN_S: Final = 0.02
 
 
-def wishes(gateways: Sequence[tuple[str, Gateway]], complete: Collection[str], node: LocalNode) -> tuple[Wish, ...]:
-    """The wishes of these gateways, each with its source, in the order in which they are to be met. Raises RecordRefused.
+def specs(gateways: Sequence[tuple[str, Gateway]], complete: Collection[str], node: LocalNode) -> tuple[Spec, ...]:
+    """The specs of these gateways, each with its source, in the order in which they are to be met. Raises RecordRefused.
 
     `complete`: the sources of which all gateways are among these. Those that another source asked for stay, and are translated.
     """
-    found = [Wish(GATEWAY, each.port, source, each.said_by, partial(_plan, each, node)) for source, each in gateways]
+    found = [Spec(GATEWAY, each.port, source, each.said_by, partial(_plan, each, node)) for source, each in gateways]
     wanted = [each for _, each in gateways]
     if any(each.masquerade or each.clamp_mss for each in wanted) or _Translated.of(wanted, node).stays(complete):
-        found.append(Wish(TRANSLATION, ALL, SETTINGS, "", _translation(wanted, node)))
+        found.append(Spec(TRANSLATION, ALL, SETTINGS, "", _translation(wanted, node)))
     return tuple(found)
 
 
@@ -129,8 +129,8 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
     if record and record.state == "ready" and record.boot_id == node.boot_id() and record.steps == steps:
         return steps  # what others take from it by now is no reason against what is there
     mine = former is not None and former.name == gateway.port
-    marks = node.wished_ports(deadline).get(gateway.port, {})
-    marked = marks.get("wish") == node_marks(GATEWAY, gateway.port, "")["wish"]
+    marks = node.desired_ports(deadline).get(gateway.port, {})
+    marked = marks.get("spec") == node_marks(GATEWAY, gateway.port, "")["spec"]
     here = node.settings.switch_netns, node.root, f"gateway {gateway.port}: looking at the node's network"
     at_node(*here, partial(_require_free, gateway, record, is_mine=mine or marked))
     return steps
@@ -233,7 +233,7 @@ class _Translated:
 
     @classmethod
     def of(cls, gateways: Sequence[Gateway], node: LocalNode) -> _Translated:
-        """The gateways that the node has now; of one that differs from its wish, or has none, what was recorded of it."""
+        """The gateways that the node has now; of one that differs from its spec, or has none, what was recorded of it."""
         records = node.journal.node_records()
         container = node_container(GATEWAY)
         there = {each.ifname: each for each in records if each.container_id == container and each.state != "deleting"}
@@ -245,7 +245,7 @@ class _Translated:
         left = set()
         for port, record in there.items():
             gateway = wanted.get(port)
-            if gateway and _is_as_wished(record, gateway):
+            if gateway and _is_as_desired(record, gateway):
                 parts[port] = part_of(gateway)
             elif port in former:
                 parts[port] = former[port]
@@ -272,6 +272,6 @@ def _translation(gateways: Sequence[Gateway], node: LocalNode) -> Plan:
     return plan
 
 
-def _is_as_wished(record: Record, gateway: Gateway) -> bool:
+def _is_as_desired(record: Record, gateway: Gateway) -> bool:
     link = first_of(record.steps, NodeLink)
     return record.state == "ready" and link is not None and link.addresses == gateway.addresses

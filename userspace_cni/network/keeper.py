@@ -1,6 +1,6 @@
-"""The thread of the agent that keeps the node's own network as it is wished.
+"""The thread of the agent that keeps the node's own network as it is desired.
 
-It pursues the wishes at its start, when it is asked to (an object, an address of a NIC or the switch has changed), when a wish
+It reconciles the specs at its start, when it is asked to (an object, an address of a NIC or the switch has changed), when a spec
 that could not be met is due again, and on the agent's tick. No error may end the thread; nothing of it is on the path of a verb.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.wishes import Standing, Wish
+from userspace_cni.attachment.specs import Spec, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import say
@@ -19,47 +19,47 @@ from userspace_cni.base.loops import Loop
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
+    from userspace_cni.attachment.specs import Plan, Specs
     from userspace_cni.attachment.steps import Step
-    from userspace_cni.attachment.wishes import Plan, Wishes
 
 BEAT_S: Final = 1.0
 APART_S: Final = 0.2
-"""Seconds between two pursuits that only events ask for: a NIC that comes and goes asks for many."""
+"""Seconds between two rounds that only events ask for: a NIC that comes and goes asks for many."""
 
-Wished = Callable[[], tuple[Sequence[Wish], frozenset[str]]]
-"""Reads all sources: the wishes, and the sources that are complete."""
-Told = Callable[[Sequence[Standing]], None]
+SpecsNow = Callable[[], tuple[Sequence[Spec], frozenset[str]]]
+"""Reads all sources: the specs, and the sources that are complete."""
+Told = Callable[[Sequence[SpecStatus]], None]
 
 
 class Keeper(Loop):
-    """The thread, which begins with a pursuit. What is applied when it is stopped stays: the next agent goes on from the records.
+    """The thread, which begins with a round. What is applied when it is stopped stays: the next agent goes on from the records.
 
-    `ask` it for a pursuit in which what failed a moment ago waits for its time. `told` gets what became of each wish, after each
-    pursuit; it must not wait. `due` says once a second whether something that cannot `ask` (the switch, by its absence) wants a
-    pursuit now, in which nothing waits for its time.
+    `ask` it for a round in which what failed a moment ago waits for its time. `told` gets what became of each spec, after each
+    round; it must not wait. `due` says once a second whether something that cannot `ask` (the switch, by its absence) wants a
+    round now, in which nothing waits for its time.
     """
 
-    def __init__(self, wishes: Wishes, wished: Wished, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
+    def __init__(self, specs: Specs, desired: SpecsNow, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
         super().__init__("node-network", "keeping the node's network")
-        self._wishes = wishes
-        self._wished = wished
+        self._specs = specs
+        self._desired = desired
         self._tick_s = tick_s
         self._due = due
         self._told = told
         self._urged = False
         self._begun = self._ended = 0
         self._next = 0.0
-        self.standings: tuple[Standing, ...] = ()
-        """What became of each wish."""
+        self.statuses: tuple[SpecStatus, ...] = ()
+        """What became of each spec."""
 
     def urge(self) -> None:
-        """Request a pursuit in which also what failed a moment ago is tried: for people. Never waits."""
+        """Request a round in which also what failed a moment ago is tried: for people. Never waits."""
         with self._wake:
             self._urged = True
             self.ask()
 
-    def pursue(self, deadline: Deadline) -> tuple[Standing, ...]:
-        """Urge a pursuit and wait for its end; what became of each wish. Raises Unavailable at the deadline."""
+    def reconcile(self, deadline: Deadline) -> tuple[SpecStatus, ...]:
+        """Urge a round and wait for its end; what became of each spec. Raises Unavailable at the deadline."""
         self.urge()
         with self._wake:
             wanted = self._begun + 1  # the running one may have looked too early
@@ -68,7 +68,7 @@ class Keeper(Loop):
                     raise Unavailable("the node's network is not looked at within the time of this call", "see the agent's log")
             if self.problem:
                 raise Unavailable(f"what the node is to have could not be looked at: {self.problem}", "see the agent's log")
-            return self.standings
+            return self.statuses
 
     def _run(self) -> None:
         while not self._stopping:
@@ -76,9 +76,9 @@ class Keeper(Loop):
             with self._wake:
                 asked, urged, self._asked, self._urged = self._asked, self._urged, False, False
             wanted = self._guarded(self._due)
-            if asked or wanted or now >= min(self._next, self._wishes.next_due):
+            if asked or wanted or now >= min(self._next, self._specs.next_due):
                 self._begin()
-                done = self._guarded(lambda: self._pursue(now=urged or wanted))  # noqa: B023 - called at once
+                done = self._guarded(lambda: self._reconcile(now=urged or wanted))  # noqa: B023 - called at once
                 self._next = time.monotonic() + self._tick_s
                 self._end(done=done)
             with self._wake:
@@ -96,16 +96,16 @@ class Keeper(Loop):
             self._wake.notify_all()
             self._wake.wait_for(lambda: self._stopping or self._urged, APART_S)
 
-    def _pursue(self, *, now: bool) -> bool:
-        wishes, complete = self._wished()
-        wishes = [replace(each, plan=self._beating(each.plan)) for each in wishes]
-        standings = self._wishes.pursue(wishes, complete, now=now)
-        self.standings = standings
-        self._told(standings)
+    def _reconcile(self, *, now: bool) -> bool:
+        specs, complete = self._desired()
+        specs = [replace(each, plan=self._beating(each.plan)) for each in specs]
+        statuses = self._specs.reconcile(specs, complete, now=now)
+        self.statuses = statuses
+        self._told(statuses)
         return True
 
     def _beating(self, plan: Plan) -> Plan:
-        """The plan, which shows that the thread has come to it: a pursuit of many wishes may take long."""
+        """The plan, which shows that the thread has come to it: a round of many specs may take long."""
 
         def steps(record: Record | None) -> tuple[Step, ...]:
             self.beat = time.monotonic()

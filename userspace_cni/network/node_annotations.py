@@ -1,6 +1,6 @@
 """The node's own port as kube-ovn's controller writes it into the annotations of a Node. Pure.
 
-It is wished where the settings say on which bridge, and that kube-ovn's annotations are read. Where kube-ovn's own daemon runs,
+It is desired where the settings say on which bridge, and that kube-ovn's annotations are read. Where kube-ovn's own daemon runs,
 it makes that port (ovn0): then this must not be asked for.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.gateways import LINK_NAME, Gateway, address, interface, mac_address, require_valid
 from userspace_cni.cni.bandwidth import kubeovn_rates
-from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, Desired
+from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, Desired
 
 if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
@@ -33,8 +33,8 @@ _UNNAMED: Final = "annotations"
 """What a gateway is told as that has no name."""
 
 
-def wished(annotations: Mapping[str, str] | None, settings: Settings) -> Desired:
-    """What the node's annotations wish; `annotations` is None while they are not known."""
+def desired(annotations: Mapping[str, str] | None, settings: Settings) -> Desired:
+    """What the node's annotations spec; `annotations` is None while they are not known."""
     if not (settings.kubeovn_annotations and settings.gateway_bridge):
         return Desired(ANNOTATIONS, complete=True)
     if annotations is None:

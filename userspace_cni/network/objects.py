@@ -1,4 +1,4 @@
-"""What objects of the API wish of this node: ProviderNetworks, Vlans and Subnets become bridges with uplinks, and gateways. Pure.
+"""What objects of the API spec of this node: ProviderNetworks, Vlans and Subnets become bridges with uplinks, and gateways. Pure.
 
 Cluster administrators write these objects, and root serves them: each value is checked by what checks the settings. An object
 that cannot be is refused by name, alone, and what the node has of it stays. What was not listed to its end, or by one list alone,
@@ -33,7 +33,7 @@ from userspace_cni.base.provider_networks import (
 )
 from userspace_cni.base.subnets import Address, Subnet, first_address, node_ranges, read_subnet, read_vlan
 from userspace_cni.kube.resources import VLANS
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
+from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
 from userspace_cni.node.objects import Kept, Seen
 
 Refused = dict[tuple[str, str], str]
@@ -78,7 +78,7 @@ class _Known:
 
 
 def desired(seen: Seen) -> Desired:
-    """What the objects wish of this node. It is complete when two lists have told them all, and its own Node is known."""
+    """What the objects spec of this node. It is complete when two lists have told them all, and its own Node is known."""
     if seen.own is None or seen.provider_networks is None or seen.vlans is None:
         return Desired(OBJECTS, complete=False)
     refused: Refused = {}
@@ -131,11 +131,11 @@ def _networks(seen: Seen, wires: Mapping[str, _Wire], refused: Refused) -> Itera
         elif (PROVIDER_NETWORK, name) not in refused:
             yield network
     for key in [key for key in refused if key[0] == PROVIDER_NETWORK and key[1] not in (seen.provider_networks or {})]:
-        del refused[key]  # its Vlan is told; another source may wish for a network of that name
+        del refused[key]  # its Vlan is told; another source may spec for a network of that name
 
 
 def _network(name: str, kept: Kept, seen: Seen, vlans: tuple[int, ...]) -> ProviderNetwork | None:
-    """What the object wishes of this node, None for nothing. Raises InvalidConfig."""
+    """What the object specs of this node, None for nothing. Raises InvalidConfig."""
     where = f"ProviderNetwork '{name}'"
     spec = known_fields(kept.spec, _NETWORK_FIELDS, _NOT_BUILT, f"{where}: 'spec'")
     if not _selects(spec, seen, where):

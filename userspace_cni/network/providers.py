@@ -1,4 +1,4 @@
-"""What a provider network needs on this node: the plan of its wish.
+"""What a provider network needs on this node: the plan of its spec.
 
 The plan looks afresh each time, and refuses by name what cannot be, before any effect: a NIC that is not there, that others use,
 or whose addresses cannot move without cutting the node off. Only addresses that the kernel shows in this boot are ever moved.
@@ -11,24 +11,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from userspace_cni.attachment.specs import kept
 from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, Step, UplinkPort, node_marks
-from userspace_cni.attachment.wishes import kept
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.mtu import USUAL
-from userspace_cni.network.wish_list import PROVIDER_NETWORK
+from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.uplinks import LOOK_S, UplinkLook, internal_ports, look
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.wishes import Plan
+    from userspace_cni.attachment.specs import Plan
     from userspace_cni.host.nics import Nic
     from userspace_cni.node.local import LocalNode
 
 GIVE_BACK_S: Final = 10.0
-"""As ProviderNetwork.give_back_after_s, of networks whose wish is not known now."""
+"""As ProviderNetwork.give_back_after_s, of networks whose spec is not known now."""
 SYSTEM: Final = "system"
 AFXDP: Final = "afxdp"
 _AFXDP_QUEUES_MAX: Final = 16
@@ -51,10 +51,10 @@ class Site:
 
 
 def plan(network: ProviderNetwork, site: Site) -> Plan:
-    """The plan of the wish for this network.
+    """The plan of the spec for this network.
 
     It raises Unavailable for what may come yet (a NIC that is absent, a device that is not ready, a switch that is gone),
-    NameTaken for what others use, and InvalidConfig for what the wish cannot have on this node as it is.
+    NameTaken for what others use, and InvalidConfig for what the spec cannot have on this node as it is.
     """
 
     def steps(record: Record | None) -> tuple[Step, ...]:
@@ -78,7 +78,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
 
 
 def keep(site: Site) -> Plan:
-    """The plan of an attachment whose wish is not known now: what it has, without moved addresses while ovs-vswitchd is gone."""
+    """The plan of an attachment whose spec is not known now: what it has, without moved addresses while ovs-vswitchd is gone."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
         boot_id = site.node.boot_id()
@@ -91,7 +91,7 @@ def keep(site: Site) -> Plan:
 
 
 def refused(why: str, site: Site) -> Plan:
-    """The plan of a wish that is refused before any look: what it has stays, but no address on the bridge of a dead switch."""
+    """The plan of a spec that is refused before any look: what it has stays, but no address on the bridge of a dead switch."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
         former = record if record and record.boot_id == site.node.boot_id() else None
@@ -275,7 +275,7 @@ def _polled(uplink: UplinkPort, rx_queues: int) -> PolledUplink:
 
 
 def _former_mtu(seen: UplinkLook) -> int:
-    """The MTU that its NICs had before OVS was asked for another, which a wish without one gives back; 0 if it never was."""
+    """The MTU that its NICs had before OVS was asked for another, which a spec without one gives back; 0 if it never was."""
     ports = (step for step in seen.former if isinstance(step, UplinkPort))
     return min((each["mtu"] for step in ports for each in step.interfaces if "mtu" in each), default=0)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.specs import Plan, Spec
 from userspace_cni.attachment.steps import RuntimeNetwork, Step, first_of
-from userspace_cni.attachment.wishes import Plan, Wish
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NotServing, Unavailable, Undecodable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.cni.conflist import LARGEST, OUR_TYPE, marked, plugins_of, read_list, require_name
 from userspace_cni.host.files import read_of_root
 from userspace_cni.host.runtime_networks import look_at, require_ours
-from userspace_cni.network.wish_list import INSTALL, RUNTIME_NETWORK, SETTINGS
+from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 from userspace_cni.node.remarks import remarks_on
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
 
 NAME: Final = "runtimes"
-"""Name of the one wish of its kind."""
+"""Name of the one spec of its kind."""
 _READY_S: Final = 5.0
 
 
@@ -44,8 +44,8 @@ class Given:
     said_by: str
 
 
-def wishes(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> tuple[Sequence[Wish], frozenset[str]]:
-    """The wish, if there is one, and whether INSTALL is complete. The setting goes before what `install` was given.
+def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> tuple[Sequence[Spec], frozenset[str]]:
+    """The spec, if there is one, and whether INSTALL is complete. The setting goes before what `install` was given.
 
     `serving`: whether calls are taken.
     """
@@ -54,8 +54,8 @@ def wishes(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> 
         try:
             given = read(path)
         except UserspaceError as error:
-            return [Wish(RUNTIME_NETWORK, NAME, SETTINGS, path, _refused(error), content=str(error))], frozenset()
-        return [Wish(RUNTIME_NETWORK, NAME, SETTINGS, path, _plan(given, node, serving), content=given)], frozenset()
+            return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _refused(error), content=str(error))], frozenset()
+        return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _plan(given, node, serving), content=given)], frozenset()
     try:
         kept = installed(node.root.path(node.settings.state_dir))
     except UserspaceError as error:
@@ -63,7 +63,7 @@ def wishes(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> 
         return [], frozenset()
     if kept is None:
         return [], frozenset({INSTALL})
-    return [Wish(RUNTIME_NETWORK, NAME, INSTALL, kept.said_by, _plan(kept, node, serving), content=kept)], frozenset({INSTALL})
+    return [Spec(RUNTIME_NETWORK, NAME, INSTALL, kept.said_by, _plan(kept, node, serving), content=kept)], frozenset({INSTALL})
 
 
 def read(path: str) -> Given:
@@ -126,7 +126,7 @@ def former_names(record: Record | None, given: Given) -> tuple[str, ...]:
     return tuple(sorted({*(each.name for each in steps), *unfinished} - {given.name}))
 
 
-def _standing(record: Record | None, given: Given, node: LocalNode) -> tuple[RuntimeNetwork, ...]:
+def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[RuntimeNetwork, ...]:
     """The file of the record that is there, if one is: after a death amid a change it may be the new one alone."""
     if record is None:
         return ()
@@ -146,7 +146,7 @@ def _plan(given: Given, node: LocalNode, serving: Callable[[], bool]) -> Plan:
         require_ours(step, found)
         former = first_of((record.complete or ()) if record else (), RuntimeNetwork)
         if not serving():  # what is there stays, and nothing comes
-            return _standing(record, given, node)
+            return _status(record, given, node)
         is_placed = record and record.state == "ready" and record.boot_id == node.boot_id()
         if found and former and is_placed and replace(former, instead_of=step.instead_of) == step:
             return (former,)

@@ -1,7 +1,7 @@
 """The node's own network in the agent: its sources, the thread that keeps it, and who is told what became of it.
 
 Objects of the API are followed where a setting says so and there is an account. Nothing here waits for the API server: what is
-known stays wished while that is away.
+known stays desired while that is away.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from userspace_cni.attachment.specs import Specs, SpecStatus
 from userspace_cni.attachment.steps import AddressMove, NodeBridge, NodeLink, Step, UplinkPort
-from userspace_cni.attachment.wishes import Standing, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
@@ -26,19 +26,19 @@ from userspace_cni.network.uplink_news import UplinkNews
 
 if TYPE_CHECKING:
     from userspace_cni.base.mirrors import NodeMirror
-    from userspace_cni.network.wish_list import Desired
+    from userspace_cni.network.spec_list import Desired
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
     from userspace_cni.node.reporting import Report, Withdrawal
     from userspace_cni.node.state import RouteUse
 
-PURSUIT_S: Final = 300.0
-"""A pursuit that takes longer than this is stuck: a wish has 20 s, and goes back in as many."""
+ROUND_S: Final = 300.0
+"""A round that takes longer than this is stuck: a spec has 20 s, and goes back in as many."""
 _CHASSIS_S: Final = 5.0
 
 
 class NodeNetwork:
-    """What the agent does for the node's own network. `failed` is called with the kind of each wish that has got a new problem,
+    """What the agent does for the node's own network. `failed` is called with the kind of each spec that has got a new problem,
     `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any; `mirrored`
     when the node's settings were read with other mirrors: who keeps these makes them so.
 
@@ -59,8 +59,8 @@ class NodeNetwork:
         self._serving = False
         self._sources = Sources(node, environ, self._others(), self._addresses, self._on_mirrors, lambda: self._serving)
         self._keeper = Keeper(
-            Wishes(node, self._sources.kept, self._sources.urgent),
-            self._sources.wished,
+            Specs(node, self._sources.kept, self._sources.urgent),
+            self._sources.specs,
             node.settings.tick_s,
             due=self._sources.due,
             told=self._told,
@@ -79,7 +79,7 @@ class NodeNetwork:
         self.concerns = Concerns(node, lambda: self._sources.gateways)
 
     def start(self) -> None:
-        """Go on from the records, and keep what is wished from now on. Raises UserspaceError."""
+        """Go on from the records, and keep what is desired from now on. Raises UserspaceError."""
         self._node.vswitchd()  # makes the node's `ports`, before two threads could each make them
         self._keeper.start()
         for watch in self._watches:
@@ -105,9 +105,9 @@ class NodeNetwork:
         self.ask()
 
     def _follow(self) -> None:
-        """Follow the objects that wishes come from. Raises UserspaceError."""
+        """Follow the objects that specs come from. Raises UserspaceError."""
         from userspace_cni.network.node_annotations import SCOPE
-        from userspace_cni.node.objects import WISHES, NodeObjects
+        from userspace_cni.node.objects import SPECS, NodeObjects
 
         if self._reads_annotations:
             say(
@@ -117,8 +117,8 @@ class NodeNetwork:
                 scope=SCOPE,
             )
         session = self._node.clients.of("").session
-        wishes = WISHES if self._node.settings.network_objects else ()
-        self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
+        specs = SPECS if self._node.settings.network_objects else ()
+        self._objects = NodeObjects(session, self._node.name, self.ask, specs=specs)
         self._objects.start()
 
     def _tell(self) -> None:
@@ -138,7 +138,7 @@ class NodeNetwork:
         self._report.start()
         if settings.network_objects and self._objects:
             self._node.subnets.start(session, self._objects)
-        self.ask()  # a pursuit tells what there is; before that nothing is reported
+        self.ask()  # a round tells what there is; before that nothing is reported
 
     def _withdraw(self) -> None:
         """Take back what an agent with other settings has reported. Raises UserspaceError."""
@@ -157,18 +157,18 @@ class NodeNetwork:
                 each.stop()
 
     def ask(self) -> None:
-        """Something that the wishes depend on has changed. Never waits."""
+        """Something that the specs depend on has changed. Never waits."""
         self._keeper.ask()
 
     def read_again(self) -> None:
-        """Read the wishes of the settings again, and pursue all. Never waits."""
+        """Read the specs of the settings again, and reconcile all. Never waits."""
         self._sources.settings.read_again()
         self._keeper.urge()
 
-    def pursue(self, deadline: Deadline) -> Sequence[Standing]:
-        """Read the wishes of the settings again, pursue all, and wait for it. Raises Unavailable at the deadline."""
+    def reconcile(self, deadline: Deadline) -> Sequence[SpecStatus]:
+        """Read the specs of the settings again, reconcile all, and wait for it. Raises Unavailable at the deadline."""
         self._sources.settings.read_again()
-        return self._keeper.pursue(deadline)
+        return self._keeper.reconcile(deadline)
 
     def told_routes(self, routes: Sequence[RouteUse]) -> None:
         """Report what this node has of Routes, too. Never waits."""
@@ -176,17 +176,17 @@ class NodeNetwork:
             self._report.told_routes(routes)
 
     @property
-    def standings(self) -> Sequence[Standing]:
-        """What became of each wish."""
-        return self._keeper.standings
+    def statuses(self) -> Sequence[SpecStatus]:
+        """What became of each spec."""
+        return self._keeper.statuses
 
     def problems(self) -> list[str]:
         """The reasons why this part of the process no longer works."""
         found = []
         if not self._keeper.alive:
             found.append("the thread that keeps the node's network is dead")
-        elif time.monotonic() - self._keeper.beat > PURSUIT_S:
-            found.append(f"keeping the node's network has not come to an end for {PURSUIT_S:.0f} s")
+        elif time.monotonic() - self._keeper.beat > ROUND_S:
+            found.append(f"keeping the node's network has not come to an end for {ROUND_S:.0f} s")
         if not self.concerns.alive:
             found.append("the thread that looks at what gateways need is dead")
         found += [f"the thread that is for {watch.purpose} is dead" for watch in self._watches if not watch.alive]
@@ -199,7 +199,7 @@ class NodeNetwork:
     def described(self) -> dict[str, Any]:
         """All of it, as JSON values."""
         return {
-            "wishes": [described(each) for each in self.standings],
+            "specs": [described(each) for each in self.statuses],
             "concerns": [each.sentence for each in self.concerns.found],
             "passages": [asdict(each) for each in self.concerns.passages],
             "mirrors": dict(self._node.mirror_problems),
@@ -208,7 +208,7 @@ class NodeNetwork:
 
     def _watched(self) -> frozenset[str]:
         """The links at which others may change what the node is to have."""
-        return frozenset(name for each in self.standings for step in each.steps for name in _links(step))
+        return frozenset(name for each in self.statuses for step in each.steps for name in _links(step))
 
     @property
     def _has_state(self) -> bool:
@@ -231,10 +231,10 @@ class NodeNetwork:
         return desired(self._objects.seen() if self._objects else Seen(self._node.name))
 
     def _of_annotations(self) -> Desired:
-        from userspace_cni.network.node_annotations import wished
+        from userspace_cni.network.node_annotations import desired
 
         own = self._own()
-        return wished(own.annotations if own else None, self._node.settings)
+        return desired(own.annotations if own else None, self._node.settings)
 
     def _addresses(self) -> frozenset[str] | None:
         """By which the cluster knows the node: none where it is in none, None while they are not known yet."""
@@ -251,29 +251,29 @@ class NodeNetwork:
     def _own(self) -> OwnNode | None:
         return self._objects.seen().own if self._objects else None
 
-    def _told(self, standings: Sequence[Standing]) -> None:
-        kinds = frozenset((each.kind, each.name, *(step.kind for step in each.steps)) for each in standings)
+    def _told(self, statuses: Sequence[SpecStatus]) -> None:
+        kinds = frozenset((each.kind, each.name, *(step.kind for step in each.steps)) for each in statuses)
         if kinds != self._kinds:
             # what others changed amid it was told of links that were not watched yet; and more may be to be given back
             self.ask()
         self._kinds = kinds
-        problems = {(each.kind, each.name): each.problem for each in standings if not each.holds}
+        problems = {(each.kind, each.name): each.problem for each in statuses if not each.holds}
         for key, problem in problems.items():
             if self._problems.get(key) != problem:
                 self._failed(key[0])
         self._problems = problems
-        self._tell_pods(standings)
+        self._tell_pods(statuses)
         if self._report:
-            self._report.told(standings)
+            self._report.told(statuses)
             self._report.told_subnets(self._node.subnets.uses())
 
-    def _tell_pods(self, standings: Sequence[Standing]) -> None:
+    def _tell_pods(self, statuses: Sequence[SpecStatus]) -> None:
         """Tell pods of their uplinks, as far as switch and records can be looked at now."""
         ports = self._node.known_ports()
         if ports is None:
             return
         try:
-            self._news.tell(standings, ports)
+            self._news.tell(statuses, ports)
         except UserspaceError as error:
             say("warning", "pods cannot be told of their uplinks now", error=error)
 
@@ -287,15 +287,15 @@ def _links(step: Step) -> tuple[str, ...]:
     return (step.name,) if isinstance(step, (NodeBridge, NodeLink)) else ()
 
 
-def described(standing: Standing) -> dict[str, Any]:
-    """What became of a wish, as JSON values. `steps`: what the node has of it."""
+def described(status: SpecStatus) -> dict[str, Any]:
+    """What became of a spec, as JSON values. `steps`: what the node has of it."""
     return {
-        "kind": standing.kind,
-        "name": standing.name,
-        "source": standing.source,
-        "said_by": standing.said_by,
-        "wished": standing.wished,
-        "ready": standing.holds,
-        "problem": standing.problem,
-        "steps": [step.summary for step in standing.steps],
+        "kind": status.kind,
+        "name": status.name,
+        "source": status.source,
+        "said_by": status.said_by,
+        "desired": status.desired,
+        "ready": status.holds,
+        "problem": status.problem,
+        "steps": [step.summary for step in status.steps],
     }

@@ -1,4 +1,4 @@
-"""All that is wished of this node, by every source, as wishes with their plans; and what is kept of a source that cannot be read.
+"""All that is desired of this node, by every source, as specs with their plans; and what is kept of a source that cannot be read.
 
 A source is complete when it was read to its end. The settings are read at the start, and again when the agent is told to; what
 commands have asked for lies in a file of the run directory, which a boot empties.
@@ -13,22 +13,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.specs import Key, Spec, key_of
 from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
-from userspace_cni.attachment.wishes import Key, Wish, key_of
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
 from userspace_cni.network import gateways, providers, runtime_networks
 from userspace_cni.network.commanded import commanded
-from userspace_cni.network.wish_list import (
+from userspace_cni.network.spec_list import (
     COMMANDS,
     GATEWAY,
     PROVIDER_NETWORK,
     SETTINGS,
     TRANSLATION,
     Desired,
-    WishList,
+    SpecList,
     agreed,
 )
 
@@ -44,7 +44,7 @@ GONE: Final = ("dead", "silent")
 class SwitchAbsence:
     """For how long ovs-vswitchd may have been gone, by looks at it; `look` needs no OVSDB. For one thread.
 
-    It counts from the last look that has not found it gone: where a wish that waited for the switch lay between two looks, it has
+    It counts from the last look that has not found it gone: where a spec that waited for the switch lay between two looks, it has
     waited long enough.
     """
 
@@ -73,7 +73,7 @@ class SwitchAbsence:
 
 
 class SettingsSource:
-    """What the settings wish. Safe to use from any thread.
+    """What the settings spec. Safe to use from any thread.
 
     `on_mirrors` is called with their mirrors when a reading has others than before; it must not wait.
     """
@@ -98,7 +98,7 @@ class SettingsSource:
         return self._settings
 
     def read_again(self) -> None:
-        """Have the tables of wishes read again with the next `desired`. Other settings need a restart. Never waits."""
+        """Have the tables of specs read again with the next `desired`. Other settings need a restart. Never waits."""
         self._again = True
 
     def desired(self) -> Desired:
@@ -115,10 +115,10 @@ class SettingsSource:
         try:
             settings = load(self._environ)
         except UserspaceError as error:
-            say("error", "the settings cannot be read again; what they wished stays", error=error)
+            say("error", "the settings cannot be read again; what they asked for stays", error=error)
         if missing := (self._files | there) - self._there():  # looked at after the reading: that file may not be in it
             self._complete = False
-            say("error", "a file of the settings is away; what they wished stays until it is back", files=sorted(missing))
+            say("error", "a file of the settings is away; what they asked for stays until it is back", files=sorted(missing))
         elif settings:
             former = self._settings.mirrors
             self._settings, self._files, self._complete = settings, there, bool(there)
@@ -155,22 +155,22 @@ class Sources:
         self._given_back: frozenset[Key] = frozenset()
         self._kept = providers.keep(self._site)
         self.gateways: Sequence[Gateway] = ()
-        """The gateways that are wished and go together, as of the last reading."""
+        """The gateways that are desired and go together, as of the last reading."""
 
-    def wished(self) -> tuple[Sequence[Wish], frozenset[str]]:
-        """All wishes, in the order in which they are met, and the sources that are complete. Raises RecordRefused."""
+    def specs(self) -> tuple[Sequence[Spec], frozenset[str]]:
+        """All specs, in the order in which they are met, and the sources that are complete. Raises RecordRefused."""
         desired = self._desired()
         records = self._node.journal.node_records()
         found = agreed(desired, holders(records))
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
         moved = (key_of(record)[1] for record in records if any(isinstance(step, AddressMove) for step in record.steps))
         self._patience = {**dict.fromkeys(moved, providers.GIVE_BACK_S), **moving}
-        self._node.provider_bridges.wished = frozenset(_bridges(desired))
+        self._node.provider_bridges.desired = frozenset(_bridges(desired))
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
-        of_runtimes, installed = runtime_networks.wishes(self.settings.settings, self._node, self._serving)
-        wishes = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_runtimes)
-        return wishes, complete | installed
+        of_runtimes, installed = runtime_networks.specs(self.settings.settings, self._node, self._serving)
+        specs = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_runtimes)
+        return specs, complete | installed
 
     def due(self) -> bool:
         """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move. To be asked once a second."""
@@ -185,7 +185,7 @@ class Sources:
         return frozenset((PROVIDER_NETWORK, name) for name, after_s in self._patience.items() if gone_s >= after_s)
 
     def kept(self, record: Record | None) -> tuple[Step, ...]:
-        """The plan of what a source has wished that is not known now: as recorded, but no address stays on a dead bridge.
+        """The plan of what a source has asked for that is not known now: as recorded, but no address stays on a dead bridge.
 
         Of what a command asked for, nothing outlives a boot.
         """
@@ -197,30 +197,30 @@ class Sources:
         run_dir = self._node.root.path(self._node.settings.run_dir)
         return [self.settings.desired(), commanded(run_dir), *(read() for read in self._others)]
 
-    def _of_networks(self, found: WishList) -> Iterable[Wish]:
+    def _of_networks(self, found: SpecList) -> Iterable[Spec]:
         for source, network in found.provider_networks:
             plan = providers.plan(network, self._site)
-            yield Wish(PROVIDER_NETWORK, network.name, source, network.said_by, plan, content=network)
+            yield Spec(PROVIDER_NETWORK, network.name, source, network.said_by, plan, content=network)
 
-    def _of_gateways(self, found: WishList, complete: frozenset[str], records: Iterable[Record]) -> Iterable[Wish]:
+    def _of_gateways(self, found: SpecList, complete: frozenset[str], records: Iterable[Record]) -> Iterable[Spec]:
         contents = {gateway.port: gateway for _, gateway in found.gateways}
         refused = {refusal.source for (kind, _), refusal in found.refused.items() if kind == GATEWAY}
-        wishes = gateways.wishes(found.gateways, complete - refused, self._node)  # what is refused stays, and is translated
-        for wish in wishes:
-            yield replace(wish, said_by=wish.said_by or "the gateways", content=contents.get(wish.name))
+        specs = gateways.specs(found.gateways, complete - refused, self._node)  # what is refused stays, and is translated
+        for spec in specs:
+            yield replace(spec, said_by=spec.said_by or "the gateways", content=contents.get(spec.name))
         left = next((record for record in records if key_of(record) == (TRANSLATION, gateways.ALL)), None)
-        if left and not any(wish.kind == TRANSLATION for wish in wishes):
-            yield Wish(TRANSLATION, gateways.ALL, left.network, "the gateways", lambda _: ())
+        if left and not any(spec.kind == TRANSLATION for spec in specs):
+            yield Spec(TRANSLATION, gateways.ALL, left.network, "the gateways", lambda _: ())
 
-    def _refused(self, found: WishList) -> Iterable[Wish]:
-        """Refused wishes keep what they have: their plan refuses, too."""
+    def _refused(self, found: SpecList) -> Iterable[Spec]:
+        """Refused specs keep what they have: their plan refuses, too."""
         for (kind, name), refusal in found.refused.items():
             plan = providers.refused(refusal.why, self._site)
-            yield Wish(kind, name, refusal.source, refusal.source, plan, content=refusal)
+            yield Spec(kind, name, refusal.source, refusal.source, plan, content=refusal)
 
 
 def _bridges(desired: Iterable[Desired]) -> Iterable[str]:
-    """The bridges of all provider networks that are wished, also of those that are refused."""
+    """The bridges of all provider networks that are desired, also of those that are refused."""
     for each in desired:
         yield from (network.bridge for network in each.provider_networks)
         yield from (f"{BRIDGE_PREFIX}{name}" for kind, name in each.refused if kind == PROVIDER_NETWORK)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import UplinkPort, first_of
-from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.notices import UPLINK_DOWN, UPLINK_UP, Notice
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX
-from userspace_cni.network.wish_list import PROVIDER_NETWORK
+from userspace_cni.network.spec_list import PROVIDER_NETWORK
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -31,15 +31,15 @@ class _Port(Protocol):
     def error(self) -> str: ...
 
 
-def down(standings: Iterable[Standing], ports: Iterable[_Port]) -> Mapping[str, str]:
+def down(statuses: Iterable[SpecStatus], ports: Iterable[_Port]) -> Mapping[str, str]:
     """The bridges of provider networks whose uplink carries nothing, each with the cause. `ports`: those that the switch has.
 
     Of a bond only what became of the whole is known: it is not among the ports.
     """
     known = {port.name: port for port in ports}
     found: dict[str, str] = {}
-    for each in standings:
-        if each.kind != PROVIDER_NETWORK or not each.wished:
+    for each in statuses:
+        if each.kind != PROVIDER_NETWORK or not each.desired:
             continue
         uplink = first_of(each.steps, UplinkPort)
         port = known.get(uplink.name) if uplink else None
@@ -59,9 +59,9 @@ class UplinkNews:
         self._node = node
         self._told: dict[str, str] = {}
 
-    def tell(self, standings: Sequence[Standing], ports: Iterable[_Port]) -> None:
+    def tell(self, statuses: Sequence[SpecStatus], ports: Iterable[_Port]) -> None:
         """Tell those whose uplink has failed, or carries again, since the last call. Raises UserspaceError without records."""
-        causes = down(standings, ports)
+        causes = down(statuses, ports)
         if not causes and not self._told:
             return
         records = {record.key: record for record in self._node.journal.records() if record.state == "ready"}

@@ -433,7 +433,7 @@ class LocalNode:
         self.ports.connect(deadline)
         return self.ports.owned()
 
-    def wished_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+    def desired_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
         self.ports.connect(deadline)
         return self.ports.of_node(self.journal.identity())

@@ -17,8 +17,8 @@ from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
 
-WISHES: Final = (PROVIDER_NETWORKS, VLANS, SUBNETS)
-"""The resources of which objects are wishes."""
+SPECS: Final = (PROVIDER_NETWORKS, VLANS, SUBNETS)
+"""The resources of which objects are specs."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class NodeObjects:
     """The watches, for the agent of node `node` (as the API calls it). Safe to use from any thread.
 
     `on_change` is called when something kept has changed, after each first list, and when that is confirmed; it must not wait.
-    `wishes`: the resources that are followed beside the node's own Node; of another one nothing is known.
+    `specs`: the resources that are followed beside the node's own Node; of another one nothing is known.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class NodeObjects:
         node: str,
         on_change: Callable[[], None],
         *,
-        wishes: Sequence[Resource] = WISHES,
+        specs: Sequence[Resource] = SPECS,
         pace: Pace | None = None,
     ) -> None:
         self._node = node
         self._watches: dict[Resource, ObjectWatch] = {
-            each: ObjectWatch(session, each, keep=kept, on_change=on_change, pace=pace) for each in wishes
+            each: ObjectWatch(session, each, keep=kept, on_change=on_change, pace=pace) for each in specs
         }
         self._watches[NODES] = ObjectWatch(
             session, NODES, field_selector=f"metadata.name={node}", keep=_own_node, on_change=on_change, pace=pace
@@ -112,8 +112,8 @@ class NodeObjects:
 
     def seen(self) -> Seen:
         """What is known now."""
-        unconfirmed = frozenset(each for each in WISHES if not self.confirmed(each))
-        networks, vlans, subnets = map(self.of, WISHES)
+        unconfirmed = frozenset(each for each in SPECS if not self.confirmed(each))
+        networks, vlans, subnets = map(self.of, SPECS)
         own = (self._watches[NODES].objects() or {}).get(self._node)
         return Seen(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
 
@@ -124,7 +124,7 @@ def look(session: Session, node: str) -> Seen:
     Raises UserspaceError where any of it cannot be read: what is not known is not made up.
     """
     objects = Objects(session)
-    found = [{each["metadata"]["name"]: kept(each) for each in objects.list(resource)} for resource in WISHES]
+    found = [{each["metadata"]["name"]: kept(each) for each in objects.list(resource)} for resource in SPECS]
     own = objects.list(NODES, fields=f"metadata.name={node}")  # `get` is no right of an agent's account
     if not own:
         raise ObjectRefused(f"the API server knows no node {node}", "is it what it calls this node? See the setting node_name")

@@ -1,7 +1,7 @@
 """The bridges of provider networks: they are made with their uplinks, and by nothing else.
 
 A pod or a gateway that needed one first, and made it, would be in the way of the uplink for as long as it is there. So a bridge
-that is missing is looked for among all that may be a provider network's: what settings and commands wish, what is recorded, and
+that is missing is looked for among all that may be a provider network's: what settings and commands spec, what is recorded, and
 what objects of the API name. Of these a Vlan is enough: its provider network may be written a moment later.
 """
 
@@ -24,16 +24,16 @@ class ProviderBridges:
 
     def __init__(self, node: LocalNode) -> None:
         self._node = node
-        self.wished: Collection[str] = ()
-        """The bridges of what is wished now by any source, also of what is refused; for who reads the sources."""
+        self.desired: Collection[str] = ()
+        """The bridges of what is desired now by any source, also of what is refused; for who reads the sources."""
 
     @property
     def named(self) -> frozenset[str]:
-        """The bridges by what is known without asking: the settings, what is wished now, and what is recorded. Raises
+        """The bridges by what is known without asking: the settings, what is desired now, and what is recorded. Raises
         RecordRefused."""
         records = self._node.journal.node_records()
         recorded = (step.name for record in records for step in record.steps if isinstance(step, NodeBridge))
-        return frozenset((*(each.bridge for each in self._node.settings.provider_networks), *self.wished, *recorded))
+        return frozenset((*(each.bridge for each in self._node.settings.provider_networks), *self.desired, *recorded))
 
     def has(self, bridge: str, deadline: Deadline) -> bool:
         """Whether the bridge is, or may come to be, a provider network's. Raises Unavailable while that is not known."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from userspace_cni.attachment.wishes import Standing
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
 from userspace_cni.base.loops import Loop, longer
 from userspace_cni.base.notices import Notice, Recipient
@@ -81,7 +81,7 @@ class Report(Loop):
         self._parts = parts or Parts()
         self._tell = tell
         self._pace = pace or Pace()
-        self._standings: Sequence[Standing] | None = None
+        self._statuses: Sequence[SpecStatus] | None = None
         self._subnets: Sequence[SubnetUse] | None = None
         self._routes: Sequence[RouteUse] | None = None
         self.writes = 0
@@ -89,11 +89,11 @@ class Report(Loop):
         self._applied: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         """Labels and annotations of the last write to the Node: what is there beside them after it is another's."""
 
-    def told(self, standings: Sequence[Standing]) -> None:
-        """Note what became of the wishes. Never waits."""
+    def told(self, statuses: Sequence[SpecStatus]) -> None:
+        """Note what became of the specs. Never waits."""
         with self._wake:
-            if standings != self._standings:
-                self._standings = tuple(standings)
+            if statuses != self._statuses:
+                self._statuses = tuple(statuses)
                 self.ask()
 
     def told_subnets(self, subnets: Iterable[SubnetUse] | None) -> None:
@@ -133,8 +133,8 @@ class Report(Loop):
     def report(self) -> None:
         """Write what the server does not have. Raises UserspaceError when some of it cannot be written."""
         with self._wake:
-            standings, subnets, routes, self._asked = self._standings, self._subnets, self._routes, False
-        if standings is None:
+            statuses, subnets, routes, self._asked = self._statuses, self._subnets, self._routes, False
+        if statuses is None:
             return
         node = self._objects.get(NODES, self._node)
         if node is None:
@@ -142,12 +142,12 @@ class Report(Loop):
         state = (self._objects.get(NODE_STATES, self._node) or {}) if self._parts.state else {}
         known = state.get("status") or {}
         chassis = self._named(known, node)
-        wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis, routes)
+        wanted = status(statuses, _with_ranges(subnets, known), _addresses(node), chassis, routes)
         if self._parts.routes and routes is None:
             wanted["routes"] = known.get("routes") or []
         errors: list[UserspaceError] = []
         writes: list[Callable[[], None]] = [lambda: self._write_state(node, state, wanted)] if self._parts.state else []
-        writes.append(lambda: self._write_node(node, labels(standings), notes(chassis, kubeovn=self._parts.kubeovn)))
+        writes.append(lambda: self._write_node(node, labels(statuses), notes(chassis, kubeovn=self._parts.kubeovn)))
         for write in writes:
             try:
                 write()

@@ -1,6 +1,6 @@
 """What this node reports of itself to the API: its NodeState's status, and labels and annotations of its Node. Pure.
 
-The same standings give the same report: nothing in it is a time or a number that changes by itself, for every difference is a
+The same statuses give the same report: nothing in it is a time or a number that changes by itself, for every difference is a
 write. An empty text is left out: Kubernetes 1.20 makes null of it in server-side apply, and refuses that.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, Step, UplinkPort, first_of
-from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import on_one_line
 from userspace_cni.base.notices import NODE_NOT_READY, NODE_READY, Notice
 
@@ -55,7 +55,7 @@ class RouteUse:
 
 
 def status(
-    standings: Iterable[Standing],
+    statuses: Iterable[SpecStatus],
     subnets: Iterable[SubnetUse],
     addresses: Sequence[str],
     chassis: str,
@@ -69,27 +69,27 @@ def status(
     return {
         **({"chassis": chassis} if chassis else {}),
         "addresses": list(addresses),
-        "wishes": [_wish(each) for each in sorted(standings, key=lambda each: (each.kind, each.name, each.source))],
+        "specs": [_spec(each) for each in sorted(statuses, key=lambda each: (each.kind, each.name, each.source))],
         "subnets": [{"name": each.name, "range": each.range} for each in by_name if each.range],
         **({} if routes is None else {"routes": [_route(each) for each in routes]}),
     }
 
 
 def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Notice]]:
-    """What one status says of wishes that another did not: of what each is, and the notice. What the node lost is no news."""
+    """What one status says of specs that another did not: of what each is, and the notice. What the node lost is no news."""
     former, found = _said(before), _said(now)
     told = [(key, message) for key, message in found.items() if former.get(key, "") != message]
     return [(key, Notice(NODE_NOT_READY, message) if message else Notice(NODE_READY, "as it is to be")) for key, message in told]
 
 
 def _said(status: Mapping[str, Any]) -> dict[str, str]:
-    """By kind, name and source of a wish why it is not met; "" for one that is."""
-    wishes = (each for each in status.get("wishes") or () if isinstance(each, dict))
+    """By kind, name and source of a spec why it is not met; "" for one that is."""
+    specs = (each for each in status.get("specs") or () if isinstance(each, dict))
     return {
         " ".join(str(each.get(key, "")) for key in ("kind", "name", "source")): (
             "" if each.get("ready") is True else str(each.get("message") or each.get("reason") or "not ready")
         )
-        for each in wishes
+        for each in specs
     }
 
 
@@ -100,11 +100,11 @@ def _route(use: RouteUse) -> dict[str, Any]:
     return {"name": use.name, "uid": use.uid, **counts, **said, **({"failures": failures} if failures else {})}
 
 
-def _wish(standing: Standing) -> dict[str, Any]:
-    reason = "Ready" if standing.holds else "CannotBeMet" if standing.wished else "CannotBeUndone"
-    about = {"kind": standing.kind, "name": standing.name, "source": standing.source, "ready": standing.holds}
-    said = {"message": on_one_line(standing.problem[:MESSAGE_MAX])} if standing.problem else {}
-    return {**about, "reason": reason, **said, **_facts(standing.steps)}
+def _spec(status: SpecStatus) -> dict[str, Any]:
+    reason = "Ready" if status.holds else "CannotBeMet" if status.desired else "CannotBeUndone"
+    about = {"kind": status.kind, "name": status.name, "source": status.source, "ready": status.holds}
+    said = {"message": on_one_line(status.problem[:MESSAGE_MAX])} if status.problem else {}
+    return {**about, "reason": reason, **said, **_facts(status.steps)}
 
 
 def _facts(steps: Sequence[Step]) -> dict[str, Any]:
@@ -125,11 +125,11 @@ def _opened(interface: Mapping[str, Any]) -> str:
     return str(interface.get("devargs") or interface.get("name") or "")
 
 
-def labels(standings: Iterable[Standing]) -> dict[str, str]:
-    """The labels of the Node: of each provider network that is wished for it."""
+def labels(statuses: Iterable[SpecStatus]) -> dict[str, str]:
+    """The labels of the Node: of each provider network that is desired for it."""
     found: dict[str, str] = {}
-    for each in standings:
-        if each.kind != _PROVIDER_NETWORK or not each.wished:
+    for each in statuses:
+        if each.kind != _PROVIDER_NETWORK or not each.desired:
             continue
         facts = _facts(each.steps)
         values = {

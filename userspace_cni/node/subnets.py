@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.subnets import Placement, Subnet, node_ranges, placed, read_subnet, read_vlan
 from userspace_cni.cni.subnets import as_leased, completed, require_possible
-from userspace_cni.kube.kept_objects import KeptObjects, Wished
+from userspace_cni.kube.kept_objects import DesiredObjects, KeptObjects
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import IPS, SUBNETS, VLANS, Resource
 from userspace_cni.node.ip_objects import NODE_LABEL, ip_objects, label, subnet_of
@@ -87,7 +87,7 @@ class Subnets:
         """The request as host-local is to have it for another verb than ADD; `lease`: which it is about, if that is known."""
         return as_leased(request, self._leases, lease.configuration if lease else None)
 
-    def _ip_objects(self) -> Wished:
+    def _ip_objects(self) -> DesiredObjects:
         records = self._node.journal.records()
         return ip_objects([each for each in records if not self._is_over(each)], self._node.name)
 

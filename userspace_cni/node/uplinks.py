@@ -1,6 +1,6 @@
-"""Looks at what a provider network needs of this node, in kernel, sysfs and switch, for the plan of its wish.
+"""Looks at what a provider network needs of this node, in kernel, sysfs and switch, for the plan of its spec.
 
-It changes nothing, and decides nothing: what the facts mean for a wish is said in `network.providers`. What moves is made of what
+It changes nothing, and decides nothing: what the facts mean for a spec is said in `network.providers`. What moves is made of what
 the kernel shows now, or of the move that was made in this boot and what others have changed since.
 """
 
@@ -27,7 +27,7 @@ LOOK_S: Final = 6.0
 
 @dataclass(frozen=True)
 class UplinkLook:
-    """What was seen. `links`: those of the wish's kernel links that are there, by name, with those of its PCI devices.
+    """What was seen. `links`: those of the spec's kernel links that are there, by name, with those of its PCI devices.
 
     `moves`: by link, what would move from it (or has moved) to the bridge, or to the internal port of its VLAN. `managers`: by
     link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `lacking`: what devices and
@@ -60,7 +60,7 @@ def look(network: ProviderNetwork, former: Sequence[Step], node: LocalNode, node
 
 
 def internal_ports(network: ProviderNetwork, links: Mapping[str, Nic]) -> dict[str, str]:
-    """The internal port of each VLAN sub-interface of the wish that is one, by the sub-interface."""
+    """The internal port of each VLAN sub-interface of the spec that is one, by the sub-interface."""
     uppers = {upper.name: upper for nic in network.nics if nic in links for upper in links[nic].uppers}
     found = {name: uppers[name].vlan for name in network.vlan_interfaces if name in uppers and uppers[name].vlan}
     return {name: f"{network.name}.{vlan}" for name, vlan in found.items()}

@@ -16,10 +16,10 @@ from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wante
 from userspace_cni.host.netns import opened_pod
 from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes, Way
 from userspace_cni.linux import paths
+from userspace_cni.routes.explanation import Drift, Explanation, drift, explain
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Visited
 from userspace_cni.routes.places import Located, Source
-from userspace_cni.routes.rehearsal import Drift, Explanation, drift, explain
 from userspace_cni.routes.resolving import Resolved
 from userspace_cni.routes.service import composed, kernel_of, read_kept, read_routes_file, with_ranges
 
@@ -287,7 +287,7 @@ def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool, dry_
     body = {"metadata": metadata, "spec": thing.get("spec") or {}}
     before = objects.get(ROUTES, name)
     if dry_run:
-        after = objects.rehearse(ROUTES, name, body, manager=MANAGER, force=force)
+        after = objects.dry_run(ROUTES, name, body, manager=MANAGER, force=force)
         same = before is not None and _stored(before) == _stored(after)
     else:
         after = objects.apply(ROUTES, name, body, manager=MANAGER, force=force)

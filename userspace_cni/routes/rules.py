@@ -40,7 +40,7 @@ class Told(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An entry's wish for one destination. `via`: None without a gateway of its own; then `derive` says where to look for one.
+    """An entry's spec for one destination. `via`: None without a gateway of its own; then `derive` says where to look for one.
 
     `prefix`: the destination once more, as it is looked up. `origin`: the entry, for messages.
     """

@@ -33,19 +33,19 @@ class GuestNode:
 
         def decided() -> bool:
             found.clear()
-            found.update(self.standings("POST"))
+            found.update(self.statuses("POST"))
             return not any("out of time" in each["problem"] for each in found.values())
 
         self.guest.until(decided, "the agent to have looked at all")
         return found
 
-    def standings(self, method: str = "GET") -> dict[str, Any]:
+    def statuses(self, method: str = "GET") -> dict[str, Any]:
         """What became of each spec, by its name, as the agent has last seen it; with POST it looks first."""
-        return {each["name"]: each for each in json.loads(self.guest.page("/api/v1/network", method))["wishes"]}
+        return {each["name"]: each for each in json.loads(self.guest.page("/api/v1/network", method))["specs"]}
 
     def ready(self, name: str = "net1") -> bool:
         """Whether the agent says so of a spec, as it has last seen it."""
-        return bool(self.standings()[name]["ready"])
+        return bool(self.statuses()[name]["ready"])
 
     def ask(self, verb: str, pod: str, network: dict[str, Any]) -> dict[str, Any]:
         """What the plugin answers to a call for the pod's interface net1; {} for nothing. An error is as it is printed."""

@@ -130,7 +130,7 @@ def prepare(guest: FullGuest) -> None:
     guest.until(lambda: guest.run("test", "-S", "/run/userspace-cni/agent.sock").code == 0, "the agent to listen")
     warm = SETTINGS_TEXT + '[[provider_network]]\nname = "warm"\ninterface = "k0"\n'
     _looks(guest, warm, '"ready": true')
-    _looks(guest, SETTINGS_TEXT, '"wishes": []')
+    _looks(guest, SETTINGS_TEXT, '"specs": []')
 
 
 def _looks(guest: FullGuest, settings: str, told: str) -> None:

@@ -532,7 +532,7 @@ def _dry_run(store: ObjectStore, request: Request) -> dict[str, Any]:
     """As `_write`, and nothing is stored: the answer has the version that is stored, none where there is none. Raises Refusal."""
     match = _OBJECTS.fullmatch(urlsplit(request.path).path)
     assert match
-    with store.rehearsed():
+    with store.dry_run():
         made = _write(store, request)
     stored = store.things.get((match["namespace"] or "", match["name"] or ""))
     version = {"resourceVersion": stored["metadata"]["resourceVersion"]} if stored else {}

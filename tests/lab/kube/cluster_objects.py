@@ -1,4 +1,4 @@
-"""Objects of a cluster for tests: Nodes, what they report, and what people wish."""
+"""Objects of a cluster for tests: Nodes, what they report, and what people write."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def node(name: str, address: str = "") -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"addresses": addresses}}
 
 
-def state(name: str, wishes: Sequence[Mapping[str, Any]] = (), subnets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def state(name: str, specs: Sequence[Mapping[str, Any]] = (), subnets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """What a node reports."""
-    return ours("NodeState", name) | {"status": {"addresses": [], "wishes": list(wishes), "subnets": list(subnets)}}
+    return ours("NodeState", name) | {"status": {"addresses": [], "specs": list(specs), "subnets": list(subnets)}}
 
 
-def wish(name: str = "net1", *, ready: bool = True, message: str = "", source: str = "objects") -> dict[str, Any]:
+def spec(name: str = "net1", *, ready: bool = True, message: str = "", source: str = "objects") -> dict[str, Any]:
     """What became of a provider network on a node."""
     about = {"kind": "provider-network", "name": name, "source": source, "ready": ready}
     return {**about, "reason": "Ready" if ready else "CannotBeMet", **({"message": message} if message else {})}

@@ -102,9 +102,9 @@ class ObjectStore(Store):
         self.writes = 0
 
     @contextmanager
-    def rehearsed(self) -> Iterator[None]:
-        """As Store.rehearsed; nor is it counted."""
-        with super().rehearsed():
+    def dry_run(self) -> Iterator[None]:
+        """As Store.dry_run; nor is it counted."""
+        with super().dry_run():
             writes = self.writes
             try:
                 yield

@@ -116,7 +116,7 @@ class Store:
             self._remember(Change(self._version, old, None))
 
     @contextmanager
-    def rehearsed(self) -> Iterator[None]:
+    def dry_run(self) -> Iterator[None]:
         """What is written inside is as if it had not been: a dry run. Nothing outside sees it."""
         with self.changed:
             things, version, remembered = dict(self.things), self._version, len(self._history)

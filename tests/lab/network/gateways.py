@@ -1,4 +1,4 @@
-"""Gateways of a node as tests wish them, and what pods and the node's own network show of them."""
+"""Gateways of a node as tests ask for them, and what pods and the node's own network show of them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.lab.frames.taps import SECONDS, socket_in
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
-from userspace_cni.attachment.wishes import Wish, Wishes
+from userspace_cni.attachment.specs import Spec, Specs
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.base.settings import load
-from userspace_cni.network.gateways import wishes
+from userspace_cni.network.gateways import specs
 from userspace_cni.network.providers import Site as Uplinked
 from userspace_cni.network.providers import plan
-from userspace_cni.network.wish_list import PROVIDER_NETWORK, SETTINGS
+from userspace_cni.network.spec_list import PROVIDER_NETWORK, SETTINGS
 from userspace_cni.node.local import LocalNode
 
 GATEWAY: Final = Gateway("br-test-gw", "br-test", ("10.56.0.1/24", "fd00:56::1/64"), masquerade=True)
 OUTSIDE: Final = ("192.0.2.1", "2001:db8:2::1")
 NODE: Final = ("192.0.2.11", "2001:db8:2::11")
 BOTH_HOLD: Final = {GATEWAY.port: "", "all": ""}
-"""What `Site.keep` says when gateway and address translation are as wished."""
+"""What `Site.keep` says when gateway and address translation are as desired."""
 _FORWARDING: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
@@ -51,21 +51,21 @@ def forwarding(netns: str) -> Iterator[None]:
 
 
 class Site:
-    """A node that keeps gateways as a test wishes them."""
+    """A node that keeps gateways as a test asks for them."""
 
     def __init__(self, local: LocalNode, place: str) -> None:
         self.local = local
         self.place = place
-        self._wishes = Wishes(local)
+        self._specs = Specs(local)
 
     def keep(self, *gateways: Gateway, complete: bool = True, uplink: ProviderNetwork | None = None) -> dict[str, str]:
-        """Bring the node to these gateways, and to a provider network; by name the problem of each wish, "" for none."""
+        """Bring the node to these gateways, and to a provider network; by name the problem of each spec, "" for none."""
         sources = frozenset({SETTINGS} if complete else ())
-        wanted = wishes([(SETTINGS, each) for each in gateways], sources, self.local)
+        wanted = specs([(SETTINGS, each) for each in gateways], sources, self.local)
         plans = {each.name: plan(each, Uplinked(self.local)) for each in [uplink] if each}
-        before = [Wish(PROVIDER_NETWORK, name, SETTINGS, "", each) for name, each in plans.items()]
-        found = self._wishes.pursue([*before, *wanted], sources, now=True)
-        return {each.name: each.problem for each in found if each.wished or each.problem}
+        before = [Spec(PROVIDER_NETWORK, name, SETTINGS, "", each) for name, each in plans.items()]
+        found = self._specs.reconcile([*before, *wanted], sources, now=True)
+        return {each.name: each.problem for each in found if each.desired or each.problem}
 
 
 @contextmanager

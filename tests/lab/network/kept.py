@@ -1,4 +1,4 @@
-"""The node's own attachments as an agent keeps them, without its process: a `LocalNode`, and wishes that are pursued."""
+"""The node's own attachments as an agent keeps them, without its process: a `LocalNode`, and specs that are reconciled."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.lab.node.forked import died
 from tests.lab.node.inside import TrippedDrivers
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.wishes import Standing, Wish, Wishes
+from userspace_cni.attachment.specs import Spec, Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.provider_networks import ProviderNetwork, require_possible
 from userspace_cni.base.settings import Settings
 from userspace_cni.network.providers import Site, keep, plan, refused
-from userspace_cni.network.wish_list import PROVIDER_NETWORK
+from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.local import LocalNode
 
 SOURCE = "settings"
@@ -34,31 +34,31 @@ class KeptNode:
         self.gone_s = 0.0
         self.addresses: tuple[str, ...] = ()
         self.site = Site(node, lambda: self.gone_s, lambda: self.addresses)
-        self._wishes = Wishes(node, keep(self.site))
+        self._specs = Specs(node, keep(self.site))
 
-    def pursue(self, *networks: ProviderNetwork, complete: bool = True) -> Sequence[Standing]:
-        """Pursue these wishes at once; what became of each."""
-        wishes = [self.wish(each) for each in networks]
-        return self._wishes.pursue(wishes, {SOURCE} if complete else set(), now=True)
+    def reconcile(self, *networks: ProviderNetwork, complete: bool = True) -> Sequence[SpecStatus]:
+        """Reconcile these specs at once; what became of each."""
+        specs = [self.spec(each) for each in networks]
+        return self._specs.reconcile(specs, {SOURCE} if complete else set(), now=True)
 
-    def wish(self, network: ProviderNetwork) -> Wish:
-        """The wish for the network."""
-        return Wish(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, plan(require_possible(network), self.site), network)
+    def spec(self, network: ProviderNetwork) -> Spec:
+        """The spec for the network."""
+        return Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, plan(require_possible(network), self.site), network)
 
-    def refuse(self, network: ProviderNetwork, why: str) -> Sequence[Standing]:
-        """Pursue a wish for the network that is refused before any look; what became of it."""
-        wish = Wish(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, refused(why, self.site), why)
-        return self._wishes.pursue([wish], {SOURCE}, now=True)
+    def refuse(self, network: ProviderNetwork, why: str) -> Sequence[SpecStatus]:
+        """Reconcile a spec for the network that is refused before any look; what became of it."""
+        spec = Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, refused(why, self.site), why)
+        return self._specs.reconcile([spec], {SOURCE}, now=True)
 
     def met(self, *networks: ProviderNetwork) -> None:
-        """Pursue these wishes, which can be met."""
-        assert [each.problem for each in self.pursue(*networks)] == [""] * len(networks)
+        """Reconcile these specs, which can be met."""
+        assert [each.problem for each in self.reconcile(*networks)] == [""] * len(networks)
 
     def problem(self, network: ProviderNetwork) -> str:
-        """Why the wish cannot be met."""
-        [standing] = self.pursue(network)
-        assert standing.problem, "it can be met"
-        return standing.problem
+        """Why the spec cannot be met."""
+        [status] = self.reconcile(network)
+        assert status.problem, "it can be met"
+        return status.problem
 
     def records(self) -> list[Record]:
         """What is recorded."""
@@ -71,7 +71,7 @@ class KeptNode:
         return [f"{drift.subject} {drift.field}".strip() for drifts in found for drift in drifts]
 
     def killed(self, points: int, *networks: ProviderNetwork) -> str:
-        """Pursue these wishes in a process that dies when it has passed so many points; the last one, "" if it lived on."""
+        """Reconcile these specs in a process that dies when it has passed so many points; the last one, "" if it lived on."""
         passed = self.directory / "passed"
         passed.write_text("")
         killed = died(_die_after, self.node.settings, networks, points, passed, self.gone_s)
@@ -79,7 +79,7 @@ class KeptNode:
 
 
 def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points: int, passed: Path, gone_s: float) -> None:
-    """Pursue the wishes, and die at the point of that number, from 1."""
+    """Reconcile the specs, and die at the point of that number, from 1."""
     names: list[str] = []
 
     def pass_by(name: str) -> None:
@@ -90,14 +90,14 @@ def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points
 
     with closing(TrippedDrivers(settings, {}, pass_by, resident=True)) as node:
         site = Site(node, lambda: gone_s)
-        wishes = [Wish(PROVIDER_NETWORK, each.name, SOURCE, "", plan(each, site), each) for each in networks]
-        standings = Wishes(node).pursue(wishes, {SOURCE})
-        assert not any(each.problem for each in standings if each.wished), standings
+        specs = [Spec(PROVIDER_NETWORK, each.name, SOURCE, "", plan(each, site), each) for each in networks]
+        statuses = Specs(node).reconcile(specs, {SOURCE})
+        assert not any(each.problem for each in statuses if each.desired), statuses
 
 
 @contextmanager
 def kept(switch: Switch, directory: Path, kind: type[LocalNode] = LocalNode, **settings: Any) -> Iterator[KeptNode]:
-    """A node with the settings; its wishes are undone at the end."""
+    """A node with the settings; its specs are undone at the end."""
     made = Settings(
         ovsdb=switch.ovsdb,
         ovs_rundir=switch.rundir,
@@ -111,4 +111,4 @@ def kept(switch: Switch, directory: Path, kind: type[LocalNode] = LocalNode, **s
         try:
             yield found
         finally:
-            wait_until(lambda: not found.pursue() and not found.records(), what="its wishes are undone", pause=0.5)
+            wait_until(lambda: not found.reconcile() and not found.records(), what="its specs are undone", pause=0.5)

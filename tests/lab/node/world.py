@@ -208,7 +208,7 @@ class World:
         """A spool below the test's directory."""
         return Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
 
-    def wished_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+    def desired_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
         """The node itself has none here."""
         return {}
 

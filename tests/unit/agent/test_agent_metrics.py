@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.lab.node.ports import port_with
 from userspace_cni.agent.metrics import Metrics, outcome_of
 from userspace_cni.attachment.listing import Limited, SwitchPort
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import PortRef
-from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.stages import STAGES
@@ -189,13 +189,14 @@ def test_limits_by_direction() -> None:
 
 
 def test_what_the_node_is_to_have() -> None:
-    """A wish has a series that is 1 while it holds; what a gateway lacks has one while it lacks it."""
-    wishes = [Standing("gateway", "br0-gw", "settings", "", "", ()), Standing("translation", "all", "settings", "", "no nft", ())]
+    """A spec has a series that is 1 while it holds; what a gateway lacks has one while it lacks it."""
+    held = SpecStatus("gateway", "br0-gw", "settings", "", "", ())
+    specs = [held, SpecStatus("translation", "all", "settings", "", "no nft", ())]
     lacks = [Concern("br0-gw", "net.ipv4.ip_forward", "0", "1")]
     told = metrics()
-    told.show_wishes(lambda: wishes, lambda: lacks)
+    told.show_specs(lambda: specs, lambda: lacks)
     text = text_of(told)
-    ready = {labels: each for (name, labels), each in read(text).items() if name == "userspace_cni_wish_ready"}
+    ready = {labels: each for (name, labels), each in read(text).items() if name == "userspace_cni_spec_ready"}
     assert ready == {
         (("kind", "gateway"), ("name", "br0-gw"), ("source", "settings")): 1,
         (("kind", "translation"), ("name", "all"), ("source", "settings")): 0,
@@ -240,7 +241,7 @@ def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
 
 
 OF_THE_SWITCH = ("ports", "vhost_connected", "vhost_negotiated", "port_rx_packets_total", "port_tx_errors_total")
-OF_THE_NODE = ("socket_dead", "port_limit_bits_per_second", "port_limit_drops_total", "wish_ready", "gateway_concern")
+OF_THE_NODE = ("socket_dead", "port_limit_bits_per_second", "port_limit_drops_total", "spec_ready", "gateway_concern")
 
 
 def test_nothing_to_tell_is_not_unknown() -> None:
@@ -251,7 +252,7 @@ def test_nothing_to_tell_is_not_unknown() -> None:
 
     for look, is_there in ((list, True), (away, False)):
         metrics = Metrics(look, {}, look, look, look)
-        metrics.show_wishes(look, look)
+        metrics.show_specs(look, look)
         text = text_of(metrics).decode()
         for name in (*OF_THE_SWITCH, *OF_THE_NODE):
             assert (f"# TYPE userspace_cni_{name} " in text) == is_there, name

@@ -40,8 +40,8 @@ def test_every_key() -> None:
     )
 
 
-def test_what_a_wish_says_of_itself() -> None:
-    """Each network knows its bridge, its kernel NICs, what it takes from others, and where its wish stands."""
+def test_what_a_spec_says_of_itself() -> None:
+    """Each network knows its bridge, its kernel NICs, what it takes from others, and where its spec stands."""
     plain, vdev, device = read_provider_networks(
         [
             PLAIN,

@@ -20,8 +20,8 @@ Passages = dict[int, tuple[str, str]]
 
 def answer(passages: Passages | None, *, ready: bool = True) -> dict[str, Any]:
     """What an agent says of the gateway br0-gw; None for an agent that knows nothing of passages."""
-    wish = {"kind": "gateway", "name": "br0-gw", "source": "settings", "said_by": "a file", "wished": True, "ready": ready}
-    found: dict[str, Any] = {"wishes": [{**wish, "problem": "" if ready else "no", "steps": []}], "concerns": [], "mirrors": {}}
+    spec = {"kind": "gateway", "name": "br0-gw", "source": "settings", "said_by": "a file", "desired": True, "ready": ready}
+    found: dict[str, Any] = {"specs": [{**spec, "problem": "" if ready else "no", "steps": []}], "concerns": [], "mirrors": {}}
     if passages is not None:
         told = [(version, state, reason) for version, (state, reason) in passages.items()]
         found["passages"] = [{"gateway": "br0-gw", "version": v, "state": s, "reason": r} for v, s, r in told]

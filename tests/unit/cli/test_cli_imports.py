@@ -79,9 +79,9 @@ CALLS = {
 SHARED = {
     "kubevirt doctor": {"userspace_cni.cli.kubevirt.lint", "userspace_cni.cli.node.check"},
     "lint": {"userspace_cni.cli.kubevirt.lint"},
-    "nic-to-bridge": {"userspace_cni.cli.network.uplinks", "userspace_cni.cli.network.wished"},
+    "nic-to-bridge": {"userspace_cni.cli.network.uplinks", "userspace_cni.cli.network.network_status"},
     "uninstall": {"userspace_cni.cli.node.gc"},
-    "uplink": {"userspace_cni.cli.network.wished"},
+    "uplink": {"userspace_cni.cli.network.network_status"},
 }
 """Modules of other commands by the command that works with them."""
 LIBRARY = (

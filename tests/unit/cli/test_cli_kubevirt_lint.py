@@ -75,7 +75,7 @@ def test_the_generator_s_output_is_clean() -> None:
 def test_findings_are_grouped_by_object(tmp_path: Path, files: Files) -> None:
     """Below the object: severity, name and message, where in it, what to do; errors and warnings end with 1."""
     files.nic["model"] = "e1000"
-    files.wish(mtu=1500)
+    files.spec(mtu=1500)
     path = tmp_path / "all.yaml"
     path.write_text(text_of(files))
     result = lint(path)
@@ -101,7 +101,7 @@ def test_notes_do_not_fail(tmp_path: Path, files: Files) -> None:
 
 def test_files_together(tmp_path: Path, files: Files) -> None:
     """A VM in one file is judged with the network in another; a directory is the files in it."""
-    files.wish(mtu=9200)
+    files.spec(mtu=9200)
     for name, content in (("a.yaml", files.kubevirt), ("b.json", files.network), ("c.yml", files.vm), ("d.txt", "no")):
         (tmp_path / name).write_text(json.dumps(content))
     assert names(decoded(tmp_path, code=1)) == [("mtu-mismatch", "error")]

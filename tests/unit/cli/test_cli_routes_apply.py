@@ -68,15 +68,15 @@ def test_a_dry_run_asks_the_server(api: ApiServer, apply: Apply) -> None:
     applied = apply(route("same"), route("other"))
     assert applied.exit_code == 0, applied.output
     before, version = stored(api), api.objects("routes.k8s.ovn.org").version
-    wished = (route("same"), route("other", "10.9.0.0/16"), route("new"))
+    desired = (route("same"), route("other", "10.9.0.0/16"), route("new"))
     for _ in range(2):
-        result = apply(*wished, options=("--dry-run", "--json"))
+        result = apply(*desired, options=("--dry-run", "--json"))
         assert (result.exit_code, states(result)) == (0, {"same": "unchanged", "other": "changed", "new": "created"})
         assert (json.loads(result.stdout)["dry_run"], stored(api)) == (True, before)
     assert api.objects("routes.k8s.ovn.org").version == version
     asked = [each for each in api.requests if each.method == "PATCH"]
     assert [each.option("dryRun") for each in asked] == ["", "", *["All"] * 6]
-    result = apply(*wished, options=("--json",))
+    result = apply(*desired, options=("--json",))
     assert states(result) == {"same": "unchanged", "other": "changed", "new": "created"}
     sent = [each for each in api.requests if each.method == "PATCH"]
     assert [each.body for each in sent[-3:]] == [each.body for each in asked[-3:]]
@@ -95,13 +95,13 @@ def test_what_the_server_would_refuse(api: ApiServer, apply: Apply, tmp_path: Pa
     session = KubeClient(api.kubeconfig(tmp_path)).session
     Objects(session).apply(ROUTES, "taken", {"spec": route("taken", "10.2.0.0/16")["spec"]}, manager="kubectl")
     before = stored(api)
-    wished = (route("taken", "10.3.0.0/16"), route("good"))
+    desired = (route("taken", "10.3.0.0/16"), route("good"))
     for options in (("--dry-run",), ()):
-        result = apply(*wished, options=(*options, "--json"))
+        result = apply(*desired, options=(*options, "--json"))
         assert (result.exit_code, states(result)) == (1, {"taken": "refused", "good": "created"})
         assert "--force" in json.loads(result.stdout)["routes"][0]["details"][0]
         assert stored(api)["taken"] == before["taken"]
-    result = apply(*wished, options=("--dry-run", "--force", "--json"))
+    result = apply(*desired, options=("--dry-run", "--force", "--json"))
     assert (result.exit_code, states(result)["taken"], stored(api)["taken"]) == (0, "changed", before["taken"])
     api.faults.append(Fault("PATCH", status=422, times=1))
     result = apply(route("good"), options=("--dry-run", "--json"))

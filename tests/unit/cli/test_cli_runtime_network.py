@@ -18,7 +18,7 @@ from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import marked
 from userspace_cni.host.runtime_networks import RuntimeNetworkDriver
 from userspace_cni.network.runtime_networks import NAME
-from userspace_cni.network.wish_list import INSTALL, RUNTIME_NETWORK
+from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 
 CONFIG = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "userspace"}]}

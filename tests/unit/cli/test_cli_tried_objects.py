@@ -1,4 +1,4 @@
-"""Objects of files and of the API server, as a rehearsal takes them."""
+"""Objects of files and of the API server, as a dry run takes them."""
 
 from __future__ import annotations
 

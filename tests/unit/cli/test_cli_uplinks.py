@@ -1,4 +1,4 @@
-"""The commands about the node's uplinks beside an agent: what stays wished, what is taken back, and how they end."""
+"""The commands about the node's uplinks beside an agent: what stays desired, what is taken back, and how they end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.lab.node.world import World
+from userspace_cni.attachment.specs import Spec, meet
 from userspace_cni.attachment.steps import NodeBridge
-from userspace_cni.attachment.wishes import Wish, meet
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.client import Client, DeadAgent, NoAgent
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 from userspace_cni.network import commanded
-from userspace_cni.network.wish_list import COMMANDS, PROVIDER_NETWORK, SETTINGS
+from userspace_cni.network.spec_list import COMMANDS, PROVIDER_NETWORK, SETTINGS
 
 FORMER = '[[provider_network]]\nname = "eth1"\ninterface = "eth1"\nmtu = 1400\n'
 OTHER = '[[provider_network]]\nname = "eth2"\ninterface = "eth2"\n'
@@ -32,26 +32,26 @@ class Served(World):
         self.run_dir = directory / "run"
         self.run_dir.mkdir()
         self.error: Unavailable | None = None
-        self.pursuit_error: Unavailable | None = None
-        self.standing: dict[str, Any] = {"source": COMMANDS, "said_by": "a command", "problem": ""}
-        self.pursued: Callable[[], None] = lambda: None
+        self.round_error: Unavailable | None = None
+        self.status: dict[str, Any] = {"source": COMMANDS, "said_by": "a command", "problem": ""}
+        self.reconciled: Callable[[], None] = lambda: None
 
-    def agent_says(self, *, pursue: bool = False) -> dict[str, Any]:
+    def agent_says(self, *, reconcile: bool = False) -> dict[str, Any]:
         """The agent's word on the provider network eth1."""
-        if pursue and not self.error:
-            self.pursued()
-        if error := self.error or (self.pursuit_error if pursue else None):
+        if reconcile and not self.error:
+            self.reconciled()
+        if error := self.error or (self.round_error if reconcile else None):
             raise error
-        ready = not self.standing["problem"]
-        standing = {"kind": PROVIDER_NETWORK, "name": "eth1", "wished": True, "ready": ready, "steps": [], **self.standing}
-        return {"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""}
+        ready = not self.status["problem"]
+        status = {"kind": PROVIDER_NETWORK, "name": "eth1", "desired": True, "ready": ready, "steps": [], **self.status}
+        return {"specs": [status], "concerns": [], "mirrors": {}, "objects": ""}
 
     def has(self, name: str) -> None:
         """The node has the bridge of a provider network that a command asked for."""
-        meet(Wish(PROVIDER_NETWORK, name, COMMANDS, "", lambda _: (NodeBridge(f"br-{name}"),)), self)
+        meet(Spec(PROVIDER_NETWORK, name, COMMANDS, "", lambda _: (NodeBridge(f"br-{name}"),)), self)
 
-    def commands_wish(self) -> tuple[bool, list[str]]:
-        """What commands wish, and whether that is all."""
+    def commands_spec(self) -> tuple[bool, list[str]]:
+        """What commands ask for, and whether that is all."""
         desired = commanded.commanded(str(self.run_dir))
         return desired.complete, [each.name for each in desired.provider_networks]
 
@@ -67,20 +67,20 @@ class Served(World):
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """One whose agent is content."""
     served = Served(tmp_path)
-    monkeypatch.setattr(Client, "network", lambda _, *, pursue=False: served.agent_says(pursue=pursue))
+    monkeypatch.setattr(Client, "network", lambda _, *, reconcile=False: served.agent_says(reconcile=reconcile))
     return served
 
 
-def test_a_refused_wish_gives_way_to_the_former(served: Served) -> None:
-    """What commands wished before is wished again, and nothing where there was nothing."""
-    served.standing["problem"] = "no such NIC"
+def test_a_refused_spec_gives_way_to_the_former(served: Served) -> None:
+    """What commands desired before is desired again, and nothing where there was nothing."""
+    served.status["problem"] = "no such NIC"
     commanded.add(str(served.run_dir), "eth1", FORMER)
     assert served.cli("nic-to-bridge", "eth1").exit_code == 1
     [network] = commanded.commanded(str(served.run_dir)).provider_networks
     assert network.mtu == 1400
     commanded.remove(str(served.run_dir), "eth1")
     assert served.cli("nic-to-bridge", "eth1").exit_code == 1
-    assert served.commands_wish() == (True, [])
+    assert served.commands_spec() == (True, [])
 
 
 def test_an_agent_that_was_killed_keeps_nothing_from_being_undone(served: Served) -> None:
@@ -92,31 +92,31 @@ def test_an_agent_that_was_killed_keeps_nothing_from_being_undone(served: Served
 
 
 def test_what_commands_asked_for_is_not_forgotten(served: Served) -> None:
-    """After the run directory was emptied, neither a new wish nor the end of one takes away what the node has."""
+    """After the run directory was emptied, neither a new spec nor the end of one takes away what the node has."""
     for name in ("eth1", "eth2"):
         served.has(name)
-    served.standing = {"source": COMMANDS, "said_by": "", "problem": ""}
+    served.status = {"source": COMMANDS, "said_by": "", "problem": ""}
     assert served.cli("uplink", "remove", "eth1").exit_code == 0
-    assert served.commands_wish() == (False, [])
-    served.standing["said_by"] = "a command"
+    assert served.commands_spec() == (False, [])
+    served.status["said_by"] = "a command"
     assert served.cli("nic-to-bridge", "eth1").exit_code == 0
-    assert served.commands_wish() == (False, ["eth1"])
+    assert served.commands_spec() == (False, ["eth1"])
 
 
-def test_an_agent_that_is_late_keeps_the_wish(served: Served) -> None:
-    """It may be meeting it: exit code 3, and what is wished stays wished."""
-    served.pursuit_error = Unavailable("no answer within 60 s")
+def test_an_agent_that_is_late_keeps_the_spec(served: Served) -> None:
+    """It may be meeting it: exit code 3, and what is desired stays desired."""
+    served.round_error = Unavailable("no answer within 60 s")
     result = served.cli("nic-to-bridge", "eth1")
-    assert (result.exit_code, "stays wished" in result.stderr) == (3, True)
-    assert served.commands_wish() == (True, ["eth1"])
+    assert (result.exit_code, "stays desired" in result.stderr) == (3, True)
+    assert served.commands_spec() == (True, ["eth1"])
 
 
-def test_a_wish_of_others_is_no_success(served: Served) -> None:
-    """What goes before the command is named, and the command's wish is taken back."""
-    served.standing |= {"source": SETTINGS, "said_by": "settings file /x"}
+def test_a_spec_of_others_is_no_success(served: Served) -> None:
+    """What goes before the command is named, and the command's spec is taken back."""
+    served.status |= {"source": SETTINGS, "said_by": "settings file /x"}
     result = served.cli("nic-to-bridge", "eth1", "--move-addresses=primary")
-    assert (result.exit_code, "is wished by settings file /x" in result.stderr) == (1, True)
-    assert served.commands_wish() == (True, [])
+    assert (result.exit_code, "is desired by settings file /x" in result.stderr) == (1, True)
+    assert served.commands_spec() == (True, [])
 
 
 def test_networks_of_the_cluster_are_not_replaced(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_networks_of_the_cluster_are_not_replaced(served: Served, tmp_path: Path
     cluster, own = tmp_path / "cluster.toml", tmp_path / "own.toml"
     monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(cluster))
     monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
-    served.standing |= {"source": SETTINGS}
+    served.status |= {"source": SETTINGS}
     cluster.write_text(OTHER)
     own.write_text("tick_s = 5.0\n")
     result = served.cli("nic-to-bridge", "eth1", "--persist", environ={})
@@ -135,12 +135,12 @@ def test_networks_of_the_cluster_are_not_replaced(served: Served, tmp_path: Path
     assert own.read_text().count("[[provider_network]]") == 2
 
 
-def test_a_persistent_wish_is_taken_back(served: Served, tmp_path: Path) -> None:
+def test_a_persistent_spec_is_taken_back(served: Served, tmp_path: Path) -> None:
     """The settings file is as it was; one that was not there is empty, for an agent concludes nothing from one that went."""
     own = tmp_path / "own.toml"
     own.write_text(OTHER)
     environ = {"USERSPACE_CNI_CONFIG": str(own)}
-    served.standing |= {"source": SETTINGS, "problem": "no such NIC"}
+    served.status |= {"source": SETTINGS, "problem": "no such NIC"}
     assert served.cli("nic-to-bridge", "eth1", "--persist", environ=environ).exit_code == 1
     assert own.read_text() == OTHER
     own.write_text("")
@@ -148,14 +148,14 @@ def test_a_persistent_wish_is_taken_back(served: Served, tmp_path: Path) -> None
     assert own.read_text() == ""
 
 
-def test_a_rehearsed_removal_refuses_as_the_real_one(served: Served) -> None:
-    """What is not there, and what settings wish, is refused; what is there is printed and stays."""
-    served.standing = {"source": COMMANDS, "said_by": "", "problem": ""}
+def test_a_dry_run_of_a_removal_refuses_as_the_real_one(served: Served) -> None:
+    """What is not there, and what settings ask for, is refused; what is there is printed and stays."""
+    served.status = {"source": COMMANDS, "said_by": "", "problem": ""}
     assert served.cli("uplink", "remove", "eth1", "--dry-run").exit_code == 1
     served.has("eth1")
     result = served.cli("uplink", "remove", "eth1", "--dry-run")
     assert (result.exit_code, "undo bridge br-eth1" in result.stdout) == (0, True)
-    served.standing = {"source": SETTINGS, "said_by": "settings file /x", "problem": ""}
+    served.status = {"source": SETTINGS, "said_by": "settings file /x", "problem": ""}
     result = served.cli("uplink", "remove", "eth1", "--dry-run")
     assert (result.exit_code, "would make it again" in result.stderr) == (1, True)
     assert len(served.journal.node_records()) == 1
@@ -163,13 +163,13 @@ def test_a_rehearsed_removal_refuses_as_the_real_one(served: Served) -> None:
 
 def test_a_removal_that_the_agent_crosses(served: Served) -> None:
     """An agent that is late changes nothing about a removal; one that made it again meanwhile does."""
-    served.standing = {"source": COMMANDS, "said_by": "", "problem": ""}
+    served.status = {"source": COMMANDS, "said_by": "", "problem": ""}
     served.has("eth1")
-    served.pursuit_error = Unavailable("no answer within 60 s")
+    served.round_error = Unavailable("no answer within 60 s")
     assert served.cli("uplink", "remove", "eth1").exit_code == 0
     assert served.journal.node_records() == []
     served.has("eth1")
-    served.pursued = lambda: served.has("eth1")
+    served.reconciled = lambda: served.has("eth1")
     result = served.cli("uplink", "remove", "eth1")
     assert (result.exit_code, "once more" in result.stderr) == (1, True)
 
@@ -184,33 +184,33 @@ def test_status_without_the_agents_word(served: Served, error: Unavailable, said
     served.error = error
     shown = served.cli("status").stdout
     [line] = [line for line in shown.splitlines() if line.startswith("network")]
-    assert "1 of 1 that are wished hold, by the records: " in line
+    assert "1 of 1 that are desired hold, by the records: " in line
     assert said in line
     assert ("no agent" in line) == isinstance(error, NoAgent)
 
 
-def test_a_persistent_wish_takes_the_place_of_the_commands(served: Served, tmp_path: Path) -> None:
-    """What was wished until the next boot is one wish with what is written into the settings."""
+def test_a_persistent_spec_takes_the_place_of_the_commands(served: Served, tmp_path: Path) -> None:
+    """What was desired until the next boot is one spec with what is written into the settings."""
     own = tmp_path / "own.toml"
     own.write_text("tick_s = 5.0\n")
     assert served.cli("nic-to-bridge", "eth1").exit_code == 0
-    assert served.commands_wish()[1] == ["eth1"]
-    served.standing |= {"source": SETTINGS}
+    assert served.commands_spec()[1] == ["eth1"]
+    served.status |= {"source": SETTINGS}
     assert served.cli("nic-to-bridge", "eth1", "--persist", environ={"USERSPACE_CNI_CONFIG": str(own)}).exit_code == 0
-    assert served.commands_wish()[1] == []
+    assert served.commands_spec()[1] == []
 
 
 def test_settings_that_are_away_are_not_written_anew(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new file would be a complete one, and undo what the former one had wished; with that network in it, it is written."""
+    """A new file would be a complete one, and undo what the former one had asked for; with that network in it, it is written."""
     own = tmp_path / "own.toml"
     monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(tmp_path / "cluster.toml"))
     monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
-    served.standing |= {"source": SETTINGS}
-    meet(Wish(PROVIDER_NETWORK, "eth2", SETTINGS, "", lambda _: (NodeBridge("br-eth2"),)), served)
+    served.status |= {"source": SETTINGS}
+    meet(Spec(PROVIDER_NETWORK, "eth2", SETTINGS, "", lambda _: (NodeBridge("br-eth2"),)), served)
     result = served.cli("nic-to-bridge", "eth1", "--persist", environ={})
     assert (result.exit_code, "has eth2 of settings that are away" in result.stderr) == (1, True)
     assert not own.exists()
-    meet(Wish(PROVIDER_NETWORK, "eth2", SETTINGS, "", lambda _: ()), served)
+    meet(Spec(PROVIDER_NETWORK, "eth2", SETTINGS, "", lambda _: ()), served)
     assert served.cli("nic-to-bridge", "eth1", "--persist", environ={}).exit_code == 0
 
 
@@ -229,14 +229,14 @@ def test_reads_with_settings_that_are_wrong(served: Served, tmp_path: Path, monk
 
 def test_what_cannot_be_ends_alike_with_an_agent_and_without(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no fault of the settings: exit code 1."""
-    served.standing |= {"source": SETTINGS, "problem": "NIC eth1 has addresses"}
+    served.status |= {"source": SETTINGS, "problem": "NIC eth1 has addresses"}
     assert served.cli("uplink", "add", "eth1").exit_code == 1
 
     def refuse(*_: object) -> tuple[NodeBridge, ...]:
         raise InvalidConfig("NIC eth1 has addresses")
 
     served.error = NoAgent("no such socket")
-    wish = Wish(PROVIDER_NETWORK, "eth1", SETTINGS, "", refuse)
-    monkeypatch.setattr("userspace_cni.cli.network.uplinks.of_settings", lambda *_: wish)
+    spec = Spec(PROVIDER_NETWORK, "eth1", SETTINGS, "", refuse)
+    monkeypatch.setattr("userspace_cni.cli.network.uplinks.of_settings", lambda *_: spec)
     result = served.cli("uplink", "add", "eth1")
     assert (result.exit_code, "NIC eth1 has addresses" in result.stderr) == (1, True)

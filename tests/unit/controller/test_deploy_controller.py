@@ -13,11 +13,11 @@ import yaml
 from kubernetes.client import ApiClient
 
 from tests.lab.kube.apiserver import ApiServer, Request
-from tests.lab.kube.cluster_objects import ip, node, ours, state, wish
+from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from tests.lab.kube.daemonset import BASE, CLUSTER, MANIFEST
 from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import UplinkPort
-from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.settings import load
 from userspace_cni.controller.election import NAME
 from userspace_cni.controller.rounds import Pace
@@ -139,11 +139,11 @@ def test_the_controllers_rights_are_what_it_uses(
     api.add(ours("Subnet", "pods", cidrBlock="10.0.0.0/16", perNodePrefix=24, vlan="v100"))
     for name in ("a", "b"):
         api.add(node(name))
-        api.add(state(name, [wish()]))
+        api.add(state(name, [spec()]))
     api.add(ip("web", "pods", "b", "10.0.1.5"))
     refused = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "one"}, "spec": {"pods": [{}]}}
     api.add(refused)
-    routed = state("a", [wish()])
+    routed = state("a", [spec()])
     api.add({**routed, "status": {**routed["status"], "routes": []}})
     controller = Controller(session(), NAMESPACE, Pace(rounds_s=0.1), AT_ONCE)
     controller.start()
@@ -187,7 +187,7 @@ def test_the_agents_right_to_report_is_what_it_uses(
     api.add(node("a"))
     report = Report(Objects(session()), "a", lambda: "chassis-1")
     uplink = UplinkPort("br-net1", "up", ({"name": "eth1", "type": "system"},))
-    report.told([Standing("provider-network", "net1", "objects", "", "", (uplink,))])
+    report.told([SpecStatus("provider-network", "net1", "objects", "", "", (uplink,))])
     report.report()
     used = {(*asked(request)[:3], "") for request in api.requests}
     allowed = granted(documents["ClusterRole userspace-cni-report"]["rules"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer
-from tests.lab.kube.cluster_objects import node, ours, state, wish
+from tests.lab.kube.cluster_objects import node, ours, spec, state
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.gateways import gateway_port
 from userspace_cni.controller.rounds import Pace
@@ -43,7 +43,7 @@ def report(api: ApiServer, lacking: int, *, kind: str = "provider-network", name
     """What the nodes say: so many of them, the first ones, lack it."""
     for number in range(NODES):
         lacks = number < lacking
-        said = {**wish(name, ready=not lacks, message=NO_NIC if lacks else ""), "kind": kind}
+        said = {**spec(name, ready=not lacks, message=NO_NIC if lacks else ""), "kind": kind}
         api.add(state(f"n{number:02}", [said]))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault, Request
-from tests.lab.kube.cluster_objects import ip, node, ours, state, wish
+from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import Cluster
@@ -87,15 +87,15 @@ def populate(api: ApiServer, count: int) -> None:
     api.add(ours("Subnet", "pods", cidrBlock="10.0.0.0/8", perNodePrefix=24, vlan="v100"))
     for number in range(count):
         api.add(node(f"n{number:04}", f"192.168.{number // 200}.{number % 200 + 1}"))
-        api.add(state(f"n{number:04}", [wish()]))
+        api.add(state(f"n{number:04}", [spec()]))
 
 
 def populated(count: int) -> Callable[[Cluster], bool]:
     """Whether all of `populate` is known: each kind of object is told by a watch of its own."""
 
     def is_known(cluster: Cluster) -> bool:
-        wishes = cluster.provider_networks and cluster.vlans and cluster.subnets
-        return bool(wishes) and len(cluster.states) == len(cluster.nodes) == count
+        specs = cluster.provider_networks and cluster.vlans and cluster.subnets
+        return bool(specs) and len(cluster.states) == len(cluster.nodes) == count
 
     return is_known
 
@@ -108,8 +108,8 @@ def test_many_nodes_are_one_write_per_object_and_none_at_rest(api: ApiServer, le
     assert len(status(api, "provider-networks", "net1")["readyNodes"]) == NODES
     ranges = status(api, "subnets", "pods")["nodeRanges"]
     assert len({each["range"] for each in ranges}) == NODES
-    api.add(state("n0125", [wish(ready=False, message="no such NIC")]))
-    leader.known(lambda cluster: not cluster.states["n0125"].wishes[0]["ready"])
+    api.add(state("n0125", [spec(ready=False, message="no such NIC")]))
+    leader.known(lambda cluster: not cluster.states["n0125"].specs[0]["ready"])
     before = len(writes(api))
     assert leader.settle() == 1
     [write] = writes(api)[before:]
@@ -129,7 +129,7 @@ def test_changes_that_come_together_are_few_writes(api: ApiServer, leader: Leade
     wait_until(lambda: len(status(api, "provider-networks", "net1").get("readyNodes", ())) == 100)
     before = len(writes(api))
     for number in range(100):
-        api.add(state(f"n{number:04}", [wish(ready=False)]))
+        api.add(state(f"n{number:04}", [spec(ready=False)]))
     wait_until(lambda: len(status(api, "provider-networks", "net1")["notReadyNodes"]) == 100)
     assert len(writes(api)) - before <= 30
 
@@ -143,9 +143,9 @@ def test_a_large_status_is_left_alone_for_a_while_unless_nodes_wait_for_it(
     lagging = leader.on(leader.watches.cluster, session, replace(QUICK, lag_s=0.4))
     assert lagging.round() == 3
     leader.known(lambda cluster: cluster.subnets["pods"].status and cluster.provider_networks["net1"].status)
-    api.add(state("n0000", [wish(ready=False)]))
+    api.add(state("n0000", [spec(ready=False)]))
     api.add(node("a"))
-    api.add(state("a", [wish(ready=False)]))
+    api.add(state("a", [spec(ready=False)]))
     leader.known(lambda cluster: len(cluster.states) == 3 and len(cluster.nodes) == 3)
     assert lagging.round() == 1
     assert len(status(api, "subnets", "pods")["nodeRanges"]) == 3
@@ -271,7 +271,7 @@ def test_the_servers_order_of_conditions_is_no_difference(api: ApiServer, leader
     leader.known(populated(2))
     leader.settle()
     api.add(node("a"))
-    api.add(state("a", [wish()]))
+    api.add(state("a", [spec()]))
     leader.known(lambda cluster: "a" in cluster.states and "a" in cluster.nodes)
     leader.settle()
     assert {each["node"] for each in status(api, "provider-networks", "net1")["conditions"]} == {"a", "n0000", "n0001"}

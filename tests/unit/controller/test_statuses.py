@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.kube.cluster_objects import ip, node, ours, state, wish
+from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from userspace_cni.controller import cluster as known
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import Cluster
@@ -48,10 +48,10 @@ def sums(of: Cluster, now: str = NOW) -> Sums:
     return Sums(of, set(of.nodes), now)
 
 
-def test_a_provider_network_is_ready_when_every_node_that_wishes_it_has_it() -> None:
+def test_a_provider_network_is_ready_when_every_node_that_is_to_have_it_has_it() -> None:
     """readyNodes and notReadyNodes are the nodes that report it; nodes without it and nodes that are gone are not."""
-    wishes = {"a": wish(), "b": wish(ready=False, message="no such NIC"), "gone": wish()}
-    states = [state(name, [each, wish("other")]) for name, each in wishes.items()]
+    specs = {"a": spec(), "b": spec(ready=False, message="no such NIC"), "gone": spec()}
+    states = [state(name, [each, spec("other")]) for name, each in specs.items()]
     of = cluster(ours("ProviderNetwork", "net1", defaultInterface="eth1"), *states, node("a"), node("b"), node("c"), state("c"))
     status = sums(of).provider_network("net1")
     assert (status["ready"], status["readyNodes"], status["notReadyNodes"]) == (False, ["a"], ["b"])
@@ -73,29 +73,29 @@ def test_a_provider_network_that_no_node_has_is_not_ready() -> None:
     assert sums(cluster(ours("ProviderNetwork", "net1"), node("a"))).provider_network("net1")["ready"] is False
 
 
-def test_the_objects_wish_counts_before_one_of_the_settings_with_its_name() -> None:
+def test_the_objects_spec_counts_before_one_of_the_settings_with_its_name() -> None:
     """A node whose settings have the name, too, reports both; the object's condition is about the object."""
-    both = [wish(ready=False, message="the settings have it"), wish(source="settings")]
+    both = [spec(ready=False, message="the settings have it"), spec(source="settings")]
     of = cluster(ours("ProviderNetwork", "net1"), state("a", both), node("a"))
     assert sums(of).provider_network("net1")["notReadyNodes"] == ["a"]
 
 
 def test_a_transition_keeps_its_time_until_the_status_changes() -> None:
     """Another message is no transition; another status is."""
-    of = cluster(ours("ProviderNetwork", "net1"), state("a", [wish(ready=False, message="one")]), node("a"))
+    of = cluster(ours("ProviderNetwork", "net1"), state("a", [spec(ready=False, message="one")]), node("a"))
     before = sums(of).provider_network("net1")
     kept = replace(of.provider_networks["net1"], status=before)
-    again = replace(of, provider_networks={"net1": kept}, states=cluster(state("a", [wish(ready=False, message="two")])).states)
+    again = replace(of, provider_networks={"net1": kept}, states=cluster(state("a", [spec(ready=False, message="two")])).states)
     [condition] = sums(again, LATER).provider_network("net1")["conditions"]
     assert (condition["message"], condition["lastTransitionTime"]) == ("two", NOW)
-    well = replace(again, states=cluster(state("a", [wish()])).states)
+    well = replace(again, states=cluster(state("a", [spec()])).states)
     [condition] = sums(well, LATER).provider_network("net1")["conditions"]
     assert (condition["status"], condition["lastTransitionTime"]) == ("True", LATER)
 
 
 def test_a_long_message_is_cut() -> None:
     """A thousand nodes' messages have to fit one object."""
-    of = cluster(ours("ProviderNetwork", "net1"), state("a", [wish(ready=False, message="x" * 4000)]), node("a"))
+    of = cluster(ours("ProviderNetwork", "net1"), state("a", [spec(ready=False, message="x" * 4000)]), node("a"))
     assert len(sums(of).provider_network("net1")["conditions"][0]["message"]) == MESSAGE_MAX
 
 
@@ -120,7 +120,7 @@ def test_vlans_know_their_subnets_and_their_doubles() -> None:
 
 def test_a_vlan_that_nodes_refuse() -> None:
     """Its condition has their number, and what the first of them says."""
-    refused = {**wish("v100", ready=False, message="Vlan 'v100': 'id' is 5000"), "kind": "vlan"}
+    refused = {**spec("v100", ready=False, message="Vlan 'v100': 'id' is 5000"), "kind": "vlan"}
     of = cluster(
         ours("Vlan", "v100", id=5000, provider="net1"),
         *(state(name, [refused]) for name in "ab"),
@@ -206,8 +206,8 @@ def test_ranges_stay_when_the_subnet_is_divided_no_longer() -> None:
 
 def test_a_subnet_that_nodes_refuse_is_not_ready() -> None:
     """What nodes say of the gateway that it makes stands in its condition; one of the settings by that name is another's."""
-    refused = wish("pods-gw", ready=False, message="'cidrBlock' holds 10.0.0.7") | {"kind": "gateway"}
-    another = wish("others-gw", ready=False, source="settings") | {"kind": "gateway"}
+    refused = spec("pods-gw", ready=False, message="'cidrBlock' holds 10.0.0.7") | {"kind": "gateway"}
+    another = spec("others-gw", ready=False, source="settings") | {"kind": "gateway"}
     subnets = [ours("Subnet", name, cidrBlock=f"10.{number}.0.0/16") for number, name in enumerate(("pods", "others"))]
     of = cluster(*subnets, node("a"), state("a", [refused, another]), node("b"), state("b", [refused | {"ready": True}]))
     [condition] = sums(of).subnet("pods")["conditions"]
@@ -228,7 +228,7 @@ def test_nothing_is_written_where_nothing_differs() -> None:
         ours("ProviderNetwork", "net1"),
         ours("Vlan", "v100", id=100, provider="net1"),
         ours("Subnet", "pods", cidrBlock="10.0.0.0/16", perNodePrefix=24, vlan="v100"),
-        *(state(name, [wish()]) for name in "abc"),
+        *(state(name, [spec()]) for name in "abc"),
         *(node(name) for name in "abc"),
     ]
     of = cluster(*things)
@@ -238,7 +238,7 @@ def test_nothing_is_written_where_nothing_differs() -> None:
     assert not list(summaries(settled, set(of.nodes), LATER))
 
 
-@pytest.mark.parametrize("wrong", [None, [], "text", {"wishes": 7}, {"wishes": [7, {"kind": 5}]}, {"conditions": "x"}])
+@pytest.mark.parametrize("wrong", [None, [], "text", {"specs": 7}, {"specs": [7, {"kind": 5}]}, {"conditions": "x"}])
 def test_objects_of_a_wrong_form_do_no_harm(wrong: object) -> None:
     """A field of another type counts as absent."""
     broken = {**ours("NodeState", "a"), "status": wrong}
@@ -250,7 +250,7 @@ def test_objects_of_a_wrong_form_do_no_harm(wrong: object) -> None:
         broken,
         {**node("a"), "status": wrong},
         node("b"),
-        state("b", [wish()]),
+        state("b", [spec()]),
     )
     writes = {write.name: write.status for write in summaries(of, {"a", "b"}, NOW)}
     assert writes["net1"]["readyNodes"] == ["b"]

@@ -40,7 +40,7 @@ def differing(field: str, expected: Value, found: Value, look: str = f"ovs-vsctl
 
 
 LIST_PORT = f"ovs-vsctl list Port {STEP.name}"
-"""Shows what a port's row of table Port has: VLANs, marks, wishes of mirrors."""
+"""Shows what a port's row of table Port has: VLANs, marks, specs of mirrors."""
 
 
 @st.composite

@@ -128,8 +128,8 @@ def test_a_listening_back_end_is_not_asked_for_the_rings(path: Path) -> None:
 def test_what_is_acknowledged(path: Path) -> None:
     """Each message that can be refused asks for an acknowledgement, once that was agreed."""
     with back_end(path) as peer, attach(path):
-        wished = [message.name for message in peer.heard if message.need_reply]
-    assert wished == [name for name in ATTACHMENT[4:] if not name.startswith("GET_")]
+        desired = [message.name for message in peer.heard if message.need_reply]
+    assert desired == [name for name in ATTACHMENT[4:] if not name.startswith("GET_")]
 
 
 def test_memory_and_rings(path: Path) -> None:

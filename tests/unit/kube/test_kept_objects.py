@@ -1,4 +1,4 @@
-"""Objects that are kept as wished: nothing is asked at rest, every outage is made up for, and another's object stays."""
+"""Objects that are kept as desired: nothing is asked at rest, every outage is made up for, and another's object stays."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def thing(container: str, node: str = "n1") -> dict[str, Any]:
 
 
 class Keeping:
-    """What is wished, and processes that keep it, one after the other."""
+    """What is desired, and processes that keep it, one after the other."""
 
     def __init__(self, api: ApiServer, directory: Path) -> None:
         self.api = api
-        self.wished: dict[str, dict[str, Any] | None] | None = {}
+        self.desired: dict[str, dict[str, Any] | None] | None = {}
         self.looks = 0
         self._session = KubeClient(api.kubeconfig(directory)).session
         self._made: list[KeptObjects] = []
@@ -47,7 +47,7 @@ class Keeping:
 
     def _look(self) -> dict[str, dict[str, Any] | None] | None:
         self.looks += 1
-        return self.wished
+        return self.desired
 
     def rest(self) -> None:
         """Until it has looked twice more: by then a whole look has ended that had begun after this."""
@@ -73,7 +73,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def keeping(api: ApiServer, tmp_path: Path) -> Iterator[Keeping]:
-    """Nothing is wished yet."""
+    """Nothing is desired yet."""
     keeping = Keeping(api, tmp_path)
     yield keeping
     keeping.close()
@@ -85,12 +85,12 @@ def writes(api: ApiServer) -> list[str]:
     return [f"{method} {name}" for method, name in found if method in ("PATCH", "DELETE", "POST", "PUT")]
 
 
-def test_follows_what_is_wished(keeping: Keeping, api: ApiServer) -> None:
-    """What is wished anew is made, what changes is changed, what is wished no more is deleted; at rest nothing is asked."""
+def test_follows_what_is_desired(keeping: Keeping, api: ApiServer) -> None:
+    """What is desired anew is made, what changes is changed, what is desired no more is deleted; at rest nothing is asked."""
     keeping.process()
-    keeping.wished = {"a": thing("1"), "b": thing("2")}
+    keeping.desired = {"a": thing("1"), "b": thing("2")}
     keeping.await_objects(a="1", b="2")
-    keeping.wished = {"a": thing("3")}
+    keeping.desired = {"a": thing("3")}
     keeping.await_objects(a="3")
     keeping.rest()
     asked = len(api.requests)
@@ -104,7 +104,7 @@ def test_goes_on_from_what_is_there(keeping: Keeping, api: ApiServer) -> None:
     """A new process writes only what differs from the objects of its node, and sees no others."""
     for name, container, node in (("same", "1", "n1"), ("other", "2", "n1"), ("left", "3", "n1"), ("elsewhere", "4", "n2")):
         add(api, "IP", name, spec=thing(container)["spec"], labels={"userspace-cni.io/node": node})
-    keeping.wished = {"same": thing("1"), "other": thing("5"), "new": thing("6")}
+    keeping.desired = {"same": thing("1"), "other": thing("5"), "new": thing("6")}
     keeping.process()
     keeping.await_objects(same="1", other="5", new="6", elsewhere="4")
     keeping.rest()
@@ -112,13 +112,13 @@ def test_goes_on_from_what_is_there(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_unknown_is_not_gone(keeping: Keeping, api: ApiServer) -> None:
-    """While what is wished is not known, nothing is deleted, nor asked."""
+    """While what is desired is not known, nothing is deleted, nor asked."""
     add(api, "IP", "a", spec=thing("1")["spec"], labels=LABELS)
-    keeping.wished = None
+    keeping.desired = None
     keeping.process()
     keeping.rest()
     assert api.requests == []
-    keeping.wished = {"a": None}
+    keeping.desired = {"a": None}
     wait_until(lambda: api.requests)
     keeping.rest()
     keeping.await_objects(a="1")
@@ -127,11 +127,11 @@ def test_unknown_is_not_gone(keeping: Keeping, api: ApiServer) -> None:
 
 def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
     """The object of a pod that was made anew on another node is that node's: the end of the former one deletes nothing."""
-    keeping.wished = {"a": thing("1"), "b": thing("2")}
+    keeping.desired = {"a": thing("1"), "b": thing("2")}
     keeping.process()
     keeping.await_objects(a="1", b="2")
     add(api, "IP", "a", spec=thing("9", "n2")["spec"], labels={"userspace-cni.io/node": "n2"})
-    keeping.wished = {}
+    keeping.desired = {}
     keeping.await_objects(a="9")
     keeping.rest()
     assert [each for each in writes(api) if each.endswith(" a")] == ["PATCH a", "DELETE a"]
@@ -139,14 +139,14 @@ def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
 
 def test_touched_by_a_user(keeping: Keeping, api: ApiServer) -> None:
     """An object of this node that a user has changed meanwhile is deleted all the same; one that is gone is no fault."""
-    keeping.wished = {"a": thing("1"), "b": thing("2")}
+    keeping.desired = {"a": thing("1"), "b": thing("2")}
     kept = keeping.process()
     keeping.await_objects(a="1", b="2")
     touched = api.objects(IPS).read("", "a")
     touched["metadata"]["annotations"] = {"note": "mine"}
     api.add(touched)
     api.objects(IPS).remove("", "b")
-    keeping.wished = {}
+    keeping.desired = {}
     keeping.await_objects()
     keeping.rest()
     assert kept.problem == ""
@@ -157,13 +157,13 @@ def test_the_server_is_away(keeping: Keeping, api: ApiServer, fault: Fault) -> N
     """What could not be written or listed is written when the server takes it again; meanwhile it is said what is wrong."""
     api.faults.append(fault)
     kept = keeping.process()
-    keeping.wished = {"a": thing("1")}
+    keeping.desired = {"a": thing("1")}
     wait_until(lambda: kept.problem)
     api.faults.clear()
     keeping.await_objects(a="1")
     wait_until(lambda: not kept.problem)
     api.faults.append(fault)
-    keeping.wished = {"b": thing("2")}
+    keeping.desired = {"b": thing("2")}
     wait_until(lambda: kept.problem)
     api.faults.clear()
     keeping.await_objects(b="2")
@@ -173,7 +173,7 @@ def test_a_missing_resource(tmp_path: Path) -> None:
     """Without the definition of the resource it says so, and begins when it is there."""
     with ApiServer() as api:
         keeping = Keeping(api, tmp_path)
-        keeping.wished = {"a": thing("1")}
+        keeping.desired = {"a": thing("1")}
         kept = keeping.process()
         wait_until(lambda: "ips.userspace-cni.io" in kept.problem)
         define_all(api)
@@ -184,7 +184,7 @@ def test_a_missing_resource(tmp_path: Path) -> None:
 def test_one_is_refused(keeping: Keeping, api: ApiServer) -> None:
     """An object that the server refuses keeps no other from being written, and is tried again."""
     api.faults.append(Fault("PATCH", status=422, about="/bad"))
-    keeping.wished = {"bad": thing("1"), "good": thing("2")}
+    keeping.desired = {"bad": thing("1"), "good": thing("2")}
     kept = keeping.process()
     keeping.await_objects(good="2")
     wait_until(lambda: "bad" in kept.problem)
@@ -196,7 +196,7 @@ def test_one_is_refused(keeping: Keeping, api: ApiServer) -> None:
 def test_ends_while_the_server_hangs(keeping: Keeping, api: ApiServer) -> None:
     """Asking never waits, and the thread's process can end, while a request hangs."""
     api.faults.append(Fault(hang=60.0))
-    keeping.wished = {"a": thing("1")}
+    keeping.desired = {"a": thing("1")}
     kept = keeping.process()
     wait_until(lambda: api.requests)
     kept.ask()

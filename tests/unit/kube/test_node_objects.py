@@ -18,7 +18,7 @@ from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import Pace
 from userspace_cni.network.objects import desired
-from userspace_cni.network.wish_list import PROVIDER_NETWORK, Desired
+from userspace_cni.network.spec_list import PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import NodeObjects
 
 QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, confirm_s=0)
@@ -69,7 +69,7 @@ def add(api: ApiServer, kind: str, name: str, **spec: Any) -> None:
 
 
 def settled(objects: NodeObjects) -> Desired:
-    """What is wished once everything is known."""
+    """What is desired once everything is known."""
     wait_until(lambda: desired(objects.seen()).complete and not objects.problem)
     return desired(objects.seen())
 
@@ -109,7 +109,7 @@ def test_changes_are_followed(api: ApiServer, begin: Begin) -> None:
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: int) -> None:
-    """Whatever the server answers, or that it does not: what was wished is wished, and no less than before."""
+    """Whatever the server answers, or that it does not: what was desired is desired, and no less than before."""
     objects = begin("worker-1")
     before = settled(objects)
     api.faults.append(Fault(status=status))
@@ -128,7 +128,7 @@ def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: in
 
 
 def test_an_agent_that_starts_in_an_outage_concludes_nothing(api: ApiServer, begin: Begin) -> None:
-    """Without the Vlans, or the node itself, nothing is wished and nothing is gone; without the Subnets uplinks are wished."""
+    """Without the Vlans, or the node itself, nothing is desired and nothing is gone; without the Subnets uplinks are desired."""
     api.faults.append(Fault("LIST", status=403, about="/vlans"))
     objects = begin("worker-1")
     wait_until(lambda: "vlans" in objects.problem and objects.seen().subnets is not None)
@@ -140,7 +140,7 @@ def test_an_agent_that_starts_in_an_outage_concludes_nothing(api: ApiServer, beg
 
 
 def test_a_node_that_the_server_does_not_know(begin: Begin) -> None:
-    """A wrong name is no node without labels: nothing is wished or gone, and the setting is named."""
+    """A wrong name is no node without labels: nothing is desired or gone, and the setting is named."""
     objects = begin("worker-7")
     wait_until(lambda: "node_name" in objects.problem)
     assert desired(objects.seen()) == Desired("objects", complete=False)
@@ -148,7 +148,7 @@ def test_a_node_that_the_server_does_not_know(begin: Begin) -> None:
 
 def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tmp_path: Path) -> None:
     """Its annotations may be wanted where the resources are not even installed: nothing is asked of them, or known."""
-    objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: None, wishes=(), pace=QUICK)
+    objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: None, specs=(), pace=QUICK)
     objects.start()
     wait_until(lambda: objects.seen().own and not objects.problem)
     assert {request.path.partition("?")[0] for request in api.requests} == {"/api/v1/nodes"}

@@ -103,7 +103,7 @@ def _type(files: Files, name: str) -> object:
 
 def _path(files: Files, path: str = "/var/run/vhostuser/x.sock") -> object:
     """The socket as the annotation has it."""
-    files.wish(path=path)
+    files.spec(path=path)
     return files
 
 
@@ -149,14 +149,14 @@ def _plugin_without_label(files: Files) -> None:
 
 
 def _multiqueue(files: Files, cores: int) -> None:
-    files.wish(mtu=9000)
+    files.spec(mtu=9000)
     files.domain["cpu"]["cores"] = cores
     files.domain["devices"]["networkInterfaceMultiqueue"] = True
 
 
 def _many_queues(files: Files) -> None:
     files.domain["cpu"]["cores"] = 256
-    files.wish(mtu=9000, queues=129)
+    files.spec(mtu=9000, queues=129)
 
 
 def _hco(files: Files, **keys: Any) -> None:
@@ -187,10 +187,10 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
         "hugepages-short", "error",
         lambda f: _domain(f, memory={"hugepages": {"pageSize": "1Gi"}}, resources={"requests": {"memory": "1500M"}}),
     ),
-    "MTU above the port's": ("mtu-mismatch", "error", lambda f: f.wish(mtu=9200)),
-    "MTU below the port's": ("mtu-mismatch", "warning", lambda f: f.wish(mtu=1500)),
+    "MTU above the port's": ("mtu-mismatch", "error", lambda f: f.spec(mtu=9200)),
+    "MTU below the port's": ("mtu-mismatch", "warning", lambda f: f.spec(mtu=1500)),
     "jumbo without one in the network": ("mtu-mismatch", "error", lambda f: _host(f, vhost={"mode": "client"})),
-    "more queues than vCPUs": ("queues-over-vcpus", "error", lambda f: f.wish(mtu=9000, queues=5)),
+    "more queues than vCPUs": ("queues-over-vcpus", "error", lambda f: f.spec(mtu=9000, queues=5)),
     "multiqueue with one vCPU": (
         "queues-over-vcpus", "note",
         lambda f: _multiqueue(f, 1),
@@ -206,7 +206,7 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     ),
     "server mode": ("server-mode", "error", lambda f: _host(f, vhost={"mode": "server"}, mtu=9000)),
     "server mode by silence": ("server-mode", "error", lambda f: f.config(consumer=None, host={"mtu": 9000})),
-    "QEMU as client": ("server-mode", "error", lambda f: f.wish(mtu=9000, mode="client")),
+    "QEMU as client": ("server-mode", "error", lambda f: f.spec(mtu=9000, mode="client")),
     "no consumer": ("consumer-missing", "error", lambda f: f.config(consumer=None)),
     "one image for two bindings": ("socket-name-collision", "warning", lambda f: _upstream_twice(f, used=False)),
     "one image for two bindings of a VM": ("socket-name-collision", "error", lambda f: _upstream_twice(f, used=True)),
@@ -220,7 +220,7 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
         ),
     ),
     "path in place of the network's own": (
-        "no-listener", "error", lambda f: f.wish(mtu=9000, path="/var/run/vhostuser/x.sock"),
+        "no-listener", "error", lambda f: f.spec(mtu=9000, path="/var/run/vhostuser/x.sock"),
     ),
     "a path that is a directory of another": (
         "socket-name-collision", "error",
@@ -317,8 +317,8 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
         "mac-conflict", "note",
         lambda f: [each.update(macAddress="02:00:00:00:00:01") for each in f.domain["devices"]["interfaces"]],
     ),
-    "long path": ("path-too-long", "error", lambda f: f.wish(mtu=9000, path=f"/var/run/kubevirt/{'a' * 100}")),
-    "path elsewhere": ("path-not-allowed", "error", lambda f: f.wish(mtu=9000, path="/etc/passwd")),
+    "long path": ("path-too-long", "error", lambda f: f.spec(mtu=9000, path=f"/var/run/kubevirt/{'a' * 100}")),
+    "path elsewhere": ("path-not-allowed", "error", lambda f: f.spec(mtu=9000, path="/etc/passwd")),
     "Multus and DRA": ("mixed-multus-and-dra", "error", lambda f: _dra(f, mixed=True)),
     "DRA": ("dra-not-mounted", "note", _dra),
     "DRA on a KubeVirt that does not give the claim": (
@@ -388,7 +388,7 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     "no label": ("no-source", "error", _plugin_without_label),
     "no network": ("no-source", "error", lambda f: f.template["spec"]["networks"].pop()),
     "DPDK with vfio in the guest": ("iommu", "note", lambda f: _user_data(f, "#cloud-config\nruncmd: [modprobe vfio-pci]")),
-    "ring size": ("ring-size", "error", lambda f: f.wish(mtu=9000, rxQueueSize=300)),
+    "ring size": ("ring-size", "error", lambda f: f.spec(mtu=9000, rxQueueSize=300)),
     "group MAC": ("mac-mismatch", "error", lambda f: f.nic.update(macAddress="03:00:00:00:00:01")),
     "no MAC": ("mac-mismatch", "error", lambda f: f.nic.update(macAddress="02:00")),
     "one PCI address for two interfaces": (

@@ -51,7 +51,7 @@ class Files:
         """The vhost-user interface."""
         return self.domain["devices"]["interfaces"][1]  # type: ignore[no-any-return]
 
-    def wish(self, **keys: Any) -> None:
+    def spec(self, **keys: Any) -> None:
         """Let the annotation of the interface say this."""
         self.template["metadata"]["annotations"] = {OURS: json.dumps({"dpdk": keys})}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.annotation import ANNOTATION, Wish, read_annotation
+from kubevirt.annotation import ANNOTATION, Spec, read_annotation
 from kubevirt.errors import BadInput, KubevirtError, Refused
 
 NETWORKS = frozenset({"net1", "net2"})
@@ -22,13 +22,13 @@ JSON = st.recursive(
 KEYS = st.sampled_from(["path", "mode", "mtu", "queues", "rxQueueSize", "txQueueSize", "Mtu", ""])
 
 
-def read(value: Any) -> dict[str, Wish]:
-    """The wishes of an annotation with that JSON value."""
+def read(value: Any) -> dict[str, Spec]:
+    """The specs of an annotation with that JSON value."""
     return read_annotation(json.dumps(value), NETWORKS)
 
 
 def test_no_annotation_asks_for_nothing() -> None:
-    """A VM without the annotation, or with an empty one, has no wishes."""
+    """A VM without the annotation, or with an empty one, has no specs."""
     assert read_annotation("", NETWORKS) == {}
     assert read_annotation(" \n", NETWORKS) == {}
     assert read({}) == {}
@@ -45,8 +45,8 @@ def test_every_key_is_optional() -> None:
         "txQueueSize": 256,
     }
     assert read({"net1": {}, "net2": everything}) == {
-        "net1": Wish(),
-        "net2": Wish("/var/run/kubevirt/a.sock", "client", 9000, 4, 1024, 256),
+        "net1": Spec(),
+        "net2": Spec("/var/run/kubevirt/a.sock", "client", 9000, 4, 1024, 256),
     }
 
 
@@ -78,7 +78,7 @@ def test_what_can_not_be_meant_is_refused(entry: Any, part: str) -> None:
 
 
 def test_a_network_that_the_vm_does_not_have_is_refused() -> None:
-    """A misspelt network would lose its wishes without a word; the message lists the real ones."""
+    """A misspelt network would lose its specs without a word; the message lists the real ones."""
     with pytest.raises(BadInput, match=r"'nte1', which the VM does not have \(it has: net1, net2\)"):
         read({"nte1": {"mtu": 9000}})
 
@@ -118,7 +118,7 @@ def test_text_that_is_no_plain_json_object_is_refused(text: str, part: str) -> N
 
 
 @given(st.text(max_size=60) | JSON.map(json.dumps))
-def test_any_text_gives_wishes_or_a_named_error(text: str) -> None:
+def test_any_text_gives_specs_or_a_named_error(text: str) -> None:
     """Whatever a VM's owner writes, nothing but a KubevirtError leaves."""
     try:
         found = read_annotation(text, NETWORKS)
@@ -128,13 +128,13 @@ def test_any_text_gives_wishes_or_a_named_error(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(NETWORKS)), st.dictionaries(KEYS, JSON | st.sampled_from([256, 1500, "server"]))))
-def test_any_object_of_the_right_form_gives_wishes_or_a_named_error(value: dict[str, Any]) -> None:
+def test_any_object_of_the_right_form_gives_specs_or_a_named_error(value: dict[str, Any]) -> None:
     """What passes is within the ranges that QEMU takes."""
     try:
         found = read(value)
     except KubevirtError:
         return
-    for wish in found.values():
-        assert wish.mtu is None or 68 <= wish.mtu <= 65535
-        assert wish.queues is None or 1 <= wish.queues <= 256
-        assert {wish.rx_queue_size, wish.tx_queue_size} <= {None, 256, 512, 1024}
+    for spec in found.values():
+        assert spec.mtu is None or 68 <= spec.mtu <= 65535
+        assert spec.queues is None or 1 <= spec.queues <= 256
+        assert {spec.rx_queue_size, spec.tx_queue_size} <= {None, 256, 512, 1024}

@@ -316,7 +316,7 @@ def test_an_address_is_compared_as_a_number() -> None:
 
 
 def test_an_address_that_is_asked_for_replaces_another() -> None:
-    """The VM's own wish counts more than what libvirt chose."""
+    """The VM's own spec counts more than what libvirt chose."""
     machine = vm(Interface("net1", "vhostuser", pci_address="0000:05:00.0"))
     assert ours(mutated(live(), machine))["address"]["bus"] == "0x05"
 

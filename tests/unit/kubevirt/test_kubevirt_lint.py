@@ -135,7 +135,7 @@ def test_places_in_an_object_are_exact() -> None:
     """A finding names file, object and the path in it."""
     files = Files()
     files.nic["model"] = "e1000"
-    files.wish(mtu=9200)
+    files.spec(mtu=9200)
     places = {each.name: (each.where, each.path) for each in files.findings()}
     vm = "f.yaml: VirtualMachine nfv/dpdk-vm"
     assert places == {
@@ -162,7 +162,7 @@ def test_an_instance_type_leaves_vcpus_and_memory_open() -> None:
     """Of a VM whose size is said elsewhere, nothing is said of queues and huge pages."""
     files = Files()
     files.vm["spec"]["instancetype"] = {"name": "u1.large"}
-    files.wish(mtu=9000, queues=8)
+    files.spec(mtu=9000, queues=8)
     files.domain.pop("cpu")
     files.domain.pop("memory")
     assert files.findings() == []
@@ -172,9 +172,9 @@ def test_vcpus_that_can_be_plugged_in_count() -> None:
     """As many queues as there can be vCPUs are good: the guest uses them once they are plugged in."""
     files = Files()
     files.domain["cpu"] = {"cores": 2, "sockets": 1, "maxSockets": 4}
-    files.wish(mtu=9000, queues=8)
+    files.spec(mtu=9000, queues=8)
     assert files.findings() == []
-    files.wish(mtu=9000, queues=9)
+    files.spec(mtu=9000, queues=9)
     assert [each.name for each in files.findings()] == ["queues-over-vcpus"]
 
 
@@ -183,7 +183,7 @@ def test_vcpus_by_request() -> None:
     files = Files()
     files.domain["cpu"] = {}
     files.domain["resources"] = {"requests": {"cpu": "3500m"}}
-    files.wish(mtu=9000, queues=4)
+    files.spec(mtu=9000, queues=4)
     assert files.findings() == []
 
 
@@ -329,7 +329,7 @@ def test_the_gravest_comes_first() -> None:
     files = Files()
     files.nic["model"] = "e1000"
     files.domain["memory"] = {"guest": "1Gi"}
-    files.wish(mtu=1500)
+    files.spec(mtu=1500)
     order = [SEVERITIES.index(each.severity) for each in files.findings()]
     assert order == sorted(order) == [0, 1, 2]
 

@@ -92,7 +92,7 @@ def test_each_vm_has_the_network_of_its_own_file() -> None:
     """Of two definitions with one name, a VM is judged with the one beside it."""
     files, other = Files(), Files()
     for each, name in ((files, "a"), (other, "b")):
-        each.wish(mtu=9000)
+        each.spec(mtu=9000)
         each.vm["metadata"]["name"] = name
     other.config(host={"mtu": 1500})
     documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
@@ -107,7 +107,7 @@ def test_each_vm_has_the_network_of_its_own_file() -> None:
 def test_a_copy_of_a_vm_in_another_file_is_judged_there() -> None:
     """The same VM in two files, as of two stages of a rollout, is judged with each file's network."""
     files, other = Files(), Files()
-    files.wish(mtu=9000)
+    files.spec(mtu=9000)
     other.config(host={"mtu": 1500})
     documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
     documents += [Document("b.yaml", each) for each in (other.network, copy.deepcopy(files.vm))]
@@ -188,7 +188,7 @@ def test_one_mistake_has_one_finding() -> None:
     files.nic["binding"] = "vhostuser"
     assert [each.name for each in files.findings()] == ["bad-input"]
     files = Files()
-    files.wish(mtu=9000)
+    files.spec(mtu=9000)
     files.config(host={"mtu": "9000"})
     assert files.findings() == []
     files = Files()
@@ -199,7 +199,7 @@ def test_one_mistake_has_one_finding() -> None:
 def test_the_path_that_is_derived_may_be_written() -> None:
     """An annotation with the very path that both sides derive is as good as none."""
     files = Files()
-    files.wish(mtu=9000, path="/run/kubevirt/vhostuser/pod5010c6ff3d0.sock")
+    files.spec(mtu=9000, path="/run/kubevirt/vhostuser/pod5010c6ff3d0.sock")
     assert files.findings() == []
 
 

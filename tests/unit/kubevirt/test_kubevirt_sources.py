@@ -81,7 +81,7 @@ def bed(tmp_path: Path) -> Bed:
     return Bed(tmp_path)
 
 
-def machine(*networks: Network | str, mac: str = "", binding: str = "vhostuser", wish: Any = None) -> Machine:
+def machine(*networks: Network | str, mac: str = "", binding: str = "vhostuser", spec: Any = None) -> Machine:
     """A VM with an interface of that binding on each network; a name is a network of Multus."""
     known = [Network(each, multus=f"{each}-nad") if isinstance(each, str) else each for each in networks]
     return Machine(
@@ -89,7 +89,7 @@ def machine(*networks: Network | str, mac: str = "", binding: str = "vhostuser",
         "vm1",
         interfaces=tuple(Interface(each.name, binding, mac=mac) for each in known),
         networks={each.name: each for each in known},
-        annotations={ANNOTATION: json.dumps(wish)} if wish is not None else {},
+        annotations={ANNOTATION: json.dumps(spec)} if spec is not None else {},
     )
 
 
@@ -135,13 +135,13 @@ def test_a_name_too_long_for_the_pods_name_derives_the_same_mac(bed: Bed) -> Non
 def test_other_bindings_are_not_ours(bed: Bed) -> None:
     """A VM whose interfaces are another sidecar's has no sources, and nothing is looked at."""
     bed.podinfo.write_text("not JSON")
-    assert bed.resolve(machine("net1", binding="passt", wish="not an object")) == {}
+    assert bed.resolve(machine("net1", binding="passt", spec="not an object")) == {}
 
 
 def test_device_info_comes_before_names_and_annotation(bed: Bed) -> None:
     """A device plugin's path, role, MAC and MTU are taken as told, and the log names the path that is not used."""
     bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0", "client"), "mac": "02:00:00:00:00:01", "mtu": 9000})
-    vm = machine("net1", wish={"net1": {"path": "/var/run/kubevirt/mine.sock", "queues": 2}})
+    vm = machine("net1", spec={"net1": {"path": "/var/run/kubevirt/mine.sock", "queues": 2}})
     assert bed.resolve(vm) == {"net1": Source("/var/run/dp/s0", "02:00:00:00:00:01", "client", 9000, "device-info", queues=2)}
     assert "network-info" in bed.lines[0]
     assert "'/var/run/kubevirt/mine.sock' is not used" in bed.lines[0]
@@ -157,8 +157,8 @@ def test_an_entry_without_device_info_gives_mac_and_mtu(bed: Bed) -> None:
 
 def test_an_explicit_path_comes_before_the_one_by_names(bed: Bed) -> None:
     """A path in the annotation is for a CNI that publishes no device-info; tuning holds with any source."""
-    wish = {"net1": {"path": "/var/run/vhostuser/a.sock", "mode": "client", "mtu": 9000, "rxQueueSize": 1024}}
-    found = bed.resolve(machine("net1", wish=wish))["net1"]
+    spec = {"net1": {"path": "/var/run/vhostuser/a.sock", "mode": "client", "mtu": 9000, "rxQueueSize": 1024}}
+    found = bed.resolve(machine("net1", spec=spec))["net1"]
     assert (found.path, found.mode, found.mtu, found.origin) == ("/var/run/vhostuser/a.sock", "client", 9000, "annotation")
     assert (found.rx_queue_size, found.tx_queue_size) == (1024, None)
 
@@ -199,8 +199,8 @@ def test_a_claim_that_is_not_mounted_is_refused_with_the_way_out(bed: Bed) -> No
 
 def test_a_claim_that_is_not_mounted_may_have_an_explicit_path(bed: Bed) -> None:
     """The annotation helps where the claim cannot."""
-    wish = {"net1": {"path": "/var/run/ovsdpdk/vhost/port/vhost.sock"}}
-    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "port")), wish=wish))["net1"]
+    spec = {"net1": {"path": "/var/run/ovsdpdk/vhost/port/vhost.sock"}}
+    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "port")), spec=spec))["net1"]
     assert found.origin == "annotation"
     assert "no device metadata" in bed.lines[0]
 
@@ -290,7 +290,7 @@ class TestMtu:
     def test_more_than_the_port_has_is_refused(self, bed: Bed) -> None:
         """What is larger than the port's MTU gets lost in the switch."""
         bed.tell({"network": "net1", "mtu": 1500})
-        error = refused(bed, machine("net1", wish={"net1": {"mtu": 9000}}))
+        error = refused(bed, machine("net1", spec={"net1": {"mtu": 9000}}))
         assert error.name == "mtu-mismatch"
         assert "9000" in error.message
         assert "1500" in error.message
@@ -298,20 +298,20 @@ class TestMtu:
     def test_less_than_the_port_has_is_the_guests(self, bed: Bed) -> None:
         """A smaller MTU is the owner's to choose."""
         bed.tell({"network": "net1", "mtu": 9000})
-        assert bed.resolve(machine("net1", wish={"net1": {"mtu": 1500}}))["net1"].mtu == 1500
+        assert bed.resolve(machine("net1", spec={"net1": {"mtu": 1500}}))["net1"].mtu == 1500
 
 
 def test_a_role_that_contradicts_the_port_is_refused(bed: Bed) -> None:
     """Two clients, or two servers, never meet."""
-    assert refused(bed, machine("net1", wish={"net1": {"mode": "client"}})).name == "server-mode"
+    assert refused(bed, machine("net1", spec={"net1": {"mode": "client"}})).name == "server-mode"
     bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0", "client")})
-    assert refused(bed, machine("net1", wish={"net1": {"mode": "server"}})).name == "server-mode"
+    assert refused(bed, machine("net1", spec={"net1": {"mode": "server"}})).name == "server-mode"
 
 
 def test_two_networks_with_one_socket_are_refused(bed: Bed) -> None:
     """Also when one of them writes the directory by its other name."""
-    wish = {"net1": {"path": "/run/kubevirt/a.sock"}, "net2": {"path": "/var/run/kubevirt/a.sock"}}
-    error = refused(bed, machine("net1", "net2", wish=wish))
+    spec = {"net1": {"path": "/run/kubevirt/a.sock"}, "net2": {"path": "/var/run/kubevirt/a.sock"}}
+    error = refused(bed, machine("net1", "net2", spec=spec))
     assert error.name == "socket-name-collision"
     assert "'net1' and 'net2'" in error.message
 
@@ -321,11 +321,11 @@ def test_two_networks_with_one_socket_are_refused(bed: Bed) -> None:
 )
 def test_a_socket_is_no_directory_for_another(bed: Bed, first: str, second: str) -> None:
     """A path below another's cannot be made; one that only begins alike can."""
-    error = refused(bed, machine("net1", "net2", wish={"net1": {"path": first}, "net2": {"path": second}}))
+    error = refused(bed, machine("net1", "net2", spec={"net1": {"path": first}, "net2": {"path": second}}))
     assert error.name == "socket-name-collision"
     assert first in error.message
     assert second in error.message
-    found = bed.resolve(machine("net1", "net2", wish={"net1": {"path": "/run/kubevirt/a"}, "net2": {"path": "/run/kubevirt/ab"}}))
+    found = bed.resolve(machine("net1", "net2", spec={"net1": {"path": "/run/kubevirt/a"}, "net2": {"path": "/run/kubevirt/ab"}}))
     assert len(found) == 2
 
 
@@ -341,13 +341,13 @@ def test_a_socket_is_no_directory_for_another(bed: Bed, first: str, second: str)
 )
 def test_the_plugins_directory_is_not_the_owners(bed: Bed, path: str) -> None:
     """There the annotation may name the network's own socket alone, by either name of the directory."""
-    error = refused(bed, machine("net1", wish={"net1": {"path": path}}))
+    error = refused(bed, machine("net1", spec={"net1": {"path": path}}))
     assert error.name == "path-not-allowed"
     assert "the plugin's own directory" in error.message
     own = launcher.socket_path(launcher.interface_name("net1"))
     for written in (own, own.removeprefix("/var")):
-        assert bed.resolve(machine("net1", wish={"net1": {"path": written}}))["net1"].path == written
-    assert bed.resolve(machine("net1", wish={"net1": {"path": "/var/run/kubevirt/vhostuser2"}}))
+        assert bed.resolve(machine("net1", spec={"net1": {"path": written}}))["net1"].path == written
+    assert bed.resolve(machine("net1", spec={"net1": {"path": "/var/run/kubevirt/vhostuser2"}}))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_the_plugins_directory_is_not_the_owners(bed: Bed, path: str) -> None:
 )
 def test_paths_are_looked_at_whoever_gives_them(bed: Bed, path: str, name: str) -> None:
     """The annotation, a device plugin and a driver alike."""
-    error = refused(bed, machine("net1", wish={"net1": {"path": path}}))
+    error = refused(bed, machine("net1", spec={"net1": {"path": path}}))
     assert error.name == name
     assert "network 'net1', annotation" in error.message
     bed.tell({"network": "net1", "deviceInfo": vhost_user(path)})
@@ -369,7 +369,7 @@ def test_the_annotation_may_point_to_fewer_places(bed: Bed) -> None:
     path = "/var/run/grout/vhu/vhost.sock"
     bed.claim("vhost/port/metadata.json", path)
     assert bed.resolve(machine(Network("net1", claim=Claim("vhost", "port"))))["net1"].path == path
-    assert refused(bed, machine("net1", wish={"net1": {"path": path}})).name == "path-not-allowed"
+    assert refused(bed, machine("net1", spec={"net1": {"path": path}})).name == "path-not-allowed"
 
 
 class TestWaiting:
@@ -455,7 +455,7 @@ class TestWaiting:
         """Where the annotation has the path, a start with a claim that is not mounted waits once, too."""
         clock = Clock()
         bed.patience = Patience(NEVER_S, clock)
-        vm = machine(Network("net1", claim=Claim("vhost", "port")), wish={"net1": {"path": "/var/run/ovsdpdk/a.sock"}})
+        vm = machine(Network("net1", claim=Claim("vhost", "port")), spec={"net1": {"path": "/var/run/ovsdpdk/a.sock"}})
         assert bed.resolve(vm, deadline_s=0.0)["net1"].origin == "annotation"
         clock.now += NEVER_S
         assert bed.resolve(vm, deadline_s=NEVER_S)["net1"].origin == "annotation"

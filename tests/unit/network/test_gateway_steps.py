@@ -1,4 +1,4 @@
-"""What a gateway is made of, and the rules of the table of all gateways: pure functions of the wish."""
+"""What a gateway is made of, and the rules of the table of all gateways: pure functions of the spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.host.translations import rules
 from userspace_cni.network.gateways import Bridge, part_of, steps_of
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
+from userspace_cni.network.spec_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
 
 STORE = "c0ffee"
 FULL = Gateway(
@@ -36,7 +36,7 @@ def test_all_of_a_gateway() -> None:
     assert isinstance(port, OvsPort)
     assert (port.bridge, port.name, port.vlan.tag, port.interface.mtu) == ("br0", "br0-gw", 100, 1400)
     assert (port.limits, port.foreign_bridge, port.datapath) == (FULL.limits, False, "netdev")
-    assert port.marks == {"owner": "userspace-cni-node", "store": STORE, "wish": "gateway br0-gw"}
+    assert port.marks == {"owner": "userspace-cni-node", "store": STORE, "spec": "gateway br0-gw"}
     assert others == [
         NodeLink("br0-gw", ("10.56.217.1/24", "fd00:56::1/64"), "/netns"),
         NodeRoute("10.56.218.0/24", "192.0.2.18", "/netns"),
@@ -45,7 +45,7 @@ def test_all_of_a_gateway() -> None:
 
 
 def test_the_mac_stays() -> None:
-    """Without a MAC in the wish the link has one of this installation's and the port's own, each time the same."""
+    """Without a MAC in the spec the link has one of this installation's and the port's own, each time the same."""
     plain = replace(FULL, mac="")
     first, again, other = (steps_of(plain, store, "", Bridge())[0] for store in (STORE, STORE, "f00d"))
     assert first == again
@@ -55,7 +55,7 @@ def test_the_mac_stays() -> None:
 
 @pytest.mark.parametrize(("asked", "of_bridge", "wanted"), [(0, 1500, 1500), (0, 9000, 9000), (1300, 9000, 1300)])
 def test_it_asks_for_an_mtu(asked: int, of_bridge: int, wanted: int) -> None:
-    """Its port always asks for one: the wish's, else the bridge's. Without one it would get the smallest of the pods' ports."""
+    """Its port always asks for one: the spec's, else the bridge's. Without one it would get the smallest of the pods' ports."""
     port, *_ = steps_of(replace(FULL, mtu=asked), STORE, "", Bridge(mtu=of_bridge))
     assert isinstance(port, OvsPort)
     assert port.interface.mtu == wanted

@@ -1,4 +1,4 @@
-"""The thread that keeps the node's own network: when it pursues, whom it tells, what cannot end it."""
+"""The thread that keeps the node's own network: when it reconciles, whom it tells, what cannot end it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.specs import Spec, Specs, SpecStatus
 from userspace_cni.attachment.steps import Step
-from userspace_cni.attachment.wishes import Standing, Wish, Wishes
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.network import keeper as keeping
@@ -23,24 +23,24 @@ HOUR_S = 3600.0
 
 
 class Kept:
-    """A keeper of one wish, which the test makes fail or not."""
+    """A keeper of one spec, which the test makes fail or not."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.problem = ""
         self.broken: Exception | None = None
         self.due = False
         self.looks = 0
-        self.told: list[Sequence[Standing]] = []
+        self.told: list[Sequence[SpecStatus]] = []
         self.go = threading.Event()
         self.go.set()
-        self.keeper = Keeper(Wishes(World(directory)), self._wished, HOUR_S, due=self._is_due, told=self.told.append)
+        self.keeper = Keeper(Specs(World(directory)), self._desired, HOUR_S, due=self._is_due, told=self.told.append)
         stack.callback(self.keeper.stop)
         stack.callback(self.go.set)
 
-    def _wished(self) -> tuple[Sequence[Wish], frozenset[str]]:
+    def _desired(self) -> tuple[Sequence[Spec], frozenset[str]]:
         if self.broken:
             raise self.broken
-        return [Wish("wire", "line", "settings", "", self._plan)], frozenset({"settings"})
+        return [Spec("wire", "line", "settings", "", self._plan)], frozenset({"settings"})
 
     def _plan(self, _record: Record | None) -> tuple[Step, ...]:
         self.looks += 1
@@ -60,7 +60,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    """One whose thread runs, looks often, and has pursued once."""
+    """One whose thread runs, looks often, and has reconciled once."""
     monkeypatch.setattr(keeping, "BEAT_S", 0.02)
     with ExitStack() as stack:
         kept = Kept(tmp_path, stack)
@@ -72,8 +72,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 Wanted = Callable[[Kept], None]
 
 
-def test_when_it_pursues(kept: Kept) -> None:
-    """At its start, when it is asked, and when something is due; each time it tells what became of the wishes."""
+def test_when_it_reconciles(kept: Kept) -> None:
+    """At its start, when it is asked, and when something is due; each time it tells what became of the specs."""
     kept.keeper.ask()
     kept.wait(2)
     kept.due = True
@@ -82,33 +82,33 @@ def test_when_it_pursues(kept: Kept) -> None:
     kept.problem = "no"
     kept.keeper.ask()
     wait_until(lambda: len(kept.told) == 4, what="another telling")
-    assert [[each.problem for each in standings] for standings in kept.told] == [[""], [""], [""], ["no"]]
-    assert kept.keeper.standings == kept.told[-1]
+    assert [[each.problem for each in statuses] for statuses in kept.told] == [[""], [""], [""], ["no"]]
+    assert kept.keeper.statuses == kept.told[-1]
 
 
 def test_asking_does_not_hurry_what_fails_and_people_do(kept: Kept) -> None:
-    """A wish that failed a moment ago waits for its time, unless people urge it."""
+    """A spec that failed a moment ago waits for its time, unless people urge it."""
     kept.problem = "no"
-    kept.keeper.pursue(Deadline.after(60))
-    kept.keeper.pursue(Deadline.after(60))
+    kept.keeper.reconcile(Deadline.after(60))
+    kept.keeper.reconcile(Deadline.after(60))
     assert kept.looks >= 3
     looks = kept.looks
     kept.keeper.ask()
     kept.problem = ""
-    [standing] = kept.keeper.pursue(Deadline.after(60))
-    assert standing.holds
+    [status] = kept.keeper.reconcile(Deadline.after(60))
+    assert status.holds
     assert kept.looks > looks
 
 
-def test_a_pursuit_is_awaited(kept: Kept) -> None:
+def test_a_round_is_awaited(kept: Kept) -> None:
     """It is one that began after the request; a caller whose time is over is told so."""
     kept.go.clear()
     kept.keeper.ask()
     kept.wait(2)
     with pytest.raises(Unavailable):
-        kept.keeper.pursue(Deadline.after(0.05))
+        kept.keeper.reconcile(Deadline.after(0.05))
     kept.go.set()
-    kept.keeper.pursue(Deadline.after(60))
+    kept.keeper.reconcile(Deadline.after(60))
     assert kept.looks >= 3
 
 
@@ -117,8 +117,8 @@ def test_no_error_ends_it(kept: Kept, capsys: pytest.CaptureFixture[str]) -> Non
     kept.broken = ZeroDivisionError("oh")
     for _ in range(2):
         with pytest.raises(Unavailable, match="oh"):
-            kept.keeper.pursue(Deadline.after(60))
-    assert (kept.keeper.alive, [each.problem for each in kept.keeper.standings]) == (True, [""])
+            kept.keeper.reconcile(Deadline.after(60))
+    assert (kept.keeper.alive, [each.problem for each in kept.keeper.statuses]) == (True, [""])
     assert capsys.readouterr().err.count("a round of keeping") == 1
     kept.broken = None
     looks = kept.looks
@@ -127,8 +127,8 @@ def test_no_error_ends_it(kept: Kept, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_stopping(kept: Kept) -> None:
-    """It begins no further pursuit, and a caller that waits is released."""
+    """It begins no further round, and a caller that waits is released."""
     kept.keeper.stop()
     wait_until(lambda: not kept.keeper.alive, what="the end of the thread")
     with pytest.raises(Unavailable):
-        kept.keeper.pursue(Deadline.after(60))
+        kept.keeper.reconcile(Deadline.after(60))

@@ -1,4 +1,4 @@
-"""What objects of the API wish of a node: what is for it, what is refused by name, and what is never concluded."""
+"""What objects of the API ask of a node: what is for it, what is refused by name, and what is never concluded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.subnets import _FIELDS as SUBNET_FIELDS
 from userspace_cni.kube.resources import VLANS, Resource
 from userspace_cni.network.objects import _NETWORK_FIELDS, desired
-from userspace_cni.network.wish_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
-from userspace_cni.node.objects import WISHES, Kept, OwnNode, Seen
+from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
+from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen
 
 NODE = "worker-1"
 OWN = OwnNode({"zone": "a", "nic": "fast"}, {}, ("192.0.2.11",))
@@ -34,10 +34,10 @@ def kept(spec: Any, created: str = "2026-01-01T00:00:00Z", ranges: Any = None) -
     return Kept(created, spec, ranges)
 
 
-def wished(
+def desired_by(
     networks: Mapping[str, Any] | None = None, vlans: Mapping[str, Any] | None = None, subnets: Mapping[str, Any] | None = None
 ) -> Desired:
-    """What objects with these specs wish; a Subnet may be a Kept."""
+    """What objects with these specs ask for; a Subnet may be a Kept."""
     specs = [
         {name: each if isinstance(each, Kept) else kept(each) for name, each in (of or {}).items()}
         for of in (networks, vlans, subnets)
@@ -47,7 +47,7 @@ def wished(
 
 def network(**spec: Any) -> ProviderNetwork:
     """The one provider network of an object with that spec."""
-    found = wished({"net1": spec})
+    found = desired_by({"net1": spec})
     assert not found.refused, found.refused
     [made] = found.provider_networks
     return made
@@ -55,7 +55,7 @@ def network(**spec: Any) -> ProviderNetwork:
 
 def refusal(spec: Any, kind: str = "networks", name: str = "net1") -> str:
     """Why the one object is refused."""
-    found = wished(**{kind: {name: spec}})
+    found = desired_by(**{kind: {name: spec}})
     [why] = found.refused.values()
     assert (found.provider_networks, found.gateways) == ((), ())
     return why
@@ -63,7 +63,7 @@ def refusal(spec: Any, kind: str = "networks", name: str = "net1") -> str:
 
 def gateway(spec: Mapping[str, Any], **others: Any) -> Gateway:
     """The one gateway of a Subnet."""
-    found = wished(subnets={"pods": kept(spec, ranges=RANGES), **others.pop("subnets", {})}, **others)
+    found = desired_by(subnets={"pods": kept(spec, ranges=RANGES), **others.pop("subnets", {})}, **others)
     assert not found.refused, found.refused
     return next(each for each in found.gateways if each.port == "pods-gw")
 
@@ -78,9 +78,9 @@ def test_what_is_not_known_is_not_gone() -> None:
     assert (without.complete, len(without.provider_networks)) == (False, 1)
 
 
-@pytest.mark.parametrize("resource", WISHES, ids=str)
+@pytest.mark.parametrize("resource", SPECS, ids=str)
 def test_what_one_list_lacks_is_not_gone(resource: Resource) -> None:
-    """Of any of the resources; of Vlans the wish itself says that there may be more."""
+    """Of any of the resources; of Vlans the spec itself says that there may be more."""
     whole = Seen(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {}, unconfirmed=frozenset({resource}))
     found = desired(whole)
     assert not found.complete
@@ -120,7 +120,7 @@ def test_which_interface_a_node_gets() -> None:
 )
 def test_which_nodes_have_it(spec: dict[str, Any], selected: bool) -> None:
     """A nodeSelector alone decides if it is there, else excludeNodes; a node that is left out is no refusal."""
-    found = wished({"net1": {"defaultInterface": "eth1", **spec}})
+    found = desired_by({"net1": {"defaultInterface": "eth1", **spec}})
     assert (len(found.provider_networks), found.refused, found.complete) == (int(selected), {}, True)
 
 
@@ -157,7 +157,7 @@ def test_provider_networks_that_cannot_be(spec: Any, words: str) -> None:
 
 def test_one_that_cannot_be_is_refused_alone() -> None:
     """The others go on, and the refusal is under the name of what the node may have of it."""
-    found = wished(
+    found = desired_by(
         {
             "bad": {"defaultInterface": "eth2", "x": 1},
             "net1": {"defaultInterface": "eth1"},
@@ -169,7 +169,7 @@ def test_one_that_cannot_be_is_refused_alone() -> None:
 
 
 def test_all_that_an_object_can_say() -> None:
-    """Each field has its place in the wish."""
+    """Each field has its place in the spec."""
     made = network(
         defaultInterface="eth1",
         moveAddresses="primary",
@@ -188,15 +188,15 @@ def test_vlans_are_the_trunk() -> None:
     """Those of the Vlan objects of the network; 0 alone is untagged frames and no VLAN, none at all is every VLAN."""
     one = {"net1": {"defaultInterface": "eth1"}}
     vlans = {"a": {"id": 200, "provider": "net1"}, "b": {"id": 100, "provider": "net1"}, "c": {"id": 7, "provider": "other"}}
-    assert wished(one, vlans).provider_networks[0].vlans == (100, 200)
-    assert wished(one, {"a": {"id": 0, "provider": "net1"}}).provider_networks[0].vlans == (0,)
-    assert wished(one).provider_networks[0].vlans == ()
+    assert desired_by(one, vlans).provider_networks[0].vlans == (100, 200)
+    assert desired_by(one, {"a": {"id": 0, "provider": "net1"}}).provider_networks[0].vlans == (0,)
+    assert desired_by(one).provider_networks[0].vlans == ()
 
 
 def test_two_vlans_of_one_id_are_both_told() -> None:
     """And the trunk carries it once."""
     same = {"id": 100, "provider": "net1"}
-    found = wished({"net1": {"defaultInterface": "eth1"}}, {"a": same, "b": same, "c": {"id": 100, "provider": "other"}})
+    found = desired_by({"net1": {"defaultInterface": "eth1"}}, {"a": same, "b": same, "c": {"id": 100, "provider": "other"}})
     assert found.provider_networks[0].vlans == (100,)
     assert set(found.refused) == {(VLAN, "a"), (VLAN, "b")}
     assert "Vlan 'b', too" in found.refused[VLAN, "a"]
@@ -207,10 +207,10 @@ def test_two_vlans_of_one_id_are_both_told() -> None:
 )
 def test_a_vlan_that_cannot_be_leaves_the_trunk_as_it_is(spec: dict[str, Any]) -> None:
     """Its network is refused with it: without the Vlan the trunk would lose a VLAN, or carry all of them."""
-    found = wished({"net1": {"defaultInterface": "eth1"}, "net2": {"defaultInterface": "eth2"}}, {"a": spec})
+    found = desired_by({"net1": {"defaultInterface": "eth1"}, "net2": {"defaultInterface": "eth2"}}, {"a": spec})
     assert [each.name for each in found.provider_networks] == ["net2"]
     assert set(found.refused) == {(VLAN, "a"), (PROVIDER_NETWORK, "net1")}
-    assert set(wished({}, {"a": spec}).refused) == {(VLAN, "a")}
+    assert set(desired_by({}, {"a": spec}).refused) == {(VLAN, "a")}
 
 
 def test_objects_of_kube_ovn() -> None:
@@ -218,7 +218,7 @@ def test_objects_of_kube_ovn() -> None:
     objects: dict[str, dict[str, Any]] = {"ProviderNetwork": {}, "Vlan": {}, "Subnet": {}}
     for each in yaml.safe_load_all((Path(__file__).parent / "data" / "kube-ovn-objects.yaml").read_text()):
         objects[each["kind"]][each["metadata"]["name"]] = each["spec"]
-    refused = wished(*objects.values()).refused
+    refused = desired_by(*objects.values()).refused
     assert set(refused) == {(PROVIDER_NETWORK, "underlay-offload"), (VLAN, "vlan10"), (GATEWAY, gateway_port("ext"))}
     assert "'enableExternalLBAddress' is True, which is not built" in refused[GATEWAY, gateway_port("ext")]
     assert "'provider' is 'underlay-offload', and no ProviderNetwork can be called so" in refused[VLAN, "vlan10"]
@@ -234,8 +234,8 @@ def test_objects_of_kube_ovn() -> None:
 )
 def test_vlans_that_cannot_be(spec: dict[str, Any], words: str) -> None:
     """Each is refused by object and field; a field of kube-ovn's that says nothing is let pass."""
-    assert words in wished({"net1": {"defaultInterface": "eth1"}}, {"a": spec}).refused[VLAN, "a"]
-    assert wished({}, {"a": {"id": 5, "provider": "net1", "vlanId": 0, "providerInterfaceName": ""}}).refused == {}
+    assert words in desired_by({"net1": {"defaultInterface": "eth1"}}, {"a": spec}).refused[VLAN, "a"]
+    assert desired_by({}, {"a": {"id": 5, "provider": "net1", "vlanId": 0, "providerInterfaceName": ""}}).refused == {}
 
 
 def test_a_distributed_gateway() -> None:
@@ -255,7 +255,7 @@ def test_a_distributed_gateway() -> None:
 
 
 def test_a_gateway_in_a_vlan() -> None:
-    """On the bridge of the Vlan's provider network; whether that has an uplink here is for all wishes together to see."""
+    """On the bridge of the Vlan's provider network; whether that has an uplink here is for all specs together to see."""
     spec = {**PODS, "vlan": "blue"}
     del spec["bridge"]
     made = gateway(spec, vlans={"blue": {"id": 100, "provider": "net1"}})
@@ -273,7 +273,7 @@ def test_a_centralized_gateway() -> None:
     }
     made = gateway({**spec, "gatewayNode": NODE})
     assert (made.addresses, made.sole, made.routes) == (("10.56.0.1/16", "fd00:56::1/64"), True, ())
-    assert wished(subnets={"pods": {**spec, "gatewayNode": "worker-2"}}) == Desired(OBJECTS, complete=True)
+    assert desired_by(subnets={"pods": {**spec, "gatewayNode": "worker-2"}}) == Desired(OBJECTS, complete=True)
 
 
 def test_a_way_out_of_its_own() -> None:
@@ -286,7 +286,7 @@ def test_a_way_out_of_its_own() -> None:
 
 def test_a_subnet_without_gateway_type_is_a_routers() -> None:
     """Nothing of it is made on a node."""
-    assert wished(subnets={"pods": {"cidrBlock": "10.56.0.0/16", "gateway": "10.56.0.1"}}) == Desired(OBJECTS, complete=True)
+    assert desired_by(subnets={"pods": {"cidrBlock": "10.56.0.0/16", "gateway": "10.56.0.1"}}) == Desired(OBJECTS, complete=True)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_a_subnet_without_gateway_type_is_a_routers() -> None:
 )
 def test_subnets_that_cannot_be(change: dict[str, Any], words: str) -> None:
     """Each is refused by object and field, as the gateway that it would make: what the node has of it stays."""
-    found = wished(subnets={"pods": kept({**PODS, **change}, ranges=RANGES)})
+    found = desired_by(subnets={"pods": kept({**PODS, **change}, ranges=RANGES)})
     assert list(found.refused) == [(GATEWAY, "pods-gw")]
     assert "Subnet 'pods'" in found.refused[GATEWAY, "pods-gw"]
     assert words in found.refused[GATEWAY, "pods-gw"]
@@ -343,14 +343,14 @@ def test_ranges_that_cannot_be(ranges: Any, words: str) -> None:
 def test_a_subnet_that_overlaps_is_refused() -> None:
     """The later one, whatever their names; a node's address is in none, but where no pod gets it and no node is its gateway."""
     early, late = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
-    found = wished(subnets={"a": kept({"cidrBlock": "10.56.4.0/24"}, late), "b": kept({"cidrBlock": "10.56.0.0/16"}, early)})
+    found = desired_by(subnets={"a": kept({"cidrBlock": "10.56.4.0/24"}, late), "b": kept({"cidrBlock": "10.56.0.0/16"}, early)})
     assert list(found.refused) == [(GATEWAY, "a-gw")]
     assert "overlaps that of Subnet 'b'" in found.refused[GATEWAY, "a-gw"]
     lan = {"cidrBlock": "192.0.2.0/24"}
     assert "192.0.2.11, the address of a node" in refusal(lan, "subnets")
-    assert wished(subnets={"lan": {**lan, "excludeIps": ["192.0.2.1..192.0.2.20"]}}).refused == {}
+    assert desired_by(subnets={"lan": {**lan, "excludeIps": ["192.0.2.1..192.0.2.20"]}}).refused == {}
     other = {"pods": kept(PODS, ranges=RANGES), "lan": {"cidrBlock": "192.0.2.12/30"}}
-    assert "192.0.2.12, the address of a node" in wished(subnets=other).refused[GATEWAY, "lan-gw"]
+    assert "192.0.2.12, the address of a node" in desired_by(subnets=other).refused[GATEWAY, "lan-gw"]
 
 
 def test_the_port_of_a_gateway_is_a_link() -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.attachment.records import Record, completed, node_container
+from userspace_cni.attachment.specs import Spec
 from userspace_cni.attachment.steps import RuntimeNetwork
-from userspace_cni.attachment.wishes import Wish
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.conflist import marked
 from userspace_cni.host.runtime_networks import RuntimeNetworkDriver
-from userspace_cni.network.runtime_networks import NAME, Given, copy_of, former_names, wishes
-from userspace_cni.network.wish_list import INSTALL, RUNTIME_NETWORK, SETTINGS
+from userspace_cni.network.runtime_networks import NAME, Given, copy_of, former_names, specs
+from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 from userspace_cni.node.local import LocalNode
 
@@ -49,10 +49,10 @@ def with_file(node: LocalNode, tmp_path: Path, name: str = "10-net.conflist") ->
     return replace(node.settings, cni_conf_file=str(path))
 
 
-def only(settings: Settings, node: LocalNode, *, serving: bool) -> Wish:
-    """The one wish."""
-    [wish], _ = wishes(settings, node, lambda: serving)
-    return wish
+def only(settings: Settings, node: LocalNode, *, serving: bool) -> Spec:
+    """The one spec."""
+    [spec], _ = specs(settings, node, lambda: serving)
+    return spec
 
 
 def recorded(node: LocalNode, *steps: RuntimeNetwork) -> Record:
@@ -128,12 +128,12 @@ def test_which_files_it_takes_the_place_of(node: LocalNode) -> None:
 
 def test_which_one(node: LocalNode, tmp_path: Path) -> None:
     """The setting goes before what install was given; a copy that cannot be read is no end of it."""
-    assert wishes(node.settings, node, lambda: True) == ([], frozenset({INSTALL}))
+    assert specs(node.settings, node, lambda: True) == ([], frozenset({INSTALL}))
     Path(node.settings.state_dir).mkdir(exist_ok=True)
     copy = Path(node.settings.state_dir) / RUNTIME_NETWORK_COPY
     copy.write_bytes(copy_of(Given("20-given.conflist", TEXT, "")))
-    [wish], complete = wishes(node.settings, node, lambda: True)
-    assert (wish.source, wish.said_by, complete) == (INSTALL, "install --network 20-given.conflist", frozenset({INSTALL}))
+    [spec], complete = specs(node.settings, node, lambda: True)
+    assert (spec.source, spec.said_by, complete) == (INSTALL, "install --network 20-given.conflist", frozenset({INSTALL}))
     settings = with_file(node, tmp_path)
     assert only(settings, node, serving=True).source == SETTINGS
     Path(settings.cni_conf_file).unlink()
@@ -143,4 +143,4 @@ def test_which_one(node: LocalNode, tmp_path: Path) -> None:
         only(with_file(node, tmp_path, "net.json"), node, serving=True).plan(None)
     for text in ("", "[]", "{}", '{"name": 1, "text": ""}', '{"name": "a.conflist", "text": 1}', '{"name": "../x", "text": ""}'):
         copy.write_text(text)
-        assert wishes(node.settings, node, lambda: True) == ([], frozenset())
+        assert specs(node.settings, node, lambda: True) == ([], frozenset())

@@ -131,7 +131,7 @@ def test_vlans_of_objects_that_may_be_more() -> None:
 
 
 def test_vlans_of_the_settings() -> None:
-    """A wish that says them itself is as it says, whatever the uplink carried."""
+    """A spec that says them itself is as it says, whatever the uplink carried."""
     assert trunk(NET, (0, 100)) == ()
     assert trunk(replace(NET, vlans=(7,)), (0, 100)) == (7,)
 
@@ -315,7 +315,7 @@ def queues(network: ProviderNetwork, *links: Nic) -> int:
 
 
 def test_queues_that_af_xdp_polls() -> None:
-    """All by which the NIC receives, for frames of others reach nothing, and no more. Unknown is as the wish says."""
+    """All by which the NIC receives, for frames of others reach nothing, and no more. Unknown is as the spec says."""
     network, bond = replace(NET, port="afxdp"), Bond(("eth1", "eth2"))
     polled = {0: 0, 1: 0, 2: 2, 16: 16}
     assert {each: queues(network, nic(rx_queues=each)) for each in polled} == polled

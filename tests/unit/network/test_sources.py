@@ -1,4 +1,4 @@
-"""The sources of what is wished of this node: settings that are read again, what commands asked for, a switch that has gone."""
+"""The sources of what is desired of this node: settings that are read again, what commands asked for, a switch that has gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NET2 = '[[provider_network]]\nname = "net2"\ninterface = "eth2"\n'
 
 
 def test_settings_are_read_again(tmp_path: Path) -> None:
-    """When it is asked for, and not before; a file that cannot be read leaves the wishes, and one that is away is no list."""
+    """When it is asked for, and not before; a file that cannot be read leaves the specs, and one that is away is no list."""
     path = tmp_path / "config.toml"
     path.write_text(NET1)
     environ = {"USERSPACE_CNI_CONFIG": str(path)}

@@ -9,13 +9,13 @@ import pytest
 
 from tests.lab.node.world import World
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import HostEnd, NodeBridge, OvsPort, UplinkPort
-from userspace_cni.attachment.wishes import Standing
 from userspace_cni.network.uplink_news import UplinkNews, down
 
 UPLINK = UplinkPort("br-net1", "eth1", ({"name": "eth1", "type": "system"},))
 BOND = replace(UPLINK, name="up-net1", interfaces=({"name": "eth1", "type": "system"}, {"name": "eth2", "type": "system"}))
-WELL = Standing("provider-network", "net1", "objects", "ProviderNetwork net1", "", (NodeBridge("br-net1"), UPLINK))
+WELL = SpecStatus("provider-network", "net1", "objects", "ProviderNetwork net1", "", (NodeBridge("br-net1"), UPLINK))
 REFUSED = replace(WELL, problem="another NIC is refused")
 ABSENT = replace(REFUSED, steps=())
 
@@ -30,7 +30,7 @@ class Port:
 
 
 @pytest.mark.parametrize(
-    ("standing", "ports", "cause"),
+    ("status", "ports", "cause"),
     [
         (WELL, [Port()], ""),
         (REFUSED, [Port()], ""),
@@ -40,13 +40,13 @@ class Port:
         (ABSENT, [], "another NIC is refused"),
         (REFUSED, [], "another NIC is refused"),
         (replace(REFUSED, steps=(NodeBridge("br-net1"), BOND)), [], ""),
-        (replace(ABSENT, wished=False), [], ""),
+        (replace(ABSENT, desired=False), [], ""),
         (replace(ABSENT, kind="gateway"), [], ""),
     ],
 )
-def test_which_uplinks_carry_nothing(standing: Standing, ports: list[Port], cause: str) -> None:
+def test_which_uplinks_carry_nothing(status: SpecStatus, ports: list[Port], cause: str) -> None:
     """One without a link, one that is not open, one that the node does not have; not one of which only a change is refused."""
-    assert down([standing], ports) == ({"br-net1": cause} if cause else {})
+    assert down([status], ports) == ({"br-net1": cause} if cause else {})
 
 
 def test_each_interface_is_told_once(tmp_path: Path) -> None:

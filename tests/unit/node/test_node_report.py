@@ -13,9 +13,9 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import defined_server
 from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkPort
 from userspace_cni.attachment.steps.port import Internal
-from userspace_cni.attachment.wishes import Standing
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE
@@ -31,7 +31,7 @@ NAME = "worker-1"
 QUICK = Pace(settle_s=0.02, pause_min_s=0.05, pause_max_s=0.1, look_s=600.0)
 BRIDGE = NodeBridge("br-net1", mtu=9000)
 UPLINK = UplinkPort("br-net1", "net1-up", ({"name": "enp1s0", "type": "system"},), trunks=(0, 100), mtu=9000)
-WELL = Standing("provider-network", "net1", "objects", "ProviderNetwork net1", "", (BRIDGE, UPLINK))
+WELL = SpecStatus("provider-network", "net1", "objects", "ProviderNetwork net1", "", (BRIDGE, UPLINK))
 ILL = replace(WELL, problem="no such NIC", steps=())
 
 
@@ -89,16 +89,16 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_report_says_what_the_node_has() -> None:
-    """Wishes are in the order of their names, each with what its steps say and why it does not hold."""
+    """Specs are in the order of their names, each with what its steps say and why it does not hold."""
     port = OvsPort(bridge="br0", name="gw0", interface=Internal())
-    gateway = Standing("gateway", "gw0", "settings", "[[gateway]]", "", (port, NodeLink("gw0", ("10.0.0.1/24",))))
-    left = replace(ILL, name="old", wished=False, problem="it is in use")
+    gateway = SpecStatus("gateway", "gw0", "settings", "[[gateway]]", "", (port, NodeLink("gw0", ("10.0.0.1/24",))))
+    left = replace(ILL, name="old", desired=False, problem="it is in use")
     found = status([left, WELL, gateway], [SubnetUse("pods", "10.0.1.0/24"), SubnetUse("others", "")], ["192.0.2.11"], "c1")
     plain = {"source": "objects", "kind": "provider-network"}
     assert found == {
         "chassis": "c1",
         "addresses": ["192.0.2.11"],
-        "wishes": [
+        "specs": [
             {"kind": "gateway", "name": "gw0", "source": "settings", "ready": True, "reason": "Ready"}
             | {"interface": "gw0", "bridge": "br0"},
             plain
@@ -110,10 +110,10 @@ def test_a_report_says_what_the_node_has() -> None:
     }
 
 
-def test_labels_are_of_wished_provider_networks_and_can_be_labels() -> None:
+def test_labels_are_of_desired_provider_networks_and_can_be_labels() -> None:
     """What a label's value cannot have is a hyphen; what is to be undone has no label."""
     pci = UplinkPort("br-net2", "up", ({"name": "up", "type": "dpdk", "devargs": "0000:3b:00.0,rx=1"},))
-    told = (WELL, replace(WELL, name="net2", steps=(pci,)), replace(ILL, name="net3"), replace(WELL, name="old", wished=False))
+    told = (WELL, replace(WELL, name="net2", steps=(pci,)), replace(ILL, name="net3"), replace(WELL, name="old", desired=False))
     assert labels(told) == {
         "net1.provider-network.userspace-cni.io/ready": "true",
         "net1.provider-network.userspace-cni.io/interface": "enp1s0",
@@ -148,7 +148,7 @@ def test_a_node_is_reported_once_and_owned_by_its_node(world: World) -> None:
 
 
 def test_an_agent_that_starts_again_writes_only_what_differs(world: World) -> None:
-    """The next agent reads what the server has, and writes nothing before it knows what became of the wishes."""
+    """The next agent reads what the server has, and writes nothing before it knows what became of the specs."""
     first = world.report()
     first.told([WELL])
     first.report()
@@ -160,7 +160,7 @@ def test_an_agent_that_starts_again_writes_only_what_differs(world: World) -> No
     second.told([ILL])
     second.report()
     assert world.writes == 4
-    assert world.state["status"]["wishes"][0]["message"] == "no such NIC"
+    assert world.state["status"]["specs"][0]["message"] == "no such NIC"
 
 
 def test_a_range_whose_word_was_lost_is_still_reported(world: World) -> None:
@@ -254,7 +254,7 @@ def test_changes_that_come_together_are_one_report(world: World) -> None:
         report.told([replace(ILL, problem=f"try {number}")])
         report.told_subnets([SubnetUse("pods", f"10.0.{number}.0/24")])
     wait_until(lambda: report.writes == 2)
-    assert world.state["status"]["wishes"][0]["message"] == "try 49"
+    assert world.state["status"]["specs"][0]["message"] == "try 49"
     assert world.state["status"]["subnets"] == [{"name": "pods", "range": "10.0.49.0/24"}]
 
 
@@ -269,7 +269,7 @@ def test_what_cannot_be_written_is_written_later(world: World, fault: Fault) -> 
     report.told([WELL])
     world.api.faults.clear()
     wait_until(lambda: not report.problem and report.writes == 2)
-    assert world.state["status"]["wishes"][0]["ready"] is True
+    assert world.state["status"]["specs"][0]["ready"] is True
 
 
 def test_an_account_that_may_not_write_nodes_still_reports(world: World) -> None:
@@ -279,7 +279,7 @@ def test_an_account_that_may_not_write_nodes_still_reports(world: World) -> None
     report.told([WELL])
     with pytest.raises(UserspaceError, match="patch on nodes"):
         report.report()
-    assert world.state["status"]["wishes"]
+    assert world.state["status"]["specs"]
 
 
 def test_what_others_changed_or_deleted_is_mended_by_a_look(world: World) -> None:
@@ -290,7 +290,7 @@ def test_what_others_changed_or_deleted_is_mended_by_a_look(world: World) -> Non
     wait_until(lambda: report.writes == 2)
     world.api.objects("nodestates.userspace-cni.io").remove("", NAME)
     wait_until(lambda: report.writes == 3)
-    assert world.state["status"]["wishes"]
+    assert world.state["status"]["specs"]
 
 
 def test_no_node_is_ever_made(world: World) -> None:
@@ -376,7 +376,7 @@ def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World
     report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(routes=True), pace=QUICK)
     report.told([ILL])
     report.report()
-    assert (world.state["status"]["routes"], world.state["status"]["wishes"][0]["ready"]) == (routes, False)
+    assert (world.state["status"]["routes"], world.state["status"]["specs"][0]["ready"]) == (routes, False)
     report.told_routes([])
     report.report()
     assert world.state["status"]["routes"] == []

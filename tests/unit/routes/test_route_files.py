@@ -166,7 +166,7 @@ def test_what_is_neither_form(data: Any, why: str) -> None:
 
 
 def test_an_empty_list() -> None:
-    """A file that has an empty list wishes for nothing, and says so."""
+    """A file that has an empty list asks for nothing, and says so."""
     [found] = routes_in([], "f.yaml")
     assert (found.name, found.networks, found.services, found.problems) == ("f", (), (), ())
 

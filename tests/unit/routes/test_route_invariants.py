@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.unit.routes.building import KERNEL, OURS, found, inside, link, thing
 from userspace_cni.base.routing import Inside, PodRoute, Wanted
+from userspace_cni.routes.explanation import Way, drift, explain
 from userspace_cni.routes.facts import Cluster, Pod
-from userspace_cni.routes.rehearsal import Way, drift, explain
 from userspace_cni.routes.resolving import Reasoned, Resolved, resolve
 from userspace_cni.routes.resource import Route, read_route
 from userspace_cni.routes.rules import Asked, Rulebook

@@ -39,7 +39,7 @@ def asked(pod: Pod, *routes: Route, exclude: tuple[str, ...] = (), cluster: Clus
     return Rulebook(routes, SERVICES, cluster, exclude).claims(pod)
 
 
-def wishes(found: Asked) -> list[str]:
+def specs(found: Asked) -> list[str]:
     """Destinations with devices."""
     return [f"{each.dst} {each.dev}" for each in found.claims]
 
@@ -141,7 +141,7 @@ def test_services() -> None:
     """A Service is a route to each of its addresses; what has none is told, and nothing of it is asked."""
     entries = ("shop/cart eth1", "shop/db eth1", "shop/mail eth1", "shop/new eth1", "shop/gone eth1")
     found = asked(WEB, route("r", *entries))
-    assert wishes(found) == ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1"]
+    assert specs(found) == ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1"]
     assert [(each.kind, each.dst) for each in found.told] == [("service", None)] * 4
     for each, words in zip(found.told, ("headless", "ExternalName", "no ClusterIP yet", "no such Service"), strict=True):
         assert words in each.text
@@ -153,14 +153,14 @@ def test_a_services_address_changes() -> None:
     one = route("r", "shop/search eth1")
     for addresses in (["10.96.1.2"], ["10.96.7.7"], []):
         book = Rulebook([one], [service("shop/search", *addresses)])
-        assert wishes(book.claims(WEB)) == [f"{each}/32 eth1" for each in addresses]
+        assert specs(book.claims(WEB)) == [f"{each}/32 eth1" for each in addresses]
 
 
 def test_a_gateway_of_one_family() -> None:
     """A Service of two families by a gateway of one gets one route; the other is told, unless it has an entry of its own. One of
     another family alone is refused."""
     found = asked(WEB, route("r", "shop/cart eth1 10.124.2.1"))
-    assert wishes(found) == ["10.96.1.1/32 eth1"]
+    assert specs(found) == ["10.96.1.1/32 eth1"]
     assert [(each.kind, str(each.dst)) for each in found.told] == [("remark", "fd00:96::11/128")]
     both = asked(WEB, route("r", "shop/cart eth1 10.124.2.1", "shop/cart eth1 fd00::1"))
     assert [str(each.via) for each in both.claims] == ["fd00::1", "10.124.2.1"]
@@ -173,25 +173,25 @@ def test_a_gateway_of_one_family() -> None:
 
 def test_all_services_of_a_namespace() -> None:
     """`*` is each Service with an address; those of API server and DNS are left out, unless a gate allows them."""
-    assert wishes(asked(WEB, route("r", "shop/* eth1"))) == ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1", "10.96.1.2/32 eth1"]
+    assert specs(asked(WEB, route("r", "shop/* eth1"))) == ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1", "10.96.1.2/32 eth1"]
     for entry in ("default/* eth1", "kube-system/* eth1", "empty/* eth1"):
         found = asked(WEB, route("r", entry))
         assert found.claims == ()
         assert [each.kind for each in found.told] == ["service"]
     allowed = asked(WEB, route("r", "default/* eth1", feature_gate={"allow-apiserver": "true"}))
-    assert wishes(allowed) == ["10.96.0.1/32 eth1"]
+    assert specs(allowed) == ["10.96.0.1/32 eth1"]
 
 
 def test_all_services() -> None:
     """`*/*` is each Service with an address, of any namespace; an entry before it has its own, and gates are as ever."""
     all_of_shop = ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1", "10.96.1.2/32 eth1"]
     found = asked(WEB, route("r", "*/* eth1"))
-    assert (wishes(found), found.told) == (all_of_shop, ())
+    assert (specs(found), found.told) == (all_of_shop, ())
     gates = {"allow-apiserver": "true", "allow-dns": "true"}
     allowed = asked(WEB, route("r", "*/* eth1", feature_gate=gates))
-    assert wishes(allowed) == [all_of_shop[0], "10.96.0.1/32 eth1", "10.96.0.10/32 eth1", *all_of_shop[1:]]
+    assert specs(allowed) == [all_of_shop[0], "10.96.0.1/32 eth1", "10.96.0.10/32 eth1", *all_of_shop[1:]]
     first = asked(WEB, route("r", "shop/search eth0", "*/* eth1"))
-    assert wishes(first) == [*all_of_shop[:2], "10.96.1.2/32 eth0"]
+    assert specs(first) == [*all_of_shop[:2], "10.96.1.2/32 eth0"]
     [none] = Rulebook([route("r", "*/* eth1")], []).claims(WEB).told
     assert (none.kind, "no Service of any namespace" in none.text) == ("service", True)
 
@@ -212,7 +212,7 @@ def test_api_server_and_dns(entry: str, gate: str) -> None:
     other = {"allow-apiserver": "allow-dns", "allow-dns": "allow-apiserver"}[gate]
     for gates in ({}, {other: "true"}):
         found = asked(WEB, route("r", entry, "10.0.0.0/16 eth1", feature_gate=gates))
-        assert wishes(found) == ["10.0.0.0/16 eth1"]
+        assert specs(found) == ["10.0.0.0/16 eth1"]
         [told] = found.told
         assert (told.kind, gate in told.text) == ("refused", True)
     assert len(asked(WEB, route("r", entry, feature_gate={gate: "true"})).claims) == 1
@@ -223,7 +223,7 @@ def test_addresses_of_a_service_that_no_route_may_have() -> None:
     odd = service("shop/odd", "169.254.169.254", "127.0.0.1", "224.0.0.1", "fe80::5", "10.96.1.9")
     book = Rulebook([route("r", "shop/odd eth1")], (odd,), CLUSTER)
     found = book.claims(WEB)
-    assert wishes(found) == ["10.96.1.9/32 eth1"]
+    assert specs(found) == ["10.96.1.9/32 eth1"]
     assert [each.kind for each in found.told] == ["refused"] * 4
 
 
@@ -237,13 +237,13 @@ def test_the_services_themselves_say_where_the_api_server_is() -> None:
 
 def test_the_default_route_is_no_wide_prefix() -> None:
     """It contains every address, and is asked for all the same: what must stay is kept when it is resolved."""
-    assert wishes(asked(WEB, route("r", "default eth1", "::/0 eth1"))) == ["0.0.0.0/0 eth1", "::/0 eth1"]
+    assert specs(asked(WEB, route("r", "default eth1", "::/0 eth1"))) == ["0.0.0.0/0 eth1", "::/0 eth1"]
 
 
 def test_a_destination_twice_in_one_route() -> None:
     """The first entry has it, and the other is told with the place of the first; those of Services come after networks."""
     found = asked(WEB, route("r", "20.0.0.0/8 eth1", "20.0.0.0/8 eth0", "10.96.1.2/32 eth1", "shop/search eth0"))
-    assert wishes(found) == ["10.96.1.2/32 eth1", "20.0.0.0/8 eth1"]
+    assert specs(found) == ["10.96.1.2/32 eth1", "20.0.0.0/8 eth1"]
     first, second = found.told
     assert (first.kind, str(first.dst)) == ("duplicate", "20.0.0.0/8")
     assert "spec.route[1]: spec.route[0] has" in first.text

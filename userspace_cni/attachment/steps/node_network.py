@@ -1,6 +1,6 @@
 """What the node itself is to have: a bridge with an uplink, moved addresses, a gateway's link, rules of its firewall.
 
-They are steps of node attachments: a wish asks for them, not a runtime. `switch_netns` is the path of the network namespace in
+They are steps of node attachments: a spec asks for them, not a runtime. `switch_netns` is the path of the network namespace in
 which ovs-vswitchd opens its ports, which is the node's own: "" for that of this process. `store` is the id of our state
 directory, which names what is ours.
 """
@@ -20,8 +20,8 @@ NODE_OWNER: Final = "userspace-cni-node"
 
 
 def node_marks(kind: str, name: str, store: str) -> dict[str, str]:
-    """The marks by which a row of OVSDB is recognised as that of this wish, of the installation with that state directory."""
-    return {"owner": NODE_OWNER, "store": store, "wish": f"{kind} {name}"}
+    """The marks by which a row of OVSDB is recognised as that of this spec, of the installation with that state directory."""
+    return {"owner": NODE_OWNER, "store": store, "spec": f"{kind} {name}"}
 
 
 @dataclass(frozen=True)

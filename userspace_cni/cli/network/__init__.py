@@ -1,1 +1,1 @@
-"""Commands about the network of the node itself: what is wished of it, and what it has."""
+"""Commands about the network of the node itself: what is asked of it, and what it has."""

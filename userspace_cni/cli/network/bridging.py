@@ -1,7 +1,7 @@
 """`nic-to-bridge`: a bridge with one NIC as uplink, for people who know that command of ovn-kubernetes' utilities.
 
-It only writes a wish, into the settings file or into what lasts until the next boot, and has it met: there is no other way by
-which a NIC gets onto a bridge. A wish that cannot be met is taken back, and what it took the place of is wished again.
+It only writes a spec, into the settings file or into what lasts until the next boot, and has it met: there is no other way by
+which a NIC gets onto a bridge. A spec that cannot be met is taken back, and what it took the place of is desired again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork,
 from userspace_cni.base.settings import files, load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.network import uplinks, wished
+from userspace_cni.cli.network import network_status, uplinks
 from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
 from userspace_cni.network import commanded
-from userspace_cni.network.wish_list import COMMANDS, SETTINGS
+from userspace_cni.network.spec_list import COMMANDS, SETTINGS
 
 _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
 
@@ -41,8 +41,8 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     """Make the bridge br-NIC with NIC as its uplink: the provider network NIC. Its addresses move to the bridge.
 
     Without --persist it lasts until `uplink remove NIC`, or until the node boots. Exit code: 0 when the node has it, 1 when it
-    cannot have it: then what was wished before is wished again; 2 for settings or arguments that are wrong; 3 when something does
-    not answer: if it is the agent, this stays wished.
+    cannot have it: then what was desired before is so again; 2 for settings or arguments that are wrong; 3 when something does
+    not answer: if it is the agent, this stays asked for.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
@@ -52,26 +52,26 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     try:
         fresh = Site(load(site.environ), site.given, environ=site.environ) if persist else site
         ctx.call_on_close(fresh.close)
-        standing = uplinks.apply(network.name, fresh)
-        if standing["source"] != (SETTINGS if persist else COMMANDS):
-            said_by = standing["said_by"] or standing["source"]
-            raise Refused(f"{nic} is wished by {said_by}, which goes before this command: change it there", FOUND)
-        if not standing["ready"]:
-            raise Refused(f"{nic} cannot be the uplink of a bridge: {standing['problem']}", FOUND)
+        status = uplinks.apply(network.name, fresh)
+        if status["source"] != (SETTINGS if persist else COMMANDS):
+            said_by = status["said_by"] or status["source"]
+            raise Refused(f"{nic} is desired by {said_by}, which goes before this command: change it there", FOUND)
+        if not status["ready"]:
+            raise Refused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
     except uplinks.Unanswered:
-        raise  # the agent may be at it: taken back now, the wish would be undone amid being met
+        raise  # the agent may be at it: taken back now, the spec would be undone amid being met
     except (Refused, UserspaceError):
         take_back()
         with suppress(UserspaceError):  # an agent that does not answer reads it later
-            site.client.network(pursue=True)
+            site.client.network(reconcile=True)
         raise
     if persist:
-        commanded.remove(site.seen(site.settings.run_dir), nic)  # one wish: the settings' stands in its place
-    wished.show({"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""})
+        commanded.remove(site.seen(site.settings.run_dir), nic)  # one spec: the settings' stands in its place
+    network_status.show({"specs": [status], "concerns": [], "mirrors": {}, "objects": ""})
 
 
 def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
-    """Wish it until the next boot; returns what takes it back. Raises UserspaceError."""
+    """Ask for it until the next boot; returns what takes it back. Raises UserspaceError."""
     run_dir = site.seen(site.settings.run_dir)
     boot_id = site.node.boot_id()
     others = any(each.network == COMMANDS and each.boot_id == boot_id for each in site.node.journal.node_records())
@@ -80,7 +80,7 @@ def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
 
 
 def _persist(site: Site, table: str) -> Callable[[], object]:
-    """Wish it in the node's own settings file; returns what takes it back. Raises Refused and UserspaceError."""
+    """Ask for it in the node's own settings file; returns what takes it back. Raises Refused and UserspaceError."""
     *others, own = files(site.environ)
     path = Path(own)
     try:

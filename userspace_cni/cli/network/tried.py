@@ -1,4 +1,4 @@
-"""Objects of the API for a rehearsal: those that the server has, with those of files in their places. Nothing is written."""
+"""Objects of the API for a dry run: those that the server has, with those of files in their places. Nothing is written."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import name_of, read_file
 from userspace_cni.cli.site import Refused, Site
-from userspace_cni.node.objects import WISHES, Kept, OwnNode, Seen, kept, look
+from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen, kept, look
 
-_NETWORK, _VLAN, _SUBNET = _KINDS = tuple(each.kind for each in WISHES)
-_VERSION: Final = WISHES[0].api_version
+_NETWORK, _VLAN, _SUBNET = _KINDS = tuple(each.kind for each in SPECS)
+_VERSION: Final = SPECS[0].api_version
 
 
 def objects_for(site: Site, files: Sequence[str]) -> Seen | None:

@@ -1,4 +1,4 @@
-"""`uplink`: applies a provider network that is wished, undoes one, and tells how they are.
+"""`uplink`: applies a provider network that is desired, undoes one, and tells how they are.
 
 Where an agent runs, it does the work: it knows all sources, and would undo or repeat what is done behind it.
 """
@@ -12,18 +12,18 @@ from typing import Any
 import click
 
 from userspace_cni.attachment.records import Record, as_recorded, node_container
+from userspace_cni.attachment.specs import Spec, meet, undo
 from userspace_cni.attachment.steps import Step
-from userspace_cni.attachment.wishes import Wish, meet, undo
 from userspace_cni.base.errors import BadRequest, Unavailable, shortened
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
-from userspace_cni.cli.network import wished
+from userspace_cni.cli.network import network_status
 from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
 from userspace_cni.network import commanded
-from userspace_cni.network.rehearsal import rehearsed
+from userspace_cni.network.dry_run import would_do
 from userspace_cni.network.sources import Sources
-from userspace_cni.network.wish_list import COMMANDS, PROVIDER_NETWORK
+from userspace_cni.network.spec_list import COMMANDS, PROVIDER_NETWORK
 
 
 class Unanswered(Refused):
@@ -49,10 +49,10 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     records cannot be read.
     """
     with view.progress("looking at the uplinks"):
-        found = wished.of_kinds(wished.told(ctx), (PROVIDER_NETWORK,), lambda each: name in (None, each))
-    if name and not found["wishes"]:
-        raise Refused(f"no provider network {shortened(name)} is wished or there; see userspace-cni network", FOUND)
-    wished.finish(ctx, found, as_json)
+        found = network_status.of_kinds(network_status.told(ctx), (PROVIDER_NETWORK,), lambda each: name in (None, each))
+    if name and not found["specs"]:
+        raise Refused(f"no provider network {shortened(name)} is desired or there; see userspace-cni network", FOUND)
+    network_status.finish(ctx, found, as_json)
 
 
 @uplink_command.command("add", cls=NodeCommand, short_help="Apply a provider network now.")
@@ -75,12 +75,12 @@ def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, 
         raise click.UsageError("--filename is for --dry-run: objects are applied with kubectl")
     if dry_run:
         with view.progress("looking at the node"):
-            former, steps = _rehearse(name, site, files)
+            former, steps = _plans_of(name, site, files)
         print_plan(former, steps)
         return
-    standing = apply(name, site)
-    wished.show({"wishes": [standing], "concerns": [], "mirrors": {}, "objects": ""})
-    if not standing["ready"]:
+    status = apply(name, site)
+    network_status.show({"specs": [status], "concerns": [], "mirrors": {}, "objects": ""})
+    if not status["ready"]:
         ctx.exit(FOUND)
 
 
@@ -93,15 +93,15 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
     """Undo the provider network NAME: moved addresses go back to the NIC first, then port and bridge go.
 
     While the NIC is absent the bridge stays, for it alone has the addresses; with --force both go.
-    It is refused while settings or objects wish it and an agent runs, for that would make it again; so is its --dry-run. Exit
+    It is refused while settings or objects spec it and an agent runs, for that would make it again; so is its --dry-run. Exit
     code: 0 when nothing of it is left, 1 when something is or it is refused, 2 for settings or arguments that are wrong, 3 when
     the agent does not answer, or when something is left that can go later.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
     record = _record(name, site)
-    served, standing = _standing(name, site)
-    _require_unwished(name, served, standing)
+    served, status = _status(name, site)
+    _require_undesired(name, served, status)
     run_dir = site.seen(site.settings.run_dir)
     if record is None and all(each.name != name for each in commanded.commanded(run_dir).provider_networks):
         raise Refused(f"the node has no provider network {shortened(name)}; see userspace-cni network", FOUND)
@@ -113,7 +113,7 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
         undo(PROVIDER_NETWORK, name, site.node, force=force)
         if served:
             with suppress(Unavailable):  # it learns of it at its next look
-                site.client.network(pursue=True)
+                site.client.network(reconcile=True)
     if _record(name, site):
         raise Refused(f"the agent had begun to make provider network {name} again; try it once more", FOUND)
     view.note(f"nothing of provider network {name} is left")
@@ -122,47 +122,47 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
 def apply(name: str, site: Site) -> Mapping[str, Any]:
     """Have the provider network of that name applied by the agent, or here where there is none; what became of it, as JSON.
 
-    Raises Refused for one that is not wished, Unanswered, UserspaceError when it cannot be had.
+    Raises Refused for one that is not desired, Unanswered, UserspaceError when it cannot be had.
     """
     with view.progress(f"making {name}, for which ovs-vswitchd may need some seconds"):
         try:
-            found = site.client.network(pursue=True)
+            found = site.client.network(reconcile=True)
         except (NoAgent, DeadAgent):
             try:
                 meet(of_settings(name, site), site.node)
-            except BadRequest as error:  # the settings are well formed; this node cannot have what they wish
+            except BadRequest as error:  # the settings are well formed; this node cannot have what they ask for
                 raise Refused(str(error), FOUND) from error
-            found = wished.look(site)
+            found = network_status.look(site)
         except Unavailable as error:
-            raise Unanswered(f"{error}; what is wished stays wished: see userspace-cni network") from error
-    standing = _of(found, name)
-    if standing is None:
-        raise Refused(f"no provider network {shortened(name)} is wished; see userspace-cni network", FOUND)
-    return standing
+            raise Unanswered(f"{error}; what is desired stays desired: see userspace-cni network") from error
+    status = _of(found, name)
+    if status is None:
+        raise Refused(f"no provider network {shortened(name)} is desired; see userspace-cni network", FOUND)
+    return status
 
 
-def of_settings(name: str, site: Site) -> Wish:
-    """The wish of that name, of settings and commands. Raises Refused where there is none."""
-    return _wish(name, Sources(site.drivers, site.environ), "is in the settings")
+def of_settings(name: str, site: Site) -> Spec:
+    """The spec of that name, of settings and commands. Raises Refused where there is none."""
+    return _spec(name, Sources(site.drivers, site.environ), "is in the settings")
 
 
-def _wish(name: str, sources: Sources, where: str) -> Wish:
-    wishes, _ = sources.wished()
-    found = {wish.name: wish for wish in wishes if wish.kind == PROVIDER_NETWORK}
+def _spec(name: str, sources: Sources, where: str) -> Spec:
+    specs, _ = sources.specs()
+    found = {spec.name: spec for spec in specs if spec.kind == PROVIDER_NETWORK}
     if name not in found:
         known = f"; there are {view.joined(sorted(found))}" if found else ""
         raise Refused(f"no provider network {shortened(name)} {where}{known}", FOUND)
     return found[name]
 
 
-def _rehearse(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
+def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
     """The steps that the node has of it, and those that it would have by settings, commands and objects."""
     from userspace_cni.cli.network.tried import objects_for
     from userspace_cni.network.objects import desired
 
     seen = objects_for(site, files)
     if seen is None:
-        wish = of_settings(name, site)
+        spec = of_settings(name, site)
     else:
         own = seen.own.addresses if seen.own else ()
         sources = Sources(site.drivers, site.environ, [lambda: desired(seen)], lambda: own)
@@ -170,28 +170,28 @@ def _rehearse(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Ste
             where = f"is for this node: ProviderNetwork '{name}' leaves out {seen.node}"
         else:
             where = "is in the settings or among the objects; --filename takes one that is not applied yet"
-        wish = _wish(name, sources, where)
+        spec = _spec(name, sources, where)
     record = _record(name, site)
     try:
-        return record.steps if record else (), tuple(map(as_recorded, wish.plan(record)))
+        return record.steps if record else (), tuple(map(as_recorded, spec.plan(record)))
     except BadRequest as error:  # what is asked for is well formed, and this node cannot have it
         raise Refused(str(error), FOUND) from error
 
 
 def print_plan(former: Sequence[Step], steps: Sequence[Step]) -> None:
     """Print what going from the former steps to these does, and the way back."""
-    for heading, lines in rehearsed(former, steps):
+    for heading, lines in would_do(former, steps):
         click.echo(heading)
         for line in lines:
             click.echo(view.plain(f"  {line}"))
 
 
-def _standing(name: str, site: Site) -> tuple[bool, Mapping[str, Any] | None]:
+def _status(name: str, site: Site) -> tuple[bool, Mapping[str, Any] | None]:
     """Whether an agent runs, and what it says of the provider network; without one, what is in the settings."""
     try:
         return True, _of(site.client.network(), name)
     except (NoAgent, DeadAgent):
-        return False, _of(wished.look(site), name)
+        return False, _of(network_status.look(site), name)
     except Unavailable as error:
         raise Unanswered(f"{error}; it may be changing the node's network now") from error
 
@@ -201,16 +201,16 @@ def _record(name: str, site: Site) -> Record | None:
 
 
 def _of(found: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    return next((each for each in found["wishes"] if (each["kind"], each["name"]) == (PROVIDER_NETWORK, name)), None)
+    return next((each for each in found["specs"] if (each["kind"], each["name"]) == (PROVIDER_NETWORK, name)), None)
 
 
-def _require_unwished(name: str, served: bool, standing: Mapping[str, Any] | None) -> None:
-    if standing is None or not standing["said_by"] or standing["source"] == COMMANDS:
+def _require_undesired(name: str, served: bool, status: Mapping[str, Any] | None) -> None:
+    if status is None or not status["said_by"] or status["source"] == COMMANDS:
         return
     if served:
         raise Refused(
-            f"provider network {name} is wished by {standing['said_by']}, and the agent would make it again: take it out there "
+            f"provider network {name} is desired by {status['said_by']}, and the agent would make it again: take it out there "
             "(of settings, the agent learns by SIGHUP), and it is undone",
             FOUND,
         )
-    view.note(f"{standing['said_by']} wishes it: an agent that starts makes it again")
+    view.note(f"{status['said_by']} asks for it: an agent that starts makes it again")

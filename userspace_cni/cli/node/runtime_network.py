@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userspace_cni.attachment.records import node_container
-from userspace_cni.attachment.wishes import compare, meet, undo
+from userspace_cni.attachment.specs import compare, meet, undo
 from userspace_cni.base.errors import InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.cli.client import DeadAgent, NoAgent
 from userspace_cni.cli.node.install import InstallError, place_file
@@ -18,7 +18,7 @@ from userspace_cni.cni.conflist import LARGEST, require_name
 from userspace_cni.network.runtime_networks import NAME, Given, copy_of, require_usable
 from userspace_cni.network.service import described
 from userspace_cni.network.sources import Sources
-from userspace_cni.network.wish_list import RUNTIME_NETWORK, SETTINGS
+from userspace_cni.network.spec_list import RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 
 
@@ -41,13 +41,13 @@ def keep_network(file: str, site: Site, *, standalone: bool) -> str:
         raise InstallError(f"making {copy.parent}: {error.strerror}") from error
     place_file(copy, copy_of(given), 0o600)
     path = f"{site.settings.cni_conf_dir}/{given.name}"
-    standing = _pursued(site, standalone=standalone)
-    if standing is None:
+    status = _reconciled(site, standalone=standalone)
+    if status is None:
         return f"the agent puts {path} in place when it serves"
-    if standing["source"] == SETTINGS:
-        raise InstallError(f"{standing['said_by']} of the setting cni_conf_file goes before this one: change it there")
-    if not standing["ready"]:
-        raise InstallError(f"{path} is not in place: {standing['problem']}; the agent tries it again")
+    if status["source"] == SETTINGS:
+        raise InstallError(f"{status['said_by']} of the setting cni_conf_file goes before this one: change it there")
+    if not status["ready"]:
+        raise InstallError(f"{path} is not in place: {status['problem']}; the agent tries it again")
     return f"{path} is in place"
 
 
@@ -63,13 +63,13 @@ def forget_network(site: Site) -> str:
     if not was_given and not _is_recorded(site):
         return "no network was installed"
     try:
-        found = site.client.network(pursue=True)["wishes"]
+        found = site.client.network(reconcile=True)["specs"]
     except (NoAgent, DeadAgent):
         return _undone(site)
     except Unavailable as error:
         return f"the agent takes the network away at its next look: {error}"
     left = [each for each in found if each["kind"] == RUNTIME_NETWORK]
-    if any(not each["wished"] for each in left):
+    if any(not each["desired"] for each in left):
         raise InstallError(f"the network is not taken away yet: {left[0]['problem']}; the agent tries it again")
     return f"{left[0]['said_by']} of the setting cni_conf_file stays in place" if left else "the network is taken away"
 
@@ -97,10 +97,10 @@ def _copy(site: Site) -> Path:
     return Path(site.seen(site.settings.state_dir)) / RUNTIME_NETWORK_COPY
 
 
-def _pursued(site: Site, *, standalone: bool) -> dict[str, Any] | None:
-    """What became of the wish, as JSON; None where no agent has said so. Raises InstallError."""
+def _reconciled(site: Site, *, standalone: bool) -> dict[str, Any] | None:
+    """What became of the spec, as JSON; None where no agent has said so. Raises InstallError."""
     try:
-        found = site.client.network(pursue=True)["wishes"]
+        found = site.client.network(reconcile=True)["specs"]
     except (NoAgent, DeadAgent):
         return _met(site) if standalone else None
     except Unavailable:
@@ -120,11 +120,11 @@ def _undone(site: Site) -> str:
 
 def _met(site: Site) -> dict[str, Any] | None:
     try:
-        wishes, _ = Sources(site.drivers, site.environ).wished()
-        wish = next((each for each in wishes if each.kind == RUNTIME_NETWORK), None)
-        if wish is None:
+        specs, _ = Sources(site.drivers, site.environ).specs()
+        spec = next((each for each in specs if each.kind == RUNTIME_NETWORK), None)
+        if spec is None:
             return None
-        meet(wish, site.node)
-        return described(compare(wish, site.node))
+        meet(spec, site.node)
+        return described(compare(spec, site.node))
     except UserspaceError as error:
         raise InstallError(str(error)) from error

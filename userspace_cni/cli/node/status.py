@@ -173,24 +173,24 @@ def _guards(site: Site) -> dict[str, Any]:
 
 
 def _network(site: Site, *, slow: bool) -> dict[str, Any]:
-    """What the node itself is to have: how many wishes `hold` of `all`, and the others' problems. `kept`: an agent says so.
+    """What the node itself is to have: how many specs `hold` of `all`, and the others' problems. `kept`: an agent says so.
 
     `unkept`: why none does, else "". `slow`: the node is busy, and the agent has not answered; it is not asked again.
     """
     try:
         if slow:
             raise SlowAgent("it is slow", "", busy=True)
-        wishes = site.client.network()["wishes"]
+        specs = site.client.network()["specs"]
     except Unavailable as error:
         unkept = "no agent keeps them" if isinstance(error, NoAgent) else f"the agent does not say: {error}"
         slow = slow or (isinstance(error, SlowAgent) and error.busy)
         recorded = site.node.journal.node_records()
         holding = sum(record.state == "ready" and record.boot_id == site.node.boot_id() for record in recorded)
         return {"hold": holding, "all": len(recorded), "problems": [], "kept": False, "unkept": unkept, "slow": slow}
-    problems = [f"{each['kind']} {each['name']}: {each['problem']}" for each in wishes if not each["ready"]]
+    problems = [f"{each['kind']} {each['name']}: {each['problem']}" for each in specs if not each["ready"]]
     return {
-        "hold": len(wishes) - len(problems),
-        "all": len(wishes),
+        "hold": len(specs) - len(problems),
+        "all": len(specs),
         "problems": problems,
         "kept": True,
         "unkept": "",
@@ -306,10 +306,10 @@ def _guard_lines(found: Mapping[str, Any]) -> list[Line]:
 
 
 def _network_lines(found: Mapping[str, Any]) -> list[Line]:
-    """None where nothing is wished of the node itself."""
+    """None where nothing is asked of the node itself."""
     if not found["all"]:
         return []
-    text = f"{found['hold']} of {found['all']} that are wished hold"
+    text = f"{found['hold']} of {found['all']} that are desired hold"
     if not found["kept"]:
         return [
             Line(

@@ -21,8 +21,8 @@ import click
 from userspace_cni.agent.singleton import AnotherAgent, Singleton
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.specs import key_of, undo
 from userspace_cni.attachment.steps import PortRef
-from userspace_cni.attachment.wishes import key_of, undo
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
@@ -98,7 +98,7 @@ def uninstall_command(
             forced = ", which takes the network from running pods" if attached else ""
             view.note(f"nothing of the installation is removed: {first}, or give --force{forced}")
             ctx.exit(FOUND if attached else UNREACHABLE)
-        failed = _detach(ports, site) + _undo_wishes(site) + _take_out_routes(site)
+        failed = _detach(ports, site) + _undo_specs(site) + _take_out_routes(site)
         failed += [] if away else _remove_mirrors(site)
         if not failed and not force:
             failed = belongings.unread_records(site.settings, _root(site))
@@ -201,7 +201,7 @@ def _detach(ports: Iterable[PortRef], site: Site) -> list[str]:
     return failed
 
 
-def _undo_wishes(site: Site) -> list[str]:
+def _undo_specs(site: Site) -> list[str]:
     """Undo what the node itself has, the latest first; what could not be undone, one sentence each."""
     failed = []
     with view.progress("undoing the node's own network"):

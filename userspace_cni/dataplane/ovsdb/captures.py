@@ -1,6 +1,6 @@
 """What `userspace-cni capture` adds to the switch for a moment: a port that is the output of a mirror of one other port.
 
-The mirror is the port's (`mirrors`): it is made in its transaction, and removed in that of its deletion. The mirrored port wishes
+The mirror is the port's (`mirrors`): it is made in its transaction, and removed in that of its deletion. The mirrored port specs
 nothing, and its row is not written: it may be any port of the bridge.
 """
 

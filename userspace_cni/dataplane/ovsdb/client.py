@@ -65,7 +65,7 @@ class Client:
         """The number of sessions opened so far."""
         return self._sessions
 
-    def standing(self) -> Session:
+    def status(self) -> Session:
         """The open session. Raises Unavailable when there is none."""
         session = self._session
         if session is None or session.lost:

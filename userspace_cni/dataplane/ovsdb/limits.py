@@ -149,7 +149,7 @@ def _update(txn: Draft, replica: Replica, row: Any, wanted: QosRow, marks: Mappi
 def _discard(txn: Draft, step: OvsPort | PortRef) -> None:
     """Delete the rows with the step's marks, if these name one attachment."""
     marks = _identity(step)
-    if {"container-id", "ifname"} <= marks.keys() or "wish" in marks:
+    if {"container-id", "ifname"} <= marks.keys() or "spec" in marks:
         for table in ("QoS", "Queue"):
             txn.add_op({"op": "delete", "table": table, "where": [["external_ids", "includes", ("map", list(marks.items()))]]})
 

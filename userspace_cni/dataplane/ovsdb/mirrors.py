@@ -1,11 +1,11 @@
 """What a transaction does to the mirrors of one bridge.
 
-A Mirror of ours is made in the transaction of the port that is its output, with every source that wishes it, and removed in that
-of the output's deletion. A source writes its wish into its own row, and its references where the Mirror is there; the deletion of
+A Mirror of ours is made in the transaction of the port that is its output, with every source that specs it, and removed in that
+of the output's deletion. A source writes its spec into its own row, and its references where the Mirror is there; the deletion of
 a port takes its references out of all Mirrors by itself. So no port has to know whether it is the last.
 
-Two sessions race: an output must not miss the wish of a source that does not see it yet, nor a source an output. So an output
-verifies that the wishes are those it has seen, and both that the bridge has the Mirrors that they have seen. A Mirror that is not
+Two sessions race: an output must not miss the spec of a source that does not see it yet, nor a source an output. So an output
+verifies that the specs are those it has seen, and both that the bridge has the Mirrors that they have seen. A Mirror that is not
 ours is never changed.
 """
 
@@ -28,7 +28,7 @@ from userspace_cni.dataplane.ovsdb.rows.marks import (
     same_owner,
     whose,
 )
-from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, WISHED, MirrorRow, mirror_columns, wished_names, wishes
+from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, DESIRED, MirrorRow, desired_names, mirror_columns, specs
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft, Json
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Member:
-    """A port that a group writes: its reference, the keys of its wishes, and whether it was there before."""
+    """A port that a group writes: its reference, the keys of its specs, and whether it was there before."""
 
     port: Json
-    wishes: Mapping[str, str]
+    specs: Mapping[str, str]
     living: bool
 
 
@@ -63,16 +63,16 @@ class MirrorDraft:
         return self.has_output or self._removed or bool(self._members)
 
     def take(self, port: Json, marks: Mapping[str, str], *, everything: bool = False) -> None:
-        """Make this port, with these owner marks, the output; with `everything` of all ports, whether they wish it or not."""
+        """Make this port, with these owner marks, the output; with `everything` of all ports, whether they spec it or not."""
         self._output, self._marks, self._everything = port, marks, everything
         self.has_output = True
 
     def show(self, port: Json) -> None:
-        """Have this port as a source, of all its frames, though it wishes nothing."""
+        """Have this port as a source, of all its frames, though it specs nothing."""
         self._shown.append(port)
 
-    def write_wishes(self, name: str, member: Member) -> None:
-        """The port `name` is a source as its wishes say, or none."""
+    def write_specs(self, name: str, member: Member) -> None:
+        """The port `name` is a source as its specs say, or none."""
         self._members[name] = member
 
     def remove(self) -> None:
@@ -99,21 +99,21 @@ class MirrorDraft:
         elif self._row is not None:
             for member in self._members.values():
                 for column, start in COLUMNS.items():
-                    joins = start + self.name in member.wishes
+                    joins = start + self.name in member.specs
                     if joins or member.living:
                         draft.mutate(self._row, column, "insert" if joins else "delete", [member.port])
         return None, None
 
     def _all_sources(self, draft: Draft, bridge: Any) -> dict[str, list[Json]]:
-        """Every port of the bridge that wishes it, and those shown, by column; commit only if no others wish it."""
+        """Every port of the bridge that specs it, and those shown, by column; commit only if no others spec it."""
         sources: dict[str, list[Json]] = {}
         for column, start in COLUMNS.items():
             key = start + self.name
-            known = {name: row for name, row in ports_wishing(draft.idl, key).items() if name not in self._members}
-            members = {name: each.port for name, each in self._members.items() if key in each.wishes}
+            known = {name: row for name, row in ports_asking(draft.idl, key).items() if name not in self._members}
+            members = {name: each.port for name, each in self._members.items() if key in each.specs}
             draft.expect(
                 "Port",
-                [["external_ids", "includes", ("map", [(key, WISHED)])]],
+                [["external_ids", "includes", ("map", [(key, DESIRED)])]],
                 [{"name": name} for name in sorted({*known, *members})],
             )
             here = [("uuid", str(row.uuid)) for row in known.values() if bridge is not None and refers(bridge, "ports", row.uuid)]
@@ -126,10 +126,10 @@ def takes_sources(marks: Mapping[str, str]) -> bool:
     return is_ours(marks) or marks.get("owner") == NODE_OWNER
 
 
-def ports_wishing(replica: Replica, key: str) -> dict[str, Any]:
-    """The replicated Port rows with this wish, of any bridge, by name."""
+def ports_asking(replica: Replica, key: str) -> dict[str, Any]:
+    """The replicated Port rows with this spec, of any bridge, by name."""
     rows = replica.names("Port")
-    return {name: rows[name] for name, ids in replica.marks.items() if ids.get(key) == WISHED}
+    return {name: rows[name] for name, ids in replica.marks.items() if ids.get(key) == DESIRED}
 
 
 def mirrors_of(replica: Replica, bridge: Any) -> list[Any]:
@@ -176,11 +176,11 @@ def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None =
     if isinstance(step, PortRef):
         marks = {key: step.marks[key] for key in IDENTITY if key in step.marks}
         return with_marks(marks) if marks else frozenset()
-    clauses = named(*(each.name for each in step.mirrors), *wished_names(external_ids or {}))
+    clauses = named(*(each.name for each in step.mirrors), *desired_names(external_ids or {}))
     for name in step.mirror_outputs:
         clauses |= named(name)
         for start in COLUMNS.values():
-            clauses |= with_marks({start + name: WISHED})
+            clauses |= with_marks({start + name: DESIRED})
     return clauses
 
 
@@ -214,12 +214,12 @@ def _require_no_output(replica: Replica, step: OvsPort, bridge: Any, draft: Brid
 
 def take_part(draft: BridgeDraft, replica: Replica, step: OvsPort, marks: Mapping[str, str], port: Json, *, living: Any) -> None:
     """Have the port be a source and an output as the step says. `living`: its row, None for a new one."""
-    wished = wishes(step.mirrors)
-    before = wished_names(value_of(living, "external_ids")) if living is not None else ()
+    desired = specs(step.mirrors)
+    before = desired_names(value_of(living, "external_ids")) if living is not None else ()
     for name in {*(each.name for each in step.mirrors), *before}:
         row = find_mirror(replica, draft.row, name)
         if row is None or takes_sources(value_of(row, "external_ids")):
-            draft.mirror(name, row).write_wishes(step.name, Member(port, wished, living is not None))
+            draft.mirror(name, row).write_specs(step.name, Member(port, desired, living is not None))
     for name in step.mirror_outputs:
         draft.mirror(name, find_mirror(replica, draft.row, name)).take(port, marks)
     if living is not None:
@@ -235,7 +235,7 @@ def has_part(mirrors: Iterable[MirrorSource], outputs: Collection[str], living: 
     """Whether flows that are in use may have to change when a port with this part is written; `living`: its row, or None."""
     if living is None:
         return bool(outputs)
-    return bool(outputs or tuple(mirrors) or wished_names(value_of(living, "external_ids")))
+    return bool(outputs or tuple(mirrors) or desired_names(value_of(living, "external_ids")))
 
 
 def _let_go(draft: BridgeDraft, replica: Replica, step: OvsPort | PortRef, keep: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The commands about a bridge of the node's own. A bridge without the marks of its wish and of our store is never changed."""
+"""The commands about a bridge of the node's own. A bridge without the marks of its spec and of our store is never changed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class DeleteNodeBridge(Command):
         self.gone = self.gone or txn.bridge(self._step.name, bridge).deleted
 
     def _user(self, reference: uuid.UUID) -> str:
-        """The name of a port that keeps the bridge; "" for its local one, and for one of the same wish."""
+        """The name of a port that keeps the bridge; "" for its local one, and for one of the same spec."""
         port = self.api.tables["Port"].rows.get(reference)
         if port is None:
             return str(reference)

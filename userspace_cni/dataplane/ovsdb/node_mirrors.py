@@ -14,7 +14,7 @@ from typing import Any
 from userspace_cni.attachment.steps import NODE_OWNER
 from userspace_cni.base.mirrors import NodeMirror
 from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft
-from userspace_cni.dataplane.ovsdb.mirrors import find_mirror, mirrors_of, ports_wishing
+from userspace_cni.dataplane.ovsdb.mirrors import find_mirror, mirrors_of, ports_asking
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.dataplane.ovsdb.rows.marks import is_nodes, is_ours, whose
@@ -93,8 +93,8 @@ class KeepMirrors(Command):
         if references(row, "output_port") != {output} or value_of(row, "select_all") != (wanted.select == "all"):
             return False
         for column, start in COLUMNS.items():
-            wishing = {port.uuid for port in ports_wishing(self.api.replica, start + wanted.name).values()}
-            if references(row, column) != wishing & references(bridge, "ports"):
+            specing = {port.uuid for port in ports_asking(self.api.replica, start + wanted.name).values()}
+            if references(row, column) != specing & references(bridge, "ports"):
                 return False
         return True
 

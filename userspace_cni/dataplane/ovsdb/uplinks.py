@@ -1,6 +1,6 @@
-"""The commands about the port of an uplink. What is not marked for its wish, of our store, is never changed.
+"""The commands about the port of an uplink. What is not marked for its spec, of our store, is never changed.
 
-An interface that ovs-vswitchd has to open anew (its NIC was made anew, it is of another type by now, another port of the wish had
+An interface that ovs-vswitchd has to open anew (its NIC was made anew, it is of another type by now, another port of the spec had
 it) is removed in one transaction and added in the next: within one it would be no change to ovs-vswitchd. The others of a bond
 stay where they are meanwhile.
 """
@@ -65,7 +65,7 @@ class PutUplink(Command):
         if port is not None and not self._is_own(port):
             raise _taken(step, f"port {step.name} exists and", port)
         if port is not None and not refers(bridge, "ports", port.uuid):
-            raise NameTaken(f"port {step.name} of this wish exists, but not on bridge {step.bridge}", "ovs-vsctl show")
+            raise NameTaken(f"port {step.name} of this spec exists, but not on bridge {step.bridge}", "ovs-vsctl show")
         rivals = self._rivals(port)
         wanted = {each["name"]: self._columns(each) for each in step.interfaces}
         found = {name: row for name in wanted if (row := api.row("Interface", name)) is not None}
@@ -106,7 +106,7 @@ class PutUplink(Command):
         return same_attachment(self._step, marks) and not other_store(self._step, marks)
 
     def _rivals(self, port: Any) -> list[Any]:
-        """Other ports of the wish that have one of the interfaces. Raises NameTaken for those that are not its own."""
+        """Other ports of the spec that have one of the interfaces. Raises NameTaken for those that are not its own."""
         step, rivals = self._step, []
         for name in (each["name"] for each in step.interfaces):
             interface = self.api.row("Interface", name)

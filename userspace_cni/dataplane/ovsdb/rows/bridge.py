@@ -78,7 +78,7 @@ def bridge_differences(step: NodeBridge, bridge: Mapping[str, Any] | None, link:
     """Every difference between the step and the rows of its Bridge, None for none, and of the Interface of its local port."""
     subject, look = f"bridge {step.name}", f"ovs-vsctl list Bridge {step.name}; ovs-vsctl list Interface {step.name}"
     if bridge is None:
-        return [Drift(subject, "", f"a bridge for {step.marks.get('wish', 'the node')}", Absent("none"), look)]
+        return [Drift(subject, "", f"a bridge for {step.marks.get('spec', 'the node')}", Absent("none"), look)]
     requested, error, ofport = (link.get(column) or [] for column in ("mtu_request", "error", "ofport"))
     compared: list[tuple[str, Value, Value]] = [
         ("datapath_type", step.datapath, datapath_of(bridge["datapath_type"])),

@@ -7,8 +7,8 @@ from typing import Literal
 
 from userspace_cni.attachment.steps import MARK_SCHEMA, NODE_OWNER, OWNER, NodeBridge, OvsPort, PortRef, UplinkPort
 
-IDENTITY = ("owner", "container-id", "network", "ifname", "run", "wish")
-"""The marks that identify the attachment of a port, the run of a probe's, or the wish of a node attachment."""
+IDENTITY = ("owner", "container-id", "network", "ifname", "run", "spec")
+"""The marks that identify the attachment of a port, the run of a probe's, or the spec of a node attachment."""
 
 BridgeMaker = Literal["", "pods", "node", "another"]
 """Who made a bridge: attachments of pods, which delete it with its last port, the node's own network, or another; "" for none
@@ -46,8 +46,8 @@ def made_by(marks: Mapping[str, str]) -> BridgeMaker:
 
 
 def is_nodes(marks: Mapping[str, str]) -> bool:
-    """Whether the row is of a node attachment, of this or another installation: the settings' mirrors have no wish."""
-    return marks.get("owner") == NODE_OWNER and "wish" in marks
+    """Whether the row is of a node attachment, of this or another installation: the settings' mirrors have no spec."""
+    return marks.get("owner") == NODE_OWNER and "spec" in marks
 
 
 def same_owner(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
@@ -56,7 +56,7 @@ def same_owner(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
 
 
 def same_attachment(step: OvsPort | PortRef | NodeBridge | UplinkPort, marks: Mapping[str, str]) -> bool:
-    """Whether a row with these marks was made for the step's container, network and interface name, or for its wish."""
+    """Whether a row with these marks was made for the step's container, network and interface name, or for its spec."""
     wanted = {"owner": OWNER} | dict(step.marks)
     return all(marks.get(key) == wanted.get(key) for key in IDENTITY)
 
@@ -69,7 +69,7 @@ def other_store(step: OvsPort | PortRef | NodeBridge | UplinkPort, marks: Mappin
 def whose(marks: Mapping[str, str]) -> str:
     """The owner of a row, for messages."""
     if is_nodes(marks):
-        return f"{NODE_OWNER}: {marks['wish']}, store {marks.get('store') or 'unknown'}"
+        return f"{NODE_OWNER}: {marks['spec']}, store {marks.get('store') or 'unknown'}"
     if not is_ours(marks):
         return f"owner {marks['owner']!r}" if marks.get("owner") else "an owner that does not mark its rows"
     names = ", ".join(f"{key} {marks[key]}" for key in ("container-id", "network", "ifname", "store") if marks.get(key))

@@ -1,7 +1,7 @@
 """The columns of table Mirror, and what a port's own row says of the mirrors of which it is a source.
 
 ovs-vswitchd logs an error for a Mirror without an output, each time it is configured. So the row comes and goes with the port
-that is the output, and carries that port's marks. What a source wishes stands in external_ids of its Port row, a key for each
+that is the output, and carries that port's marks. What a source asks for stands in external_ids of its Port row, a key for each
 column: the output finds it there whenever it comes, and `ovs-vsctl list Port` shows it while there is none.
 """
 
@@ -14,12 +14,12 @@ from typing import Any, Final
 from userspace_cni.base.mirrors import MirrorSource
 
 FROM_POD: Final = "mirror-from/"
-"""What the key of a source begins with whose frames from the pod are wished; the mirror's name follows."""
+"""What the key of a source begins with whose frames from the pod are desired; the mirror's name follows."""
 TO_POD: Final = "mirror-to/"
 """The same for frames to the pod."""
 COLUMNS: Final[Mapping[str, str]] = {"select_src_port": FROM_POD, "select_dst_port": TO_POD}
 """The columns that hold sources: a frame from the pod comes from the port into the switch."""
-WISHED: Final = "true"
+DESIRED: Final = "true"
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class MirrorRow:
     to_pod: bool
 
 
-def wishes(mirrors: Iterable[MirrorSource]) -> dict[str, str]:
+def specs(mirrors: Iterable[MirrorSource]) -> dict[str, str]:
     """The external_ids of a Port that is a source of these mirrors."""
     keys = [(FROM_POD + each.name, each.from_pod) for each in mirrors] + [(TO_POD + each.name, each.to_pod) for each in mirrors]
-    return {key: WISHED for key, is_wished in keys if is_wished}
+    return {key: DESIRED for key, is_desired in keys if is_desired}
 
 
-def wished_names(external_ids: Mapping[str, str]) -> frozenset[str]:
-    """The mirrors of which a Port with these external_ids wishes to be a source."""
+def desired_names(external_ids: Mapping[str, str]) -> frozenset[str]:
+    """The mirrors of which a Port with these external_ids specs to be a source."""
     return frozenset(key.removeprefix(start) for key in external_ids for start in (FROM_POD, TO_POD) if key.startswith(start))
 
 
 def withdrawn(external_ids: Mapping[str, str], mirrors: Iterable[MirrorSource]) -> dict[str, None]:
-    """The keys of wishes in external_ids that are not of these mirrors, as `changed_columns` removes them."""
-    kept = wishes(mirrors)
+    """The keys of specs in external_ids that are not of these mirrors, as `changed_columns` removes them."""
+    kept = specs(mirrors)
     return {key: None for key in external_ids if key.startswith((FROM_POD, TO_POD)) and key not in kept}
 
 

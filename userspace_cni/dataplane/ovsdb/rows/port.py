@@ -12,7 +12,7 @@ from userspace_cni.dataplane.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
-from userspace_cni.dataplane.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, wished_names, wishes
+from userspace_cni.dataplane.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, desired_names, specs
 from userspace_cni.dataplane.ovsdb.rows.qos import QosRow, described, policing_columns, qos_row
 
 
@@ -71,7 +71,7 @@ def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "tag": optional(step.vlan.tag),
         "trunks": sorted(step.vlan.trunks),
         "vlan_mode": optional(step.vlan.mode or None),
-        "external_ids": dict(marks) | wishes(step.mirrors),
+        "external_ids": dict(marks) | specs(step.mirrors),
     }
 
 
@@ -142,10 +142,10 @@ def written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
 
 
 def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | None, Value | None]]:
-    """The port's part in mirrors: what, expected and found. Where a mirror has no output yet, only the wish is there."""
+    """The port's part in mirrors: what, expected and found. Where a mirror has no output yet, only the spec is there."""
     wanted, ids = {each.name: each for each in step.mirrors}, row.port["external_ids"]
     compared: list[tuple[str, Value | None, Value | None]] = []
-    for name in sorted(wanted.keys() | wished_names(ids) | {each.name for each in row.mirrors if each.ours}):
+    for name in sorted(wanted.keys() | desired_names(ids) | {each.name for each in row.mirrors if each.ours}):
         expected = _frames(wanted[name].from_pod, wanted[name].to_pod) if name in wanted else ""
         compared.append((f"frames for mirror {name}", expected, _frames(f"{FROM_POD}{name}" in ids, f"{TO_POD}{name}" in ids)))
         found = [_frames(mirror.from_pod, mirror.to_pod) for mirror in row.mirrors if mirror.name == name]

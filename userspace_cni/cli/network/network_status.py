@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from userspace_cni.attachment.wishes import Standing, compare, key_of
+from userspace_cni.attachment.specs import SpecStatus, compare, key_of
 from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.base.whereabouts import likely_socket
 from userspace_cni.cli import view
@@ -24,9 +24,9 @@ from userspace_cni.network.concerns import Look, look_at
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.service import described
 from userspace_cni.network.sources import Sources
-from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, TRANSLATION
+from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
 
-_COLUMNS: Final = (Column("WISH"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
+_COLUMNS: Final = (Column("SPEC"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
 
 
 @click.command("network", cls=NodeCommand)
@@ -81,7 +81,7 @@ def told(ctx: click.Context, *, forwarding: bool = False, now: bool = False) -> 
 
 
 def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str, Any]:
-    """`wishes`, `concerns`, `passages`, `mirrors`, `objects` as the agent has them, which tries gateways before if that is to be
+    """`specs`, `concerns`, `passages`, `mirrors`, `objects` as the agent has them, which tries gateways before if that is to be
     `now`; else as a look at the node shows, with a note of that: with `forwarding`, gateways are tried here."""
     try:
         return _asked(site.client, now=now)
@@ -90,10 +90,10 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
     except Unavailable as error:
         view.note(f"{error}; settings and records are compared with the node")
     sources = Sources(site.drivers, site.environ)
-    wishes = [described(each) for each in compared(sources, site)]
+    specs = [described(each) for each in compared(sources, site)]
     found = look_at(sources.gateways, site.drivers) if forwarding else Look()
     return {
-        "wishes": wishes,
+        "specs": specs,
         "concerns": [each.sentence for each in found.concerns],
         "passages": [asdict(each) for each in found.passages],
         "mirrors": {},
@@ -105,23 +105,23 @@ def _asked(client: Client, *, now: bool) -> dict[str, Any]:
     return client.gateways() if now else client.network()
 
 
-def compared(sources: Sources, site: Site) -> Sequence[Standing]:
-    """How each wish stands, and each attachment without one."""
-    wishes, complete = sources.wished()
-    wanted = {wish.key for wish in wishes}
-    standings = [compare(wish, site.node) for wish in wishes]
+def compared(sources: Sources, site: Site) -> Sequence[SpecStatus]:
+    """How each spec stands, and each attachment without one."""
+    specs, complete = sources.specs()
+    wanted = {spec.key for spec in specs}
+    statuses = [compare(spec, site.node) for spec in specs]
     for record in site.node.journal.node_records():
         if key_of(record) not in wanted:
             gone = record.network in complete
-            problem = "it is not wished any more, and is undone by the agent" if gone else ""
-            standings.append(Standing(*key_of(record), record.network, "", problem, record.steps, wished=not gone))
-    return standings
+            problem = "it is no longer desired, and is undone by the agent" if gone else ""
+            statuses.append(SpecStatus(*key_of(record), record.network, "", problem, record.steps, desired=not gone))
+    return statuses
 
 
 def of_kinds(found: Mapping[str, Any], kinds: Iterable[str], named: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
-    """What is about wishes of these kinds and names."""
-    wishes = [each for each in found["wishes"] if each["kind"] in kinds and named(each["name"])]
-    return {**found, "wishes": wishes, "mirrors": {}, "concerns": found["concerns"] if GATEWAY in kinds else []}
+    """What is about specs of these kinds and names."""
+    specs = [each for each in found["specs"] if each["kind"] in kinds and named(each["name"])]
+    return {**found, "specs": specs, "mirrors": {}, "concerns": found["concerns"] if GATEWAY in kinds else []}
 
 
 def finish(ctx: click.Context, found: Mapping[str, Any], as_json: bool) -> None:
@@ -132,53 +132,54 @@ def finish(ctx: click.Context, found: Mapping[str, Any], as_json: bool) -> None:
         show(found)
     if found.get("settings"):
         ctx.exit(USAGE)
-    if found["mirrors"] or any(not each["ready"] or _lost(each, found) for each in found["wishes"]):
+    if found["mirrors"] or any(not each["ready"] or _lost(each, found) for each in found["specs"]):
         ctx.exit(FOUND)
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """A line for each wish on stdout; what else there is to say on stderr."""
-    rows = [_row(each, found) for each in found["wishes"]]
+    """A line for each spec on stdout; what else there is to say on stderr."""
+    rows = [_row(each, found) for each in found["specs"]]
     rows += [["mirror", name, "settings", Cell("not met", "red"), problem] for name, problem in found["mirrors"].items()]
     if rows:
         view.show_table(_COLUMNS, rows)
     else:
-        view.note("nothing is wished of the node itself")
+        view.note("nothing is asked of the node itself")
     if problem := found.get("settings"):
         view.note(f"the settings are wrong, and this is what the agent keeps of what it read before: {problem}")
-    for sentence in [*found["concerns"], *([found["objects"]] if found["objects"] else []), *_scopes(found["wishes"])]:
+    for sentence in [*found["concerns"], *([found["objects"]] if found["objects"] else []), *_scopes(found["specs"])]:
         view.note(sentence)
 
 
-def _scopes(wishes: Iterable[Mapping[str, Any]]) -> list[str]:
+def _scopes(specs: Iterable[Mapping[str, Any]]) -> list[str]:
     """What gateways of annotations are not."""
-    return [f"gateway {each['name']}: {SCOPE}" for each in wishes if (each["kind"], each["source"]) == (GATEWAY, ANNOTATIONS)]
+    return [f"gateway {each['name']}: {SCOPE}" for each in specs if (each["kind"], each["source"]) == (GATEWAY, ANNOTATIONS)]
 
 
-def _versions(wish: Mapping[str, Any], found: Mapping[str, Any], state: str) -> list[str]:
-    """The versions of IP of this wish's gateway of which it was found that they pass, are lost, or are unknown."""
-    if wish["kind"] != GATEWAY:
+def _versions(spec: Mapping[str, Any], found: Mapping[str, Any], state: str) -> list[str]:
+    """The versions of IP of this spec's gateway of which it was found that they pass, are lost, or are unknown."""
+    if spec["kind"] != GATEWAY:
         return []
-    told = [each for each in found.get("passages", ()) if each["gateway"] == wish["name"]]
+    told = [each for each in found.get("passages", ()) if each["gateway"] == spec["name"]]
     return [f"IPv{each['version']}" for each in told if each["state"] == state]
 
 
-def _lost(wish: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    return _versions(wish, found, "lost")
+def _lost(spec: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    return _versions(spec, found, "lost")
 
 
-def _row(wish: Mapping[str, Any], found: Mapping[str, Any]) -> list[Cell | str]:
-    passing = _versions(wish, found, "passes")
-    unknown_versions = _versions(wish, found, "unknown")
-    if not wish["wished"]:
+def _row(spec: Mapping[str, Any], found: Mapping[str, Any]) -> list[Cell | str]:
+    passing = _versions(spec, found, "passes")
+    unknown_versions = _versions(spec, found, "unknown")
+    if not spec["desired"]:
         state = Cell("being undone", "yellow")
-    elif wish["ready"] and (lost := _lost(wish, found)):
+    elif spec["ready"] and (lost := _lost(spec, found)):
         state = Cell(f"loses {', '.join(lost)}", "red")
-    elif wish["ready"] and wish["kind"] == GATEWAY and (unknown_versions or not passing):
+    elif spec["ready"] and spec["kind"] == GATEWAY and (unknown_versions or not passing):
         state = Cell(" ".join(["unknown", ", ".join(unknown_versions)]).strip(), "yellow")
-    elif wish["ready"]:
+    elif spec["ready"]:
         state = Cell("holds", "green")
     else:
         state = Cell("not met", "red")
-    unknown = "kept: whether it is wished is not known now; " if wish["wished"] and not wish["said_by"] and wish["ready"] else ""
-    return [wish["kind"], wish["name"], wish["source"], state, unknown + (wish["problem"] or "; ".join(wish["steps"]))]
+    is_open = spec["desired"] and not spec["said_by"] and spec["ready"]
+    unknown = "kept: whether it is desired is not known now; " if is_open else ""
+    return [spec["kind"], spec["name"], spec["source"], state, unknown + (spec["problem"] or "; ".join(spec["steps"]))]

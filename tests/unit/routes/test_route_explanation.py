@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.routes.building import OURS, STATIC, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
+from userspace_cni.routes.explanation import Drift, Explanation, drift, explain
 from userspace_cni.routes.facts import Cluster, Pod
-from userspace_cni.routes.rehearsal import Drift, Explanation, drift, explain
 from userspace_cni.routes.resolving import Resolved, resolve
 from userspace_cni.routes.resource import Route
 from userspace_cni.routes.rules import Rulebook

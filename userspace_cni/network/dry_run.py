@@ -12,7 +12,7 @@ from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
 from userspace_cni.host.rtnetlink import shown
 
 
-def rehearsed(former: Sequence[Step], steps: Sequence[Step]) -> Iterable[tuple[str, Sequence[str]]]:
+def would_do(former: Sequence[Step], steps: Sequence[Step]) -> Iterable[tuple[str, Sequence[str]]]:
     """Headings with lines: what is undone and made on the way from the former steps to these, and the way back."""
     gone, made = [each for each in former if each not in steps], [each for each in steps if each not in former]
     there = [*_undone(gone), *_made(made)]

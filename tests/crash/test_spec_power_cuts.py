@@ -1,4 +1,4 @@
-"""Power cuts amid wishes of the node: whatever unflushed writes are lost or torn, the next boot meets the wish or undoes all.
+"""Power cuts amid specs of the node: whatever unflushed writes are lost or torn, the next boot meets the spec or undoes all.
 
 The effects are hostile: all that was made stands after the boot, as rows of OVSDB do.
 """
@@ -14,7 +14,7 @@ import pytest
 
 from tests.crash.power_cuts import Image, Trace, images, restore
 from tests.crash.test_power_cuts import is_of_the_run, memory  # noqa: F401 - a fixture
-from tests.unit.attachment.test_wishes import CHANGES, NEW, Site, pursue, things, wish
+from tests.unit.attachment.test_specs import CHANGES, NEW, Site, reconcile, spec, things
 from userspace_cni.attachment.steps import Step
 
 Stand = dict[tuple[str, str], Step]
@@ -26,10 +26,10 @@ def cuts(directory: Path, change: str, patch: pytest.MonkeyPatch, *, flushes: bo
     site, trace = Site(directory), Trace(directory)
     with patch.context() as patched:
         trace.note(patched, flushes=flushes)
-        pursue(site, *first)
+        reconcile(site, *first)
         noted: list[tuple[int, Stand]] = [(len(trace.changes), dict(site.stand))]
         site.moment = lambda _: noted.append((len(trace.changes), dict(site.stand)))
-        pursue(site, *last)
+        reconcile(site, *last)
     seen, chance = set(), random.Random(7)
     for (at, stand), (until, _) in zip(noted, [*noted[1:], (len(trace.changes), {})], strict=True):
         for count in range(at, until + 1):
@@ -43,17 +43,17 @@ def cuts(directory: Path, change: str, patch: pytest.MonkeyPatch, *, flushes: bo
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_next_boot_meets_or_undoes_it(memory: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:  # noqa: F811
-    """For each power cut: a wish is met by the next boot and nothing else stands; undone, nothing is left, nor without a wish."""
+    """For each power cut: a spec is met by the next boot and nothing else stands; undone, nothing is left, nor without a spec."""
     number = 0
     for number, (image, stand) in enumerate(cuts(memory / "told", change, monkeypatch), 1):
-        for wished in ((wish(*NEW),), ()):
+        for desired in ((spec(*NEW),), ()):
             directory = memory / str(number)
             directory.mkdir()
             site = Site(directory, boot="boot-2", stand=dict(stand))
             restore(image, directory)
-            assert all(each.holds for each in pursue(site, *wished).values()), (number, image)
-            assert site.steps() == (things(*NEW) if wished else things()), (number, image)
-            assert pursue(site) == {}
+            assert all(each.holds for each in reconcile(site, *desired).values()), (number, image)
+            assert site.steps() == (things(*NEW) if desired else things()), (number, image)
+            assert reconcile(site) == {}
             assert (site.steps(), site.journal.node_records()) == (things(), []), (number, image)
             shutil.rmtree(directory)
     print(f"{change}: {number} power cuts")
@@ -68,7 +68,7 @@ def test_a_disk_that_lies_is_found(memory: Path, monkeypatch: pytest.MonkeyPatch
         directory.mkdir()
         site = Site(directory, boot="boot-2", stand=dict(stand))
         restore(image, directory)
-        pursue(site)
+        reconcile(site)
         left |= site.steps()
         shutil.rmtree(directory)
     assert left

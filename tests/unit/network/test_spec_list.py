@@ -1,4 +1,4 @@
-"""Wishes of several sources put together: which of two that name one thing, or want one NIC, gets it; what is refused."""
+"""Specs of several sources put together: which of two that name one thing, or want one NIC, gets it; what is refused."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from userspace_cni.attachment.steps import UplinkPort
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.network.sources import holders
-from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, OBJECTS, PROVIDER_NETWORK, SETTINGS, Desired, WishList, agreed
+from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, OBJECTS, PROVIDER_NETWORK, SETTINGS, Desired, SpecList, agreed
 
 
-def met(found: WishList) -> set[tuple[str, str]]:
+def met(found: SpecList) -> set[tuple[str, str]]:
     """Source and name of what goes together."""
     networks = {(source, network.name) for source, network in found.provider_networks}
     return networks | {(source, gateway.port) for source, gateway in found.gateways}
 
 
-def refused(found: WishList) -> Mapping[tuple[str, str], str]:
+def refused(found: SpecList) -> Mapping[tuple[str, str], str]:
     """Why the others do not."""
     return {key: refusal.why for key, refusal in found.refused.items()}
 
 
 def test_the_settings_beat_objects() -> None:
-    """Of two wishes of one name the settings' counts, also when an object's network has the NIC now."""
+    """Of two specs of one name the settings' counts, also when an object's network has the NIC now."""
     settings = Desired(SETTINGS, complete=True, provider_networks=(ProviderNetwork("net1", "eth1"),))
     objects = Desired(
         OBJECTS, complete=True, provider_networks=(ProviderNetwork("net1", "eth0"), ProviderNetwork("net2", "eth2"))
@@ -41,13 +41,13 @@ def test_a_nic_stays_with_its_holder() -> None:
     objects = Desired(OBJECTS, complete=True, provider_networks=(ProviderNetwork("old", "eth0"),))
     found = agreed((settings, objects), {"eth0": "old"})
     assert met(found) == {(OBJECTS, "old")}
-    assert "wished for provider network old" in refused(found)[PROVIDER_NETWORK, "new"]
+    assert "desired for provider network old" in refused(found)[PROVIDER_NETWORK, "new"]
     assert found.refused[PROVIDER_NETWORK, "new"].source == SETTINGS
     assert met(agreed((settings, objects), {})) == {(SETTINGS, "new")}
 
 
 def test_holders_are_read_from_records() -> None:
-    """By the interfaces of recorded uplinks: kernel NICs by name, devices of DPDK by what wishes call them."""
+    """By the interfaces of recorded uplinks: kernel NICs by name, devices of DPDK by what specs call them."""
     nic, device = {"name": "eth0", "type": "system"}, {"name": "dpdk0", "type": "dpdk", "devargs": "0000:3b:00.0,x=1"}
     steps = (UplinkPort("br-net1", "bond", (nic, device)),)
     found = holders([Record("ready", SETTINGS, node_container(PROVIDER_NETWORK), "net1", steps=steps)])

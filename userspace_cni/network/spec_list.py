@@ -1,4 +1,4 @@
-"""What the node is to have, by all who may wish it: the settings, objects of the API, annotations of the node. Pure.
+"""What the node is to have, by all who may spec it: the settings, objects of the API, annotations of the node. Pure.
 
 Of two sources that name the same thing the more important one says what it is to be, also when that is refused: settings beat
 objects, these beat annotations. A NIC that two provider networks want stays with the one that holds it; else the more important
@@ -17,24 +17,24 @@ from userspace_cni.base.provider_networks import ProviderNetwork
 PROVIDER_NETWORK: Final = "provider-network"
 GATEWAY: Final = "gateway"
 TRANSLATION: Final = "translation"
-"""Kinds of wishes. The last is one for all gateways together: their rules are one table."""
+"""Kinds of specs. The last is one for all gateways together: their rules are one table."""
 RUNTIME_NETWORK: Final = "runtime-network"
-"""Kind of the wish for a network in the runtimes' directory."""
+"""Kind of the spec for a network in the runtimes' directory."""
 VLAN: Final = "vlan"
-"""Kind of what is told of a Vlan that is refused; no wish of the node is of it."""
+"""Kind of what is told of a Vlan that is refused; no spec of the node is of it."""
 
 SETTINGS: Final = "settings"
 OBJECTS: Final = "objects"
 ANNOTATIONS: Final = "annotations"
 COMMANDS: Final = "commands"
 INSTALL: Final = "install"
-"""Sources of wishes. What a command asked for stands in no list: only its record has it, until it is undone or the node boots.
+"""Sources of specs. What a command asked for stands in no list: only its record has it, until it is undone or the node boots.
 What `install` was given lies in the state directory."""
 
 
 @dataclass(frozen=True)
 class Desired:
-    """What one source wishes of this node. `complete`: a list was read to its end, so what it lacks is gone.
+    """What one source specs of this node. `complete`: a list was read to its end, so what it lacks is gone.
 
     `refused`: why something of it cannot be, by kind and name, where that shows without a look at the node.
     """
@@ -48,15 +48,15 @@ class Desired:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something that `source` wishes cannot be, where that shows without a look at the node."""
+    """Why something that `source` specs cannot be, where that shows without a look at the node."""
 
     source: str
     why: str
 
 
 @dataclass(frozen=True)
-class WishList:
-    """The wishes of all sources that go together, each with its source; and what is refused, by kind and name.
+class SpecList:
+    """The specs of all sources that go together, each with its source; and what is refused, by kind and name.
 
     No kind and name is in both.
     """
@@ -66,8 +66,8 @@ class WishList:
     refused: Mapping[tuple[str, str], Refusal]
 
 
-def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> WishList:
-    """Put together what the sources wish, the most important source first.
+def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> SpecList:
+    """Put together what the sources spec, the most important source first.
 
     `holders`: which provider network has which interface now, by interface.
     """
@@ -87,9 +87,9 @@ def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> WishList:
                 gateways[gateway.port] = each.source, gateway
     for kind, name, source, why in (*_contested(networks, holders), *_misplaced(gateways, networks), *_clashing(gateways)):
         refused[kind, name] = Refusal(source, why)
-    return WishList(
-        tuple(wish for name, wish in networks.items() if (PROVIDER_NETWORK, name) not in refused),
-        tuple(wish for port, wish in gateways.items() if (GATEWAY, port) not in refused),
+    return SpecList(
+        tuple(spec for name, spec in networks.items() if (PROVIDER_NETWORK, name) not in refused),
+        tuple(spec for port, spec in gateways.items() if (GATEWAY, port) not in refused),
         refused,
     )
 
@@ -101,17 +101,17 @@ _Refused = Iterator[tuple[str, str, str, str]]
 def _contested(networks: Mapping[str, tuple[str, ProviderNetwork]], holders: Mapping[str, str]) -> _Refused:
     """Provider networks whose interface another one has, or wants first."""
     users: dict[str, str] = {}
-    for source, network in sorted(networks.values(), key=lambda wish: not _holds(wish[1], holders)):
+    for source, network in sorted(networks.values(), key=lambda spec: not _holds(spec[1], holders)):
         taken = next((each for each in sorted(network.claims) if each in users), None)
         if taken is None:
             users |= dict.fromkeys(network.claims, network.name)
         else:
-            why = f"interface {taken} is wished for provider network {users[taken]}, too"
+            why = f"interface {taken} is desired for provider network {users[taken]}, too"
             yield PROVIDER_NETWORK, network.name, source, why
 
 
 def _misplaced(gateways: Mapping[str, tuple[str, Gateway]], networks: Mapping[str, tuple[str, ProviderNetwork]]) -> _Refused:
-    """Gateways that cannot be where they are wished."""
+    """Gateways that cannot be where they are desired."""
     bridges = {network.bridge: name for name, (_, network) in networks.items()}
     links = {each for _, network in networks.values() for each in (network.bridge, *network.claims)}
     for source, gateway in gateways.values():

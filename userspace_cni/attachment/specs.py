@@ -1,13 +1,13 @@
-"""What the node itself is to have: wishes, each made true by a node attachment, from settings, objects and commands.
+"""What the node itself is to have: specs, each made true by a node attachment, from settings, objects and commands.
 
-A wish that is new is applied, one that has changed is amended, one that is gone is undone from its record. Gone is what a
-complete list lacks: while a source of wishes is not known to be complete, every attachment that it asked for is kept as it is
-recorded. A wish that cannot be met says why and is tried again, less and less often; the others go on. What a look at the node
-cannot allow (another program's bridge, an address that overlaps) is refused by the wish's own plan, before any effect, and leaves
+A spec that is new is applied, one that has changed is amended, one that is gone is undone from its record. Gone is what a
+complete list lacks: while a source of specs is not known to be complete, every attachment that it asked for is kept as it is
+recorded. A spec that cannot be met says why and is tried again, less and less often; the others go on. What a look at the node
+cannot allow (another program's bridge, an address that overlaps) is refused by the spec's own plan, before any effect, and leaves
 what is there.
 
 A death amid any of this leaves a record that says `applying` or `deleting`, with every step that may be true, and with what the
-attachment had before: the next pursuit goes on from it, forward where the wish still stands and can be met, back where it is
+attachment had before: the next round goes on from it, forward where the spec still stands and can be met, back where it is
 refused. Kernel state of another boot is gone: the plan looks afresh.
 """
 
@@ -31,25 +31,25 @@ from userspace_cni.base.retries import Retries
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
 
-WISH_S: Final = 20.0
-"""Seconds for one wish: ovs-vswitchd opens ports, and a next hop is asked."""
+SPEC_S: Final = 20.0
+"""Seconds for one spec: ovs-vswitchd opens ports, and a next hop is asked."""
 PAUSE_MIN_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
 LOOK_MAX_S: Final = 10.0
-"""The longest pause of a wish that its plan refuses: a look changes nothing, and the NIC or switch that is missing may come."""
+"""The longest pause of a spec that its plan refuses: a look changes nothing, and the NIC or switch that is missing may come."""
 
 Key = tuple[str, str]
-"""Kind and name of a wish."""
+"""Kind and name of a spec."""
 Plan = Callable[[Record | None], tuple[Step, ...]]
 """The steps that the attachment is to have, () for none, after a fresh look at the node; it is given the record of what it has
-now, which may be of another boot. Raises UserspaceError for a wish that cannot be met, before any effect."""
+now, which may be of another boot. Raises UserspaceError for a spec that cannot be met, before any effect."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class Spec:
     """One thing that the node is to have. `kind` and `name` identify it: the record is found by them.
 
-    `source`: which list it stands in; `said_by`: where in it, for people. `content` is compared: a wish that has changed is tried
+    `source`: which list it stands in; `said_by`: where in it, for people. `content` is compared: a spec that has changed is tried
     at once, however often it failed before.
     """
 
@@ -67,10 +67,10 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What has become of a wish, or of an attachment whose wish has gone. `problem`: why it is not as wished; "" if it is.
+class SpecStatus:
+    """What has become of a spec, or of an attachment whose spec has gone. `problem`: why it is not as desired; "" if it is.
 
-    `steps` are what its record lists now. `wished` is False for what is to be undone; `said_by` is "" where no wish is known.
+    `steps` are what its record lists now. `desired` is False for what is to be undone; `said_by` is "" where no spec is known.
     """
 
     kind: str
@@ -79,16 +79,16 @@ class Standing:
     said_by: str
     problem: str
     steps: tuple[Step, ...]
-    wished: bool = True
+    desired: bool = True
 
     @property
     def holds(self) -> bool:
-        """Whether the node is as wished."""
+        """Whether the node is as desired."""
         return not self.problem
 
 
 class _Does(Protocol):
-    def __call__(self, *, now: bool) -> Standing: ...
+    def __call__(self, *, now: bool) -> SpecStatus: ...
 
 
 _Work = tuple[Key, _Does]
@@ -97,7 +97,7 @@ _Work = tuple[Key, _Does]
 
 @dataclass
 class _Trouble:
-    """A wish that could not be met: what it was, why it failed, when it is tried again, and how long it waits after that.
+    """A spec that could not be met: what it was, why it failed, when it is tried again, and how long it waits after that.
 
     `told`: whether the log says so.
     """
@@ -109,8 +109,8 @@ class _Trouble:
     told: bool
 
 
-class Wishes:
-    """Makes wishes true. For one thread; other processes are kept off by the lock of each attachment.
+class Specs:
+    """Makes specs true. For one thread; other processes are kept off by the lock of each attachment.
 
     `keep` is the plan of attachments whose source is not known to be complete and does not name them; without it they keep what
     is recorded. `urgent`, which is asked before each of the others, gives those that cannot wait for them, nor for their own next
@@ -123,11 +123,11 @@ class Wishes:
         self._urgent = urgent
         self._troubles: dict[Key, _Trouble] = {}
         self._put_back = Retries()
-        self._standings: tuple[Standing, ...] = ()
+        self._statuses: tuple[SpecStatus, ...] = ()
 
-    def pursue(self, wishes: Sequence[Wish], complete: Collection[str], *, now: bool = False) -> tuple[Standing, ...]:
-        """Bring the node to these wishes, in this order but for urgent ones; what became of each. `complete`: the sources of
-        which all wishes are among these.
+    def reconcile(self, specs: Sequence[Spec], complete: Collection[str], *, now: bool = False) -> tuple[SpecStatus, ...]:
+        """Bring the node to these specs, in this order but for urgent ones; what became of each. `complete`: the sources of
+        which all specs are among these.
 
         `now`: also what failed a moment ago is tried. Never fails.
         """
@@ -135,28 +135,28 @@ class Wishes:
             records = {key_of(record): record for record in self._node.journal.node_records()}
         except UserspaceError as error:
             say("warning", "the node's own attachments cannot be looked at", error=error)
-            return self._standings
-        wanted = {wish.key for wish in wishes}
+            return self._statuses
+        wanted = {spec.key for spec in specs}
         spare = [record for key, record in records.items() if key not in wanted]
         gone = [record for record in spare if record.network in complete]
         unknown = [self._unknown(record) for record in spare if record.network not in complete]
         # the latest first: a gateway's port is on the bridge that was made before it
         gone.sort(key=lambda record: record.boottime_ns, reverse=True)
         undone: list[_Work] = [(key_of(record), partial(self._undo, record)) for record in gone]
-        met: list[_Work] = [(wish.key, partial(self._meet, wish)) for wish in (*unknown, *wishes)]
-        standings = self._in_turn([*undone, *met], [*met, *undone], now=now)
+        met: list[_Work] = [(spec.key, partial(self._meet, spec)) for spec in (*unknown, *specs)]
+        statuses = self._in_turn([*undone, *met], [*met, *undone], now=now)
         self._troubles = {key: each for key, each in self._troubles.items() if key in wanted or key in records}
-        self._standings = tuple(each for each in standings if each.wished or each.problem)
-        return self._standings
+        self._statuses = tuple(each for each in statuses if each.desired or each.problem)
+        return self._statuses
 
     @property
     def next_due(self) -> float:
-        """When the next wish that could not be met is tried again, on the monotonic clock; infinity for none."""
+        """When the next spec that could not be met is tried again, on the monotonic clock; infinity for none."""
         return min((each.due for each in self._troubles.values()), default=float("inf"))
 
-    def _in_turn(self, works: Sequence[_Work], urgent_works: Sequence[_Work], *, now: bool) -> list[Standing]:
+    def _in_turn(self, works: Sequence[_Work], urgent_works: Sequence[_Work], *, now: bool) -> list[SpecStatus]:
         """Do each of the works, in order; before each the urgent ones, once, in their order: also one that was done already."""
-        found: dict[Key, Standing] = {}
+        found: dict[Key, SpecStatus] = {}
         hurried: set[Key] = set()
         for key, work in works:
             for other, urgent_work in urgent_works:
@@ -167,27 +167,27 @@ class Wishes:
                 found[key] = work(now=now)
         return [found[key] for key, _ in works]
 
-    def _unknown(self, record: Record) -> Wish:
-        return Wish(*key_of(record), record.network, "", self._keep)
+    def _unknown(self, record: Record) -> Spec:
+        return Spec(*key_of(record), record.network, "", self._keep)
 
-    def _meet(self, wish: Wish, *, now: bool) -> Standing:
+    def _meet(self, spec: Spec, *, now: bool) -> SpecStatus:
         planned: list[bool] = []
 
         def plan(record: Record | None) -> tuple[Step, ...]:
-            steps = wish.plan(record)
+            steps = spec.plan(record)
             planned.append(True)
             return steps
 
         def work() -> bool:
-            return meet(replace(wish, plan=plan), self._node, self._put_back)
+            return meet(replace(spec, plan=plan), self._node, self._put_back)
 
-        problem = self._attempt(wish.key, wish.content, work, planned, now=now)
-        return Standing(*wish.key, wish.source, wish.said_by, problem, self._steps(wish.key))
+        problem = self._attempt(spec.key, spec.content, work, planned, now=now)
+        return SpecStatus(*spec.key, spec.source, spec.said_by, problem, self._steps(spec.key))
 
-    def _undo(self, record: Record, *, now: bool) -> Standing:
+    def _undo(self, record: Record, *, now: bool) -> SpecStatus:
         key = key_of(record)
         problem = self._attempt(key, _GONE, lambda: undo(*key, self._node), [True], now=now)
-        return Standing(*key, record.network, "", problem, self._steps(key), wished=False)
+        return SpecStatus(*key, record.network, "", problem, self._steps(key), desired=False)
 
     def _attempt(self, key: Key, content: object, work: Callable[[], object], planned: list[bool], *, now: bool) -> str:
         """Do the work unless the same failed a short while ago; the problem, "" for none."""
@@ -195,10 +195,10 @@ class Wishes:
         same = trouble is not None and trouble.content == content
         if trouble and same and not now and time.monotonic() < trouble.due:
             return trouble.problem
-        with about({"wish": " ".join(key)}):
+        with about({"spec": " ".join(key)}):
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 -- also a bug in one wish must not keep the others from being met
+            except Exception as error:  # noqa: BLE001 -- also a bug in one spec must not keep the others from being met
                 problem = str(error) if isinstance(error, UserspaceError) else repr(error)
                 pause_s = 2 * trouble.pause_s if trouble and same else PAUSE_MIN_S
                 pause_s = min(pause_s, PAUSE_MAX_S if planned else LOOK_MAX_S)
@@ -207,7 +207,7 @@ class Wishes:
                 self._troubles[key] = _Trouble(content, problem, time.monotonic() + pause_s, pause_s, told)
                 return problem
             if self._troubles.pop(key, None):
-                say("info", "the node is as wished again")
+                say("info", "the node is as desired again")
             return ""
 
     def _steps(self, key: Key) -> tuple[Step, ...]:
@@ -219,32 +219,32 @@ class Wishes:
 
 
 _GONE: Final = "gone"
-"""The content of a wish that is not wished any more."""
+"""The content of a spec that is no longer desired."""
 
 
 def kept(record: Record | None, boot_id: str) -> tuple[Step, ...]:
-    """The plan of an attachment whose wish is not known now: what it had when it was complete, nothing if it never was.
+    """The plan of an attachment whose spec is not known now: what it had when it was complete, nothing if it never was.
 
-    Raises Unavailable for one of another boot, whose wish says what is to be made of it.
+    Raises Unavailable for one of another boot, whose spec says what is to be made of it.
     """
     if record is None:
         return ()
     if record.boot_id != boot_id:
         raise Unavailable(
-            f"what is wished by {record.network} is not known since the node was started, so nothing of it was made again",
+            f"what is desired by {record.network} is not known since the node was started, so nothing of it was made again",
             "what is in OVSDB stays as it is",
         )
     return record.complete or ()
 
 
-def compare(wish: Wish, node: Node) -> Standing:
-    """How the wish stands now, by a look that changes nothing. Raises RecordRefused."""
-    record = node.journal.read(node_container(wish.kind), wish.name)
+def compare(spec: Spec, node: Node) -> SpecStatus:
+    """How the spec stands now, by a look that changes nothing. Raises RecordRefused."""
+    record = node.journal.read(node_container(spec.kind), spec.name)
     try:
-        problem = _difference(record, tuple(map(as_recorded, wish.plan(record))), node)
+        problem = _difference(record, tuple(map(as_recorded, spec.plan(record))), node)
     except UserspaceError as error:
         problem = str(error)
-    return Standing(*wish.key, wish.source, wish.said_by, problem, record.steps if record else ())
+    return SpecStatus(*spec.key, spec.source, spec.said_by, problem, record.steps if record else ())
 
 
 def _difference(record: Record | None, steps: tuple[Step, ...], node: Node) -> str:
@@ -255,30 +255,30 @@ def _difference(record: Record | None, steps: tuple[Step, ...], node: Node) -> s
     if record.state != "ready":
         return f"it is unfinished: {record.state}"
     if steps != record.steps:
-        return "it is not changed yet as wished"
-    lost = _lost(record, node, Deadline.after(WISH_S))
+        return "it is not changed yet as desired"
+    lost = _lost(record, node, Deadline.after(SPEC_S))
     if lost:
         return f"lost: {_summary(lost)}"
-    changed = changes.changes_of(record.steps, _seen(node, Deadline.after(WISH_S)), node, Deadline.after(WISH_S))
+    changed = changes.changes_of(record.steps, _seen(node, Deadline.after(SPEC_S)), node, Deadline.after(SPEC_S))
     return f"changed by another program: {changes.words(changed)}" if changed else ""
 
 
-def meet(wish: Wish, node: Node, tries: Retries | None = None) -> bool:
-    """Make the wish true; whether anything was done. `tries`: when what another program has changed was put back; it is left as
+def meet(spec: Spec, node: Node, tries: Retries | None = None) -> bool:
+    """Make the spec true; whether anything was done. `tries`: when what another program has changed was put back; it is left as
     it is for a while then.
 
     Raises UserspaceError: then the attachment is as it was before, or is undone if it never was complete. What failed because
     something did not answer may be left half changed, for the next call to go on with.
     """
-    deadline = Deadline.after(WISH_S)
-    container = node_container(wish.kind)
-    with await_turn(container, wish.name, node, deadline) as turn:
+    deadline = Deadline.after(SPEC_S)
+    container = node_container(spec.kind)
+    with await_turn(container, spec.name, node, deadline) as turn:
         record = turn.read()
         if record and record.state == "deleting":
             # what cannot go now, as a bridge on which pods have ports, is used again
             record = turn.read() if turn.remove(record, deadline) else None
         try:
-            steps = tuple(map(as_recorded, wish.plan(record)))
+            steps = tuple(map(as_recorded, spec.plan(record)))
         except Unavailable:
             raise
         except UserspaceError as error:
@@ -288,30 +288,30 @@ def meet(wish: Wish, node: Node, tries: Retries | None = None) -> bool:
         if record is None:
             if not steps:
                 return False
-            record = Record("applying", wish.source, container, wish.name, boot_id=node.boot_id(), boottime_ns=node.boottime_ns())
+            record = Record("applying", spec.source, container, spec.name, boot_id=node.boot_id(), boottime_ns=node.boottime_ns())
         elif not steps:
             _remove(turn, record, deadline)
             say("info", "the node no longer has what it is not to have", undone=_summary(record.steps))
             return True
-        done = _change(turn, record, wish.source, steps, node, deadline)
+        done = _change(turn, record, spec.source, steps, node, deadline)
         return _put_back(turn, node, tries or Retries(), deadline) or done
 
 
 def undo(kind: str, name: str, node: Node, *, force: bool = False) -> None:
-    """Undo the node attachment of that wish, if there is one. Raises UserspaceError when some of it stays.
+    """Undo the node attachment of that spec, if there is one. Raises UserspaceError when some of it stays.
 
     `force`: what cannot be undone and keeps the rest is given up with it, as addresses whose NIC is absent.
     """
-    deadline = Deadline.after(WISH_S)
+    deadline = Deadline.after(SPEC_S)
     with await_turn(node_container(kind), name, node, deadline) as turn:
         record = turn.read()
         if record:
             _remove(turn, record, deadline, force=force)
-            say("info", "the node no longer has what is not wished any more", undone=_summary(record.steps))
+            say("info", "the node no longer has what is no longer desired", undone=_summary(record.steps))
 
 
 def key_of(record: Record) -> Key:
-    """Kind and name of the wish whose attachment this is."""
+    """Kind and name of the spec whose attachment this is."""
     return record.container_id.removeprefix(node_container("")), record.ifname
 
 
@@ -370,9 +370,9 @@ def _go_back(turn: Turn, error: UserspaceError) -> None:
         raise error
     try:
         if record.complete is None:
-            _remove(turn, record, Deadline.after(WISH_S))
+            _remove(turn, record, Deadline.after(SPEC_S))
         elif not isinstance(error, Unavailable):
-            turn.converge(record, record.complete, Deadline.after(WISH_S))
+            turn.converge(record, record.complete, Deadline.after(SPEC_S))
     except UserspaceError as other:
         raise combined(f"{error.message}; and what was before cannot be had back now", (error, other)) from error
     raise error
@@ -398,7 +398,7 @@ def _lost(record: Record, node: Node, deadline: Deadline) -> list[Step]:
 
 def _seen(node: Node, deadline: Deadline) -> Seen:
     try:
-        return Seen(node.wished_ports(deadline.half()))
+        return Seen(node.desired_ports(deadline.half()))
     except UserspaceError:
         return Seen()  # nothing is concluded from a missing port
 

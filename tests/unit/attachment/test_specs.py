@@ -1,4 +1,4 @@
-"""What the node itself is to have: wishes met, changed, refused and undone, with a death at every point of that."""
+"""What the node itself is to have: specs met, changed, refused and undone, with a death at every point of that."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.lab.node.world import World
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.specs import LOOK_MAX_S, Spec, Specs, SpecStatus, key_of, undo
 from userspace_cni.attachment.steps import Driver, Seen, Step
-from userspace_cni.attachment.wishes import LOOK_MAX_S, Standing, Wish, Wishes, key_of, undo
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
 
@@ -155,7 +155,7 @@ OLD = (Pole("a"), Pole("b", "red", {"of": ["x", "y"]}), Wire("a", 1), Wire("b", 
 NEW = (Pole("b", "blue"), Pole("c"), Wire("b", 2), Wire("c", 3))
 
 
-def wish(*steps: Step, name: str = "line", source: str = SOURCE, error: Exception | None = None) -> Wish:
+def spec(*steps: Step, name: str = "line", source: str = SOURCE, error: Exception | None = None) -> Spec:
     """One for these steps; with an error, one that is refused."""
 
     def plan(_record: Record | None) -> tuple[Step, ...]:
@@ -163,7 +163,7 @@ def wish(*steps: Step, name: str = "line", source: str = SOURCE, error: Exceptio
             raise error
         return steps
 
-    return Wish(KIND, name, source, "a test", plan, content=(steps, str(error)))
+    return Spec(KIND, name, source, "a test", plan, content=(steps, str(error)))
 
 
 @pytest.fixture
@@ -172,9 +172,9 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def pursue(site: Site, *wished: Wish, complete: tuple[str, ...] = (SOURCE,)) -> dict[str, Standing]:
-    """One pursuit by a new process; what became of each, by name."""
-    return {each.name: each for each in Wishes(site).pursue(wished, complete)}
+def reconcile(site: Site, *desired: Spec, complete: tuple[str, ...] = (SOURCE,)) -> dict[str, SpecStatus]:
+    """One round by a new process; what became of each, by name."""
+    return {each.name: each for each in Specs(site).reconcile(desired, complete)}
 
 
 def only(site: Site) -> Record:
@@ -183,138 +183,138 @@ def only(site: Site) -> Record:
     return record
 
 
-def test_a_wish_is_met_kept_changed_and_undone(site: Site) -> None:
+def test_a_spec_is_met_kept_changed_and_undone(site: Site) -> None:
     """It is applied in order; the same again does nothing, one that differs is amended, one that is gone is undone."""
-    assert pursue(site, wish(*OLD))["line"].holds
+    assert reconcile(site, spec(*OLD))["line"].holds
     assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD), "ready", OLD)
     site.effects.clear()
-    assert pursue(site, wish(*OLD))["line"].holds
+    assert reconcile(site, spec(*OLD))["line"].holds
     assert site.effects == []
-    assert pursue(site, wish(*NEW))["line"].steps == NEW
+    assert reconcile(site, spec(*NEW))["line"].steps == NEW
     assert site.effects == ["-wire", "-pole", "+pole", "+pole", "+wire"]
     assert site.steps() == things(*NEW)
-    assert pursue(site) == {}
+    assert reconcile(site) == {}
     assert (site.steps(), site.journal.node_records(), site.journal.records()) == (things(), [], [])
 
 
 def test_what_is_lost_is_made_again(site: Site) -> None:
     """A step that is gone is applied again, and nothing else."""
-    pursue(site, wish(*OLD))
+    reconcile(site, spec(*OLD))
     site.effects.clear()
     del site.stand["wire", "2"]
-    assert pursue(site, wish(*OLD))["line"].holds
+    assert reconcile(site, spec(*OLD))["line"].holds
     assert (site.effects, site.steps()) == (["+wire"], things(*OLD))
 
 
 def test_unknown_keeps(site: Site) -> None:
-    """What a source that cannot be read has wished stays as it is, and is made again when it is lost; what it never had in whole
+    """What a source that cannot be read asked for stays as it is, and is made again when it is lost; what it never had in whole
     is undone."""
-    pursue(site, wish(*OLD, source="objects"))
+    reconcile(site, spec(*OLD, source="objects"))
     del site.stand["wire", "2"]
-    standing = pursue(site)["line"]
-    assert (standing.holds, standing.source, standing.said_by, site.steps()) == (True, "objects", "", things(*OLD))
-    assert pursue(site, complete=("objects",)) == {}
+    status = reconcile(site)["line"]
+    assert (status.holds, status.source, status.said_by, site.steps()) == (True, "objects", "", things(*OLD))
+    assert reconcile(site, complete=("objects",)) == {}
     assert site.steps() == things()
 
 
-def test_a_refused_wish_keeps_what_it_has(site: Site) -> None:
-    """A wish that is refused now says why, and what it had stays; the others are met."""
-    pursue(site, wish(*OLD))
-    found = pursue(site, wish(error=InvalidConfig("no such colour")), wish(Pole("z"), name="other"))
+def test_a_refused_spec_keeps_what_it_has(site: Site) -> None:
+    """A spec that is refused now says why, and what it had stays; the others are met."""
+    reconcile(site, spec(*OLD))
+    found = reconcile(site, spec(error=InvalidConfig("no such colour")), spec(Pole("z"), name="other"))
     assert (found["line"].problem, found["other"].holds) == ("no such colour", True)
     assert site.steps() == things(*OLD, Pole("z"))
 
 
-def test_a_bug_in_one_wish_leaves_the_others(site: Site) -> None:
-    """What a plan raises that is no error of ours is its own wish's problem."""
-    found = pursue(site, wish(error=ZeroDivisionError("oh")), wish(Pole("z"), name="other"))
+def test_a_bug_in_one_spec_leaves_the_others(site: Site) -> None:
+    """What a plan raises that is no error of ours is its own spec's problem."""
+    found = reconcile(site, spec(error=ZeroDivisionError("oh")), spec(Pole("z"), name="other"))
     assert ("ZeroDivisionError" in found["line"].problem, found["other"].holds) == (True, True)
 
 
 def test_a_failed_first_application_is_undone(site: Site) -> None:
     """Nothing of it stays, and the record neither."""
     site.failing[repr(OLD[3])] = StepFailed("no wire left")
-    assert pursue(site, wish(*OLD))["line"].problem == "no wire left"
+    assert reconcile(site, spec(*OLD))["line"].problem == "no wire left"
     assert (site.steps(), site.journal.node_records()) == (things(), [])
 
 
 def test_a_failed_change_goes_back(site: Site) -> None:
     """What was before is there again, as recorded; the next try is a change, too."""
-    pursue(site, wish(*OLD))
+    reconcile(site, spec(*OLD))
     site.failing[repr(NEW[3])] = StepFailed("no wire left")
-    assert pursue(site, wish(*NEW))["line"].problem == "no wire left"
+    assert reconcile(site, spec(*NEW))["line"].problem == "no wire left"
     assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD), "ready", OLD)
     site.failing.clear()
-    assert pursue(site, wish(*NEW))["line"].holds
+    assert reconcile(site, spec(*NEW))["line"].holds
     assert site.steps() == things(*NEW)
 
 
 def test_a_change_that_gets_no_answer_goes_on_forward(site: Site) -> None:
-    """What left the switch does not go back to one that is silent; the next pursuit goes on."""
-    pursue(site, wish(*OLD))
+    """What left the switch does not go back to one that is silent; the next round goes on."""
+    reconcile(site, spec(*OLD))
     site.failing[repr(NEW[1])] = Unavailable("it is silent")
-    assert not pursue(site, wish(*NEW))["line"].holds
+    assert not reconcile(site, spec(*NEW))["line"].holds
     assert (repr(Wire("a", 1)) in site.steps(), only(site).state) == (False, "applying")
     site.failing.clear()
-    assert pursue(site, wish(*NEW))["line"].holds
+    assert reconcile(site, spec(*NEW))["line"].holds
     assert site.steps() == things(*NEW)
 
 
 def test_a_change_whose_former_part_cannot_be_undone(site: Site) -> None:
     """Nothing new is made before what is to go has gone; then it is."""
-    pursue(site, wish(*OLD))
+    reconcile(site, spec(*OLD))
     site.stuck.add("wire")
-    assert "cannot be reached" in pursue(site, wish(*NEW))["line"].problem
+    assert "cannot be reached" in reconcile(site, spec(*NEW))["line"].problem
     assert site.steps() == things(*OLD)
     site.stuck.clear()
-    assert pursue(site, wish(*NEW))["line"].holds
+    assert reconcile(site, spec(*NEW))["line"].holds
     assert site.steps() == things(*NEW)
 
 
-def test_a_wish_that_is_back_before_it_was_undone(site: Site) -> None:
-    """What could not be undone is undone first, and the wish is met anew."""
-    pursue(site, wish(*OLD))
+def test_a_spec_that_is_back_before_it_was_undone(site: Site) -> None:
+    """What could not be undone is undone first, and the spec is met anew."""
+    reconcile(site, spec(*OLD))
     site.stuck.add("pole")
-    found = pursue(site)["line"]
-    assert (found.wished, found.holds, only(site).state) == (False, False, "deleting")
+    found = reconcile(site)["line"]
+    assert (found.desired, found.holds, only(site).state) == (False, False, "deleting")
     site.stuck.clear()
-    assert pursue(site, wish(*NEW))["line"].holds
+    assert reconcile(site, spec(*NEW))["line"].holds
     assert site.steps() == things(*NEW)
 
 
-def test_a_wish_that_is_back_while_its_former_part_cannot_go(site: Site) -> None:
-    """What could not be undone is used again: pods have ports on the bridge of an uplink that is wished anew."""
-    pursue(site, wish(*OLD))
+def test_a_spec_that_is_back_while_its_former_part_cannot_go(site: Site) -> None:
+    """What could not be undone is used again: pods have ports on the bridge of an uplink that is desired anew."""
+    reconcile(site, spec(*OLD))
     site.stuck.add("pole")
-    assert not pursue(site)["line"].holds
-    assert pursue(site, wish(*OLD))["line"].holds
+    assert not reconcile(site)["line"].holds
+    assert reconcile(site, spec(*OLD))["line"].holds
     assert (site.steps(), only(site).state) == (things(*OLD), "ready")
 
 
 def test_what_would_be_lost_with_the_rest_keeps_it(site: Site) -> None:
     """Poles stay under wires that cannot be taken down, each of which is told once, until they can, or a person gives them up."""
     for giving_up in (False, True):
-        pursue(site, wish(*OLD))
+        reconcile(site, spec(*OLD))
         site.stuck.add("wire")
-        assert pursue(site)["line"].problem.count("the wire cannot be reached") == 2
+        assert reconcile(site)["line"].problem.count("the wire cannot be reached") == 2
         assert (site.steps(), only(site).steps) == (things(*OLD), OLD)
         if giving_up:
             site.stand = {key: each for key, each in site.stand.items() if key[0] == "pole"}
             undo(KIND, "line", site, force=True)
         else:
             site.stuck.clear()
-            assert pursue(site) == {}
+            assert reconcile(site) == {}
         assert (site.steps(), site.journal.node_records()) == (things(), [])
 
 
 def test_another_boot_looks_afresh(site: Site) -> None:
-    """The plan is given the record of the other boot; what is there stays and what is not is applied. Until the wish is known,
+    """The plan is given the record of the other boot; what is there stays and what is not is applied. Until the spec is known,
     nothing is done."""
-    pursue(site, wish(*OLD, source="objects"))
+    reconcile(site, spec(*OLD, source="objects"))
     site.boot = "boot-2"
     for key in (("wire", "1"), ("wire", "2")):
         del site.stand[key]
-    assert "since the node was started" in pursue(site)["line"].problem
+    assert "since the node was started" in reconcile(site)["line"].problem
     assert site.steps() == things(*OLD[:2])
     boots = []
 
@@ -323,39 +323,39 @@ def test_another_boot_looks_afresh(site: Site) -> None:
         boots.append(record.boot_id)
         return OLD
 
-    assert pursue(site, Wish(KIND, "line", "objects", "", plan))["line"].holds
+    assert reconcile(site, Spec(KIND, "line", "objects", "", plan))["line"].holds
     assert (boots, site.steps(), only(site).boot_id) == (["boot-1"], things(*OLD), "boot-2")
 
 
 def test_another_boot_that_fails_goes_back_to_what_outlived_it(site: Site) -> None:
-    """A wish that cannot be met after a boot takes nothing away that the boot has left."""
-    pursue(site, wish(*OLD))
+    """A spec that cannot be met after a boot takes nothing away that the boot has left."""
+    reconcile(site, spec(*OLD))
     site.boot = "boot-2"
     del site.stand["wire", "1"], site.stand["wire", "2"]
     site.failing[repr(OLD[2])] = StepFailed("no wire left")
-    assert not pursue(site, wish(*OLD))["line"].holds
+    assert not reconcile(site, spec(*OLD))["line"].holds
     assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD[:2]), "ready", OLD[:2])
 
 
 def test_the_latest_is_undone_first(site: Site) -> None:
-    """A wire of one wish on the pole of another is taken down before it."""
-    pursue(site, wish(Pole("a")))
+    """A wire of one spec on the pole of another is taken down before it."""
+    reconcile(site, spec(Pole("a")))
     site.now = 2
-    pursue(site, wish(Pole("a")), wish(Wire("a", 1), name="another"))
-    assert pursue(site) == {}
+    reconcile(site, spec(Pole("a")), spec(Wire("a", 1), name="another"))
+    assert reconcile(site) == {}
     assert site.effects[-2:] == ["-wire", "-pole"]
 
 
-def test_nothing_wished_is_nothing_recorded(site: Site) -> None:
+def test_nothing_desired_is_nothing_recorded(site: Site) -> None:
     """A plan without steps makes no record, and undoes one."""
-    assert pursue(site, wish())["line"].holds
+    assert reconcile(site, spec())["line"].holds
     assert site.journal.node_records() == []
-    pursue(site, wish(*OLD))
-    assert pursue(site, wish())["line"].holds
+    reconcile(site, spec(*OLD))
+    assert reconcile(site, spec())["line"].holds
     assert (site.steps(), site.journal.node_records()) == (things(), [])
 
 
-def test_a_failing_wish_waits_and_a_changed_one_does_not(
+def test_a_failing_spec_waits_and_a_changed_one_does_not(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each failure doubles the pause; what is asked for by people, and what has changed, is tried at once. The log has a problem
@@ -364,34 +364,34 @@ def test_a_failing_wish_waits_and_a_changed_one_does_not(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     tries: list[int] = []
 
-    def failing(said: str = "no") -> Wish:
+    def failing(said: str = "no") -> Spec:
         def plan(_record: Record | None) -> tuple[Step, ...]:
             tries.append(1)
             raise InvalidConfig(said)
 
-        return Wish(KIND, "line", SOURCE, "", plan, content=said)
+        return Spec(KIND, "line", SOURCE, "", plan, content=said)
 
-    keeper = Wishes(site)
+    keeper = Specs(site)
     for _ in range(200):
-        keeper.pursue([failing()], (SOURCE,))
+        keeper.reconcile([failing()], (SOURCE,))
         clock[0] = keeper.next_due
     assert (clock[0] - 100) / 200 == pytest.approx(LOOK_MAX_S, rel=0.1)
     clock[0] -= 5
-    keeper.pursue([failing()], (SOURCE,))
+    keeper.reconcile([failing()], (SOURCE,))
     assert len(tries) == 200
-    keeper.pursue([failing()], (SOURCE,), now=True)
-    keeper.pursue([failing("never")], (SOURCE,))
+    keeper.reconcile([failing()], (SOURCE,), now=True)
+    keeper.reconcile([failing("never")], (SOURCE,))
     assert len(tries) == 202
     assert capsys.readouterr().err.count("cannot be had") == 2
 
 
 def test_what_is_urgent_goes_first(site: Site) -> None:
     """Before all others, those that are undone among them, though it failed a moment ago; and again if it has become so since it
-    was pursued. In one pursuit it is hurried once."""
+    was reconciled. In one round it is hurried once."""
     order: list[str] = []
     urgent: set[tuple[str, str]] = set()
 
-    def one(name: str, then: Callable[[], object] = lambda: None) -> Wish:
+    def one(name: str, then: Callable[[], object] = lambda: None) -> Spec:
         def plan(_record: Record | None) -> tuple[Step, ...]:
             order.append(name)
             then()
@@ -399,47 +399,47 @@ def test_what_is_urgent_goes_first(site: Site) -> None:
                 raise InvalidConfig("no")
             return (Pole(name),)
 
-        return Wish(KIND, name, SOURCE, "", plan, content=name)
+        return Spec(KIND, name, SOURCE, "", plan, content=name)
 
-    keeper = Wishes(site, urgent=lambda: urgent)
-    keeper.pursue([one("gone"), one("a"), one("failing")], (SOURCE,))
+    keeper = Specs(site, urgent=lambda: urgent)
+    keeper.reconcile([one("gone"), one("a"), one("failing")], (SOURCE,))
     site.effects.clear()
     urgent.add((KIND, "failing"))
-    wishes = [one("a"), one("b", lambda: urgent.add((KIND, "a"))), one("c"), one("failing")]
+    specs = [one("a"), one("b", lambda: urgent.add((KIND, "a"))), one("c"), one("failing")]
     order.clear()
-    found = keeper.pursue(wishes, (SOURCE,))
+    found = keeper.reconcile(specs, (SOURCE,))
     assert order == ["failing", "a", "b", "a", "c"]
     assert site.effects == ["-pole", "+pole", "+pole"]
     assert [(each.name, each.holds) for each in found] == [("a", True), ("b", True), ("c", True), ("failing", False)]
     order.clear()
     urgent.clear()
-    keeper.pursue(wishes, (SOURCE,))
+    keeper.reconcile(specs, (SOURCE,))
     assert order == ["a", "b", "a", "c"]
     urgent.clear()
     urgent.add((KIND, "b"))
     order.clear()
-    assert keeper.pursue(wishes[:1], (SOURCE,))
+    assert keeper.reconcile(specs[:1], (SOURCE,))
     assert (order, site.steps()) == (["a"], things(Pole("a")))
 
 
-def moments(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> int:
-    """How many moments there are in going from the first wishes to the last."""
+def moments(directory: Path, first: tuple[Spec, ...], last: tuple[Spec, ...]) -> int:
+    """How many moments there are in going from the first specs to the last."""
     site = Site(directory)
     seen: list[str] = []
-    pursue(site, *first)
+    reconcile(site, *first)
     site.moment = seen.append
-    pursue(site, *last)
+    reconcile(site, *last)
     return len(seen)
 
 
-CHANGES = {"applied": ((), (wish(*OLD),)), "changed": ((wish(*OLD),), (wish(*NEW),)), "undone": ((wish(*OLD),), ())}
+CHANGES = {"applied": ((), (spec(*OLD),)), "changed": ((spec(*OLD),), (spec(*NEW),)), "undone": ((spec(*OLD),), ())}
 
 
-def killed(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> Iterator[Site]:
+def killed(directory: Path, first: tuple[Spec, ...], last: tuple[Spec, ...]) -> Iterator[Site]:
     """Nodes on which the process died at each of the moments of the change."""
     for number in range(moments(directory / "counted", first, last)):
         site = Site(directory / str(number))
-        pursue(site, *first)
+        reconcile(site, *first)
         left = number
 
         def die(_moment: str) -> None:
@@ -450,45 +450,45 @@ def killed(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> 
 
         site.moment = die
         with pytest.raises(Killed):
-            pursue(site, *last)
+            reconcile(site, *last)
         site.moment = lambda _: None
         yield site
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_death_at_every_point(tmp_path: Path, change: str) -> None:
-    """The next process finds a wish: it is met; a refused one: what was before is there; none: nothing is left; or cannot know:
+    """The next process finds a spec: it is met; a refused one: what was before is there; none: nothing is left; or cannot know:
     what is there is complete."""
     first, last = CHANGES[change]
     before = things(*first[0].plan(None)) if first else things()
     after = things(*last[0].plan(None)) if last else things()
     goes_on = {
-        "met": ((wish(*NEW),), (SOURCE,), [things(*NEW)]),
-        "refused": ((wish(error=InvalidConfig("no")),), (SOURCE,), [before, after]),
+        "met": ((spec(*NEW),), (SOURCE,), [things(*NEW)]),
+        "refused": ((spec(error=InvalidConfig("no")),), (SOURCE,), [before, after]),
         "gone": ((), (SOURCE,), [things()]),
         "not known": ((), (), [before, after]),
     }
-    for name, (wished, complete, allowed) in goes_on.items():
+    for name, (desired, complete, allowed) in goes_on.items():
         for number, site in enumerate(killed(tmp_path / name.replace(" ", ""), first, last)):
-            pursue(site, *wished, complete=complete)
+            reconcile(site, *desired, complete=complete)
             assert site.steps() in allowed, (name, number)
             listed = things(*(step for record in site.journal.node_records() for step in record.steps))
             assert listed == site.steps(), (name, number)
-            assert pursue(site) == {}
+            assert reconcile(site) == {}
             assert (site.steps(), site.journal.node_records()) == (things(), []), (name, number)
 
 
 def test_a_death_at_every_point_after_which_the_node_boots(tmp_path: Path) -> None:
-    """Whatever was recorded in the boot before, the next one meets the wish."""
+    """Whatever was recorded in the boot before, the next one meets the spec."""
     for number, site in enumerate(killed(tmp_path, *CHANGES["changed"])):
         site.boot = "boot-2"
         for key in [key for key in site.stand if key[0] == "wire"]:
             del site.stand[key]
-        assert pursue(site, wish(*NEW))["line"].holds, number
+        assert reconcile(site, spec(*NEW))["line"].holds, number
         assert site.steps() == things(*NEW), number
 
 
-def test_a_key_names_its_wish(site: Site) -> None:
-    """Records are found by the wish's kind and name."""
-    pursue(site, wish(*OLD))
+def test_a_key_names_its_spec(site: Site) -> None:
+    """Records are found by the spec's kind and name."""
+    reconcile(site, spec(*OLD))
     assert key_of(only(site)) == (KIND, "line")
