@@ -9,6 +9,7 @@ import sys
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import finish, paused_vswitchd, start, succeeded, switch_of
+from tests.lab.node.agent import GIVES_UP_SOON
 from tests.lab.switch.switch import wait_until
 
 
@@ -79,7 +80,7 @@ def test_a_second_agent_of_the_same_records(live: LiveNode, sandbox: str) -> Non
     live.start()
     elsewhere = f"{live.directory}/elsewhere"
     environ = {**os.environ, **live.environ, "USERSPACE_CNI_RUN_DIR": elsewhere}
-    argv = [sys.executable, "-m", "userspace_cni", "agent"]
+    argv = [sys.executable, "-c", GIVES_UP_SOON]
     with paused_vswitchd(switch_of(live)):
         adding = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode())
         wait_until(lambda: live.states() == ["applying"], what="an ADD under way")

@@ -14,20 +14,12 @@ import pytest
 
 from tests.agent.living import LiveNode, container
 from tests.cni.spec import finish, held, ipam, paused_vswitchd, refused, row_of, scripted, start, succeeded, switch_of
-from tests.lab.node.agent import Agent, install_shim
+from tests.lab.node.agent import GIVES_UP_SOON, Agent, install_shim
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 TGKILL = 234
 """The system call by which one thread is given a signal; no library wraps it."""
-GIVES_UP_SOON = """
-import sys
-from userspace_cni.agent import service
-from userspace_cni.__main__ import main
-service.FORMER_S = 2.0  # instead of half a minute
-sys.argv[1:] = ["agent"]
-sys.exit(main())
-"""
 SOON_S = 0.3
 """How long an agent that ends waits for a call of which the test knows that it hangs."""
 

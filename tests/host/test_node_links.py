@@ -12,10 +12,17 @@ import pytest
 
 from tests.host.places import soon
 from tests.lab.network.outside import NIC, Wire, wired
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.veths import inside
 from userspace_cni.attachment.steps import NodeLink
+from userspace_cni.base.root import HERE
+from userspace_cni.host import links as host_links
 from userspace_cni.host import node_links
+from userspace_cni.host.netlink.codec import Connection
+from userspace_cni.host.netlink.links import FoundLink
 from userspace_cni.host.nics import look
 from userspace_cni.host.node_links import NodeLinkDriver
+from userspace_cni.host.switch_links import addresses_of
 
 OURS, THEIRS = "10.56.0.1/24", "192.0.2.50/24"
 
@@ -54,3 +61,21 @@ def test_sysctls_that_cannot_be_written(wire: Wire, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Path, "open", read_only)
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
+
+
+def test_a_link_that_goes_between_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its addresses are asked for after it was found: it is left out then, and the others' are told."""
+    with netns() as place:
+        for name in ("goes", "stays"):
+            inside(place, "ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-0")
+            inside(place, "ip", "address", "add", "192.0.2.1/24" if name == "goes" else "198.51.100.1/24", "dev", name)
+        find = host_links.found_link
+
+        def found_link(kernel: Connection, name: str) -> FoundLink | None:
+            found = find(kernel, name)
+            if name == "goes":
+                inside(place, "ip", "link", "delete", name)
+            return found
+
+        monkeypatch.setattr(host_links, "found_link", found_link)
+        assert addresses_of(("goes", "stays"), place, HERE) == {"stays": ("198.51.100.1",)}

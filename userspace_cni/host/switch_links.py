@@ -5,6 +5,7 @@ What speaks netlink is imported by the first question: a process that lives for 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -108,6 +109,12 @@ def addresses_of(names: Iterable[str], switch_netns: str, root: HostRoot) -> dic
         held: dict[str, tuple[str, ...]] = {}
         for link in (link for name in names if (link := found_link(kernel, name))):
             # asked link by link: the node's other links can have thousands, as that of kube-proxy's virtual servers
-            found = (addresses.read(payload)[1] for _, payload in kernel.ask(addresses.listed(link.index)))
+            try:
+                replies = kernel.ask(addresses.listed(link.index))
+            except OSError as error:
+                if error.errno != errno.ENODEV:  # it has gone since it was found
+                    raise
+                continue
+            found = (addresses.read(payload)[1] for _, payload in replies)
             held[link.name] = tuple(str(each.ip) for each in found if not each.is_link_local)
     return held
