@@ -13,6 +13,7 @@ udevadm trigger --subsystem-match=net --action=add; udevadm settle
 printf '[main]\\nplugins=keyfile\\nno-auto-default=*\\n[keyfile]\\nunmanaged-devices=except:interface-name:k0\\n' \\
     >/etc/NetworkManager/NetworkManager.conf
 NetworkManager
+until nmcli general; do sleep 0.2; done  # its name on the bus comes later
 nmcli --wait 60 connection add type ethernet ifname k0 con-name k0 autoconnect no ipv6.method disabled {addresses}
 nmcli --wait 60 connection up k0
 """

@@ -14,6 +14,12 @@ WAIT_S: Final = 60
 """Seconds for which an answer is waited for; few are needed."""
 _VARIABLES: Final = f"CNI_PATH=/opt/cni/bin:/usr/lib/cni CNI_IFNAME=net1 USERSPACE_CNI_CONFIG={SETTINGS}"
 _FAILED: Final = 1
+_NOT_YET: Final = 503
+"""The status of an answer for which the agent had too little time."""
+
+
+def _by_name(page: str) -> dict[str, Any]:
+    return {each["name"]: each for each in json.loads(page)["specs"]}
 
 
 @dataclass(frozen=True)
@@ -32,16 +38,20 @@ class GuestNode:
         found: dict[str, Any] = {}
 
         def decided() -> bool:
+            status, body = self.guest.answer("/api/v1/network", "POST")
+            assert status in (200, _NOT_YET), (status, body)
+            if status == _NOT_YET:
+                return False
             found.clear()
-            found.update(self.statuses("POST"))
+            found.update(_by_name(body))
             return not any("out of time" in each["problem"] for each in found.values())
 
         self.guest.until(decided, "the agent to have looked at all")
         return found
 
-    def statuses(self, method: str = "GET") -> dict[str, Any]:
-        """What became of each spec, by its name, as the agent has last seen it; with POST it looks first."""
-        return {each["name"]: each for each in json.loads(self.guest.page("/api/v1/network", method))["specs"]}
+    def statuses(self) -> dict[str, Any]:
+        """What became of each spec, by its name, as the agent has last seen it."""
+        return _by_name(self.guest.page("/api/v1/network"))
 
     def ready(self, name: str = "net1") -> bool:
         """Whether the agent says so of a spec, as it has last seen it."""
