@@ -1,7 +1,6 @@
 """Credentials for the API server, and bounded requests and streams made with them.
 
-The `kubernetes` library reads credentials (kubeconfig with tokens, token files, client certificates and exec plugins; the service
-account of a pod) and makes the TLS connection pool; its typed models, retries and refresh hooks are not used. The rules:
+`kube.account` says what they are, and whose code makes the connections. The rules:
 
 - No call outlasts its caller's deadline. Exec plugins and name resolution have no time-out, so each request and each loading of
   credentials runs in a thread of its own, which is abandoned when the time is up. Only one thread loads at a time: later callers
@@ -11,9 +10,8 @@ account of a pod) and makes the TLS connection pool; its typed models, retries a
 - A network's configuration names the kubeconfig, and a root process reads it and sends its token to the server in it:
   `kube.kubeconfig` says which files are taken, and what may be done for them.
 - A kubeconfig's text, a token, a body or a server's words must never be part of a message.
-- TLS verification is as the kubeconfig says (on unless it has insecure-skip-tls-verify) and is never weakened here.
 
-The library is imported when the first request is made (150 ms of CPU time, 34 MiB): a verb that writes no note pays nothing.
+Libraries are imported when the first request is made: a verb that writes no note pays nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +21,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import PASSING, Unavailable, UserspaceError
 from userspace_cni.base.threads import start
+from userspace_cni.kube.account import Account, of_kubeconfig, of_service_account
 from userspace_cni.kube.kubeconfig import Kubeconfig, Signature
 
 T = TypeVar("T")
@@ -56,9 +55,7 @@ def load_library() -> None:
     Never fails: after an error, as without descriptors, the request imports it again and reports the error.
     """
     with suppress(ImportError, OSError):
-        import kubernetes.client.rest
-        import kubernetes.config.incluster_config
-        import kubernetes.config.kube_config  # noqa: F401
+        import urllib3  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -221,10 +218,10 @@ class Session:
 
     def _load(self) -> _Connection:
         try:
-            return self._connection_of()
+            return _Connection(self._account())
         except UserspaceError:
             raise
-        except Exception as error:  # noqa: BLE001 -- the library raises its parsers' errors, which quote the file
+        except Exception as error:  # noqa: BLE001 -- parsers' and programs' errors quote what they read
             reason, passes = type(error).__name__, isinstance(error, OSError) and error.errno in PASSING
         message = f"credentials for the API server cannot be used ({reason})"
         if passes:
@@ -233,27 +230,10 @@ class Session:
             raise Unavailable(message, f"the token and the certificate in {self._service_account}")
         raise self._kubeconfig.unusable(f"{self.account}: {message}")
 
-    def _connection_of(self) -> _Connection:
-        from kubernetes.client import Configuration
-        from kubernetes.config.incluster_config import InClusterConfigLoader
-        from kubernetes.config.kube_config import KubeConfigLoader
-
-        configuration = Configuration()
-        configure: Any  # the library's loaders carry no types
-        files: Mapping[str, Signature] = {}
+    def _account(self) -> Account:
         if self._kubeconfig:
-            configure, loaded = KubeConfigLoader, self._kubeconfig.load()
-            files = loaded.files
-            loader = configure(loaded.config, config_base_path=loaded.directory)
-        else:
-            configure = InClusterConfigLoader
-            names = (f"{self._service_account}/token", f"{self._service_account}/ca.crt")
-            loader = configure(*names, try_refresh_token=False)
-        with _quiet_library():
-            loader.load_and_set(configuration)
-        configuration.refresh_api_key_hook = None
-        configuration.socket_options = _socket_options()
-        return _Connection(configuration, files)
+            return of_kubeconfig(self._kubeconfig.load())
+        return of_service_account(self._service_account)
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
@@ -264,23 +244,15 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     return _NEVER_BARE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "replace")
 
 
-@dataclass
 class _Connection:
-    """A connection pool and the header that authenticates, made from `files` with these signatures."""
+    """Requests with an account."""
 
-    configuration: Any
-    files: Mapping[str, Signature]
-    headers: dict[str, str] = field(init=False)
-    pool: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        from kubernetes.client.rest import RESTClientObject
-
-        self.headers = {"Accept": "application/json", "User-Agent": "userspace-cni"}
-        for setting in self.configuration.auth_settings().values():
-            if setting["in"] == "header" and setting["value"]:
-                self.headers[setting["key"]] = setting["value"].strip()  # a token file may end in a newline
-        self.pool = RESTClientObject(self.configuration).pool_manager
+    def __init__(self, account: Account) -> None:
+        self.files = account.files
+        self._server, self._pool = account.server, account.pool
+        self._headers = {"Accept": "application/json", "User-Agent": "userspace-cni"}
+        if account.authorization:
+            self._headers["Authorization"] = account.authorization
 
     def send(self, what: str, sent: _Body | None, deadline: Deadline) -> Answer:
         with _translated(what):
@@ -305,11 +277,11 @@ class _Connection:
         import urllib3
 
         method, _, path = what.partition(" ")
-        headers = self.headers if sent is None else {**self.headers, "Content-Type": sent.kind}
+        headers = self._headers if sent is None else {**self._headers, "Content-Type": sent.kind}
         body = sent.text if sent else None
         options = {"preload_content": False, "redirect": False, "retries": False}
         timeout = urllib3.Timeout(total=deadline.require(what))
-        return self.pool.request(method, self.configuration.host + path, body=body, headers=headers, timeout=timeout, **options)
+        return self._pool.request(method, self._server + path, body=body, headers=headers, timeout=timeout, **options)
 
 
 @contextmanager
@@ -370,40 +342,6 @@ class _Call(Generic[T]):
             self._value = self._work()
         except BaseException as error:  # noqa: BLE001 -- handed to the thread that asked
             self._error = error
-
-
-class _quiet_library:  # noqa: N801 -- used as a function
-    """Keeps the root logger silent: the library logs an exec plugin's stderr there, and goes on without a token."""
-
-    def __enter__(self) -> None:
-        import logging
-
-        self._handler = logging.NullHandler()
-        self._thread = threading.get_ident()
-        logging.getLogger().addHandler(self._handler)
-        logging.getLogger().addFilter(self._refuse)
-
-    def __exit__(self, *_: object) -> None:
-        import logging
-
-        logging.getLogger().removeFilter(self._refuse)
-        logging.getLogger().removeHandler(self._handler)
-
-    def _refuse(self, _record: object) -> bool:
-        return threading.get_ident() != self._thread
-
-
-def _socket_options() -> list[tuple[int, int, int]]:
-    """Socket options by which the kernel notices within 30 s that a server vanished: else a waiting connection seems alive.
-
-    SO_KEEPALIVE is for a connection that waits, TCP_USER_TIMEOUT for one that has sent something.
-    """
-    import socket
-
-    level = socket.IPPROTO_TCP
-    probes = [(level, socket.TCP_KEEPIDLE, 15), (level, socket.TCP_KEEPINTVL, 5), (level, socket.TCP_KEEPCNT, 3)]
-    sent = [(level, socket.TCP_NODELAY, 1), (level, socket.TCP_USER_TIMEOUT, 30_000)]
-    return [*sent, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
 
 
 def _read(answer: Any, what: str, deadline: Deadline) -> bytes:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import io
 import os
 import stat
 import time
@@ -109,14 +108,22 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Loaded:
-    """One context of a kubeconfig, with the content of every file that it names.
+    """Cluster and user of one context of a kubeconfig, with the content of every file that they name.
 
     `directory`: where programs that it names are run, as this process sees it. `files`: of the files that were read.
     """
 
-    config: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+    user: Mapping[str, Any]
     directory: str
     files: Mapping[str, Signature]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """A kubeconfig that has it alone."""
+        named = {"clusters": [{"name": "it", "cluster": self.cluster}], "users": [{"name": "it", "user": self.user}]}
+        contexts = [{"name": "it", "context": {"cluster": "it", "user": "it"}}]
+        return {**named, "contexts": contexts, "current-context": "it"}
 
 
 class Kubeconfig:
@@ -153,19 +160,16 @@ class Kubeconfig:
         Raises InvalidConfig for what may not be used, `unusable` for a missing file, Unavailable for what cannot be read now, and
         the parser's errors for a text that is no kubeconfig.
         """
-        from kubernetes.config.kube_config import KubeConfigMerger
+        import yaml
 
-        merge: Any = KubeConfigMerger  # carries no types
         files: dict[str, Signature] = {}
         text, real = self._read(self.path, files)
         directory = os.path.dirname(real)
-        config = merge(io.StringIO(text.decode("utf-8", "replace"))).config
+        config = yaml.safe_load(text.decode("utf-8", "replace"))
         context = _named(config, "context", config["current-context"])
         cluster = self._held(_named(config, "cluster", context["cluster"]), directory, files)
         user = self._held(_named(config, "user", context.get("user"), needed=False), directory, files)
-        named = {"clusters": [{"name": "it", "cluster": cluster}], "users": [{"name": "it", "user": user}]}
-        contexts = [{"name": "it", "context": {"cluster": "it", "user": "it"}}]
-        return Loaded({**named, "contexts": contexts, "current-context": "it"}, self._root.path(directory), files)
+        return Loaded(cluster, user, self._root.path(directory), files)
 
     def _held(self, section: Mapping[str, Any], directory: str, files: dict[str, Signature]) -> dict[str, Any]:
         """A user or cluster with the content of files in place of their names. Raises InvalidConfig for a forbidden program."""

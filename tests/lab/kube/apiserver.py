@@ -118,6 +118,7 @@ class ApiServer:
         self.watch_s = WATCH_S
         self.gone_in_stream = True
         self.silent = False
+        self.asks_certificate = False
         self.store = PodStore()
         self.events = EventStore()
         self._stores: dict[str, ObjectStore] = {kind.title: ObjectStore(kind) for kind in BUILT_IN}
@@ -402,6 +403,9 @@ class _Http(ThreadingHTTPServer):
         if certificate:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+            if api.asks_certificate:
+                self._tls.verify_mode = ssl.CERT_REQUIRED
+                self._tls.load_verify_locations(certificate)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()

@@ -12,13 +12,7 @@ from typing import Final
 
 import userspace_cni
 
-OF_OTHERS: Final = (
-    "kubernetes.client.rest",
-    "kubernetes.config.incluster_config",
-    "kubernetes.config.kube_config",
-    "prometheus_client",
-    "pyroute2",
-)
+OF_OTHERS: Final = ("prometheus_client", "pyroute2", "urllib3.util.ssl_", "yaml")
 """What is imported when it is first used. Not gRPC, which is not made for a process that forks."""
 ROOMS: Final = (
     *("agent", "attachment", "base", "cli", "cni", "consumers"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,6 +319,73 @@ def test_tls_is_verified(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="TLS"):
             read(KubeClient(str(path)))
         assert wrong.requests == []
+
+
+def test_a_client_certificate(tmp_path: Path) -> None:
+    """It is shown to a server that asks for one, from files or from the kubeconfig itself; one with another's key is no use now,
+    and may be right when both have been exchanged."""
+    api = ApiServer(tls=tmp_path)
+    api.asks_certificate = True
+    with api:
+        api.add_pod({"metadata": {"name": "app", "uid": "u1"}})
+        key = tmp_path / "key.pem"
+        user = {"token": TOKEN, "client-certificate": str(api.certificate), "client-key": str(key)}
+        assert read(kubeconfig(api, tmp_path, **user)).uid == "u1"
+        assert api.certificate
+        data = {"client-certificate-data": api.certificate.read_bytes(), "client-key-data": key.read_bytes()}
+        inside = {name: base64.b64encode(content).decode() for name, content in data.items()}
+        assert read(kubeconfig(api, tmp_path, token=TOKEN, **inside)).uid == "u1"
+        with pytest.raises(Unavailable, match="API server"):
+            read(kubeconfig(api, tmp_path, token=TOKEN))
+        (tmp_path / "other").mkdir()
+        ApiServer(tls=tmp_path / "other")
+        key.write_bytes((tmp_path / "other" / "key.pem").read_bytes())
+        with pytest.raises(Unavailable, match="TLS with the API server cannot be set up: KEY_VALUES_MISMATCH"):
+            read(kubeconfig(api, tmp_path, **user))
+
+
+def test_a_user_with_a_password(api: ApiServer, tmp_path: Path) -> None:
+    """Name and password are sent as RFC 7617 has them."""
+    with pytest.raises(NoteRefused):
+        read(kubeconfig(api, tmp_path, username="node", password="hidden"))
+    assert {request.headers["Authorization"] for request in api.requests} == {"Basic bm9kZTpoaWRkZW4="}
+
+
+def test_a_proxy(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig's is asked, or the environment's, but for the hosts and networks of NO_PROXY."""
+    path = Path(api.kubeconfig(tmp_path))
+    config = json.loads(path.read_text())
+    config["clusters"][0]["cluster"] = {"server": "http://server.invalid", "proxy-url": api.url}
+    path.write_text(json.dumps(config))
+    assert read(KubeClient(str(path))).uid == "u1"
+    config["clusters"][0]["cluster"] = {"server": "http://server.invalid"}
+    path.write_text(json.dumps(config))
+    monkeypatch.setenv("http_proxy", api.url)
+    assert read(KubeClient(str(path))).uid == "u1"
+    assert {request.path.partition("/api")[0] for request in api.requests} == {"http://server.invalid"}
+    monkeypatch.setenv("no_proxy", "127.0.0.0/8")
+    assert read(KubeClient(api.kubeconfig(tmp_path))).uid == "u1"
+    assert api.requests[-1].path.startswith("/api/")
+
+
+def test_the_library_of_the_api_is_left_out(tmp_path: Path) -> None:
+    """Tokens and certificates need none of its classes, which would take 17 MiB of each agent."""
+    code = f"""
+import sys
+from tests.lab.kube.apiserver import TOKEN, ApiServer
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.kube.client import KubeClient
+with ApiServer(tls=Path({str(tmp_path)!r})) as api:
+    before = set(sys.modules)
+    path = api.kubeconfig(Path({str(tmp_path)!r}))
+    assert KubeClient(path).get_pod("default", "app", Deadline.after(60)) is None
+    print(sorted(name for name in set(sys.modules) - before if name in ("kubernetes", "urllib3", "yaml", "requests")))
+"""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", f"from pathlib import Path\n{code}"], cwd=root, check=False, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "['urllib3']", done.stderr
 
 
 def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

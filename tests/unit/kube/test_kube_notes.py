@@ -318,7 +318,7 @@ def test_del_without_the_library_raises_nothing(
     driver: PodNoteDriver, note: PodNote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A library that cannot be imported now, for want of descriptors say, keeps no pod from being torn down."""
-    monkeypatch.setitem(sys.modules, "kubernetes.client.rest", None)
+    monkeypatch.setitem(sys.modules, "urllib3", None)
     driver.undo(note, soon())
     assert capsys.readouterr().err.count("\n") == 1
 

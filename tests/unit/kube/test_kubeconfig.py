@@ -174,7 +174,7 @@ def test_files_of_the_administrators_own(api: ApiServer, host: Path) -> None:
         clients.of("/root/kubeconfig").get_pod("default", "app", Deadline.after(60))
 
 
-def test_what_the_library_is_given(api: ApiServer, host: Path) -> None:
+def test_what_is_taken_of_it(api: ApiServer, host: Path) -> None:
     """Content in place of every file name, and no key that is not known here."""
     for name in ("ca", "cert", "key"):
         (host / "etc/cni" / name).write_text(name)
@@ -189,9 +189,9 @@ def test_what_the_library_is_given(api: ApiServer, host: Path) -> None:
         return base64.b64encode(text.encode()).decode()
 
     certificate = {"client-certificate-data": data("cert"), "client-key-data": data("key")}
-    assert loaded.config["users"] == [{"name": "it", "user": {"token": "t", **certificate}}]
+    assert loaded.user == {"token": "t", **certificate}
     server = {"server": api.url, "certificate-authority-data": data("ca"), "proxy-url": "http://127.0.0.1:1"}
-    assert loaded.config["clusters"] == [{"name": "it", "cluster": server}]
+    assert loaded.cluster == server
     assert sorted(loaded.files) == [f"/etc/cni/{name}" for name in ("ca", "cert", "key", "kubeconfig")]
 
 
