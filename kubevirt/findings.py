@@ -12,18 +12,23 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing found. `where`: file and object, or what on the node; `path`: the place in the object, "" for all of it.
+class Trap:
+    """One trap that was found. `subject`: file and object; `path`: the place in the object, "" for all of it.
 
     `remedy`: what to do about it, in one sentence.
     """
 
     name: str
     severity: Severity
-    where: str
+    subject: str
     message: str
     remedy: str
     path: str = ""
+
+    @property
+    def why(self) -> str:
+        """What happens to a VM that falls into it."""
+        return TRAPS.get(self.name, "")
 
 
 TRAPS: Final[Mapping[str, str]] = {

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubevirt.findings import SEVERITIES, Finding
+from kubevirt.findings import SEVERITIES, Trap
 from kubevirt.lint.addresses import judge_addresses, judge_machines
 from kubevirt.lint.cluster import read_cluster
 from kubevirt.lint.copies import without_copies
@@ -48,7 +48,7 @@ class Judged:
     `ignored`: file, kind and name of what is of no concern here. `definitions`: the networks, for what only the plugin can judge.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Trap, ...]
     checked: Mapping[str, int]
     ignored: tuple[str, ...]
     definitions: tuple[Definition, ...] = ()
@@ -154,6 +154,6 @@ def label_of(kind: str, content: object) -> str:
     return f"{written} {name}".strip()[:_NAME_MAX]
 
 
-def _ordered(reports: Sequence[Report]) -> Iterator[Finding]:
+def _ordered(reports: Sequence[Report]) -> Iterator[Trap]:
     for report in reports:
         yield from sorted(report.found, key=lambda finding: SEVERITIES.index(finding.severity))

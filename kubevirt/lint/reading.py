@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kubevirt.findings import Finding, Severity
+from kubevirt.findings import Severity, Trap
 from userspace_cni.pod.quantity import amount
 
 T = TypeVar("T")
@@ -25,11 +25,11 @@ class Report:
 
     where: str
     file: str = ""
-    found: dict[Finding, None] = field(default_factory=dict)
+    found: dict[Trap, None] = field(default_factory=dict)
 
     def add(self, name: str, severity: Severity, message: str, remedy: str, path: str = "") -> None:
         """One more finding."""
-        self.found[Finding(name, severity, self.where, message, remedy, path)] = None
+        self.found[Trap(name, severity, self.where, message, remedy, path)] = None
 
 
 @dataclass(frozen=True)

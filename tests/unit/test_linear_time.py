@@ -36,7 +36,6 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.gateways import Gateway, StaticRoute, clash
 from userspace_cni.base.routing import Inside, PodLink, PodRoute, Wanted
 from userspace_cni.base.subnets import read_subnet, without
-from userspace_cni.cli.cluster.networks import Judged, Place, judge_document, judge_text
 from userspace_cni.cli.kubevirt.lint import _with_refusals
 from userspace_cni.cli.manifests import _documents
 from userspace_cni.cni import keys, outline, protocol, wire
@@ -53,6 +52,7 @@ from userspace_cni.consumers import CONSUMERS
 from userspace_cni.controller import cluster as controlled
 from userspace_cni.controller.ranges import NodeRange, divide
 from userspace_cni.controller.writes import summaries
+from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
 from userspace_cni.host import pod_routes
 from userspace_cni.host.cni_cache import _sandbox
 from userspace_cni.host.netlink import codec

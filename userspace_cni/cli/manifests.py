@@ -16,8 +16,8 @@ from typing import IO, Any, Final
 import click
 import yaml
 
-from kubevirt.findings import Finding
 from kubevirt.lint.documents import Document
+from userspace_cni.base.findings import Finding
 from userspace_cni.pod.strict_json import Reader, once
 
 FILE_MAX: Final = 8 << 20

@@ -21,7 +21,9 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.host_paths import as_host_names
+from userspace_cni.diagnosis import rendering
 from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ _NO_SCREENS: Final = ("dumb", "unknown")
 _UNFOLDED: Final = 4096
 """Columns of an output that is no terminal: nothing is folded there."""
 _BAR_MAX: Final = 60
+_STYLES: Final = {"error": "red", "warning": "yellow"}
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _FILLING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
 """Blanks at the end of a line, and the sequences that end their colours."""
@@ -130,6 +133,15 @@ def show_facts(facts: Sequence[tuple[str, Cell | str]], indent: int = 2) -> None
         if text.plain:
             table.add_row(_text(Cell(name, "dim")), text)
     _print(_console(), Padding(table, (0, 0, 0, indent), expand=False))
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Findings below their subjects, in their order."""
+    for number, (subject, held) in enumerate(rendering.by_subject(findings).items()):
+        if number:
+            say("")
+        say(Cell(subject, "bold"))
+        show_facts([(label, Cell(text, _STYLES.get(label, ""))) for each in held for label, text in rendering.lines(each)])
 
 
 def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.errors import Undecodable, UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.cni.keys import Misspelt, folded
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, read_network
@@ -27,25 +27,13 @@ _KEY: Final = re.compile(r"key '(.*?)' (?:is|holds|has|asks)\b|.*\((host\.vhost\
 """How messages of the plugin name a key."""
 
 
-@dataclass(frozen=True)
-class Remark:
-    """An error or warning of the plugin. `code`: the CNI code with which ADD refuses the network, 0 for a warning.
+def remarks_on(configuration: Mapping[str, Any]) -> list[Finding]:
+    """What the plugin says of a configuration as a runtime hands it over: each misspelt key, the first other error, the warnings.
 
-    `key`: the key in question, with its path, "" where the message names none.
-    """
-
-    code: int
-    message: str
-    remedy: str
-    key: str
-
-
-def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
-    """The remarks on a configuration as a runtime hands it over: every misspelt key, the first other error, then the warnings.
-
+    They are named `refused` (with the error's code) or `ignored`. `path` is the key that the message names; there is no subject.
     A misspelt key is reported and then read as the right key, so that later remarks hold after it is corrected.
     """
-    found: list[Remark] = []
+    found: list[Finding] = []
     warnings: list[str] = []
     try:
         written = json.dumps(configuration)
@@ -66,11 +54,12 @@ def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
         except UserspaceError as error:
             found.append(_refusal(error))
         break
-    return found + [Remark(0, text, "", _key_of(text)) for text in warnings]
+    return found + [Finding("ignored", "warning", "", text, path=_key_of(text)) for text in warnings]
 
 
-def _refusal(error: UserspaceError) -> Remark:
-    return Remark(error.code, error.message, error.details or "correct the configuration", _key_of(error.message))
+def _refusal(error: UserspaceError) -> Finding:
+    remedy = error.details or "correct the configuration"
+    return Finding("refused", "error", "", error.message, remedy, _key_of(error.message), code=error.code)
 
 
 def _key_of(message: str) -> str:

@@ -31,7 +31,7 @@ HELP = {
     "gateway status": STORE,
     "gc": {"localdb"},
     "kubevirt define": {"yaml"},
-    "kubevirt doctor": {"yaml", "_cffi_backend"},
+    "kubevirt doctor": {"_cffi_backend"},
     "kubevirt lint": {"yaml"},
     "kubevirt manifests": {"yaml"},
     "lint": {"yaml"},
@@ -77,8 +77,7 @@ CALLS = {
 }
 """Exit code on a node that has neither agent, switch nor records, and the libraries that are imported by then."""
 SHARED = {
-    "kubevirt doctor": {"userspace_cni.cli.kubevirt.lint", "userspace_cni.cli.node.check"},
-    "lint": {"userspace_cni.cli.kubevirt.lint"},
+    "kubevirt doctor": {"userspace_cni.cli.node.check"},
     "nic-to-bridge": {"userspace_cni.cli.network.uplinks", "userspace_cni.cli.network.network_status"},
     "uninstall": {"userspace_cni.cli.node.gc"},
     "uplink": {"userspace_cni.cli.network.network_status"},

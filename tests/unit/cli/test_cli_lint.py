@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lab.pages import PAGES, blocks
-from userspace_cni.cli.cluster.networks import Judged, Place, judge_document, judge_text
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
+from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
 
 GOOD = {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": {"engine": "ovs-dpdk", "vhost": {"mode": "client"}}}
 

@@ -118,7 +118,7 @@ def test_what_cannot_stand_beside_it(keys: dict[str, Any], named: str, code: int
         require_possible(request(**keys).network)
     assert caught.value.code == code
     [remark] = remarks_on({"cniVersion": "1.0.0", "name": "n", "type": "userspace", "subnet": "pods", **keys})
-    assert (remark.code, remark.key) == (code, named)
+    assert (remark.code, remark.path) == (code, named)
 
 
 def test_lint_knows_the_key() -> None:
@@ -126,7 +126,7 @@ def test_lint_knows_the_key() -> None:
     network = {"cniVersion": "1.0.0", "name": "n", "type": "userspace", "subnet": "pods"}
     assert remarks_on({**network, "host": {"iftype": "veth"}, "gatewayCheck": True}) == []
     [remark] = remarks_on({**network, "subnet": "../x"})
-    assert (remark.code, remark.key) == (7, "subnet")
+    assert (remark.code, remark.path) == (7, "subnet")
 
 
 def test_shared_addresses_are_asked_for() -> None:

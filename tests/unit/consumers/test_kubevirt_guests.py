@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from kubevirt.findings import TRAPS, Finding
+from kubevirt.findings import TRAPS
 from tests.lab.node.ports import changed
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.steps import Directory, OvsPort, PodMount, SocketFile, VhostUserClient
+from userspace_cni.base.findings import Finding
 from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.consumers.kubevirt.guests import (
     Guest,
@@ -168,7 +169,7 @@ def test_traps_of_a_guest(case: str) -> None:
     guest, name, severity = GUESTS[case]
     found = judge_guest(guest)
     assert names(found) == [(name, severity)]
-    assert found[0].where == f"VM ns/vm, interface {IFNAME}"
+    assert found[0].subject == f"VM ns/vm, interface {IFNAME}"
 
 
 def test_what_could_not_be_seen_is_not_judged() -> None:

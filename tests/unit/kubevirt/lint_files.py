@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from kubevirt.findings import Finding
+from kubevirt.findings import Trap
 from kubevirt.lint.documents import Document, judge
 from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 
@@ -67,17 +67,17 @@ class Files:
         networks.append({"name": "more", "multus": {"networkName": "dpdk"}})
         return networks[-1]  # type: ignore[no-any-return]
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Trap]:
         """What is found in all of them."""
         return found(self.kubevirt, self.network, self.vm, *self.others)
 
 
-def found(*contents: Any) -> list[Finding]:
+def found(*contents: Any) -> list[Trap]:
     """What is found in these documents."""
     return list(judge([Document("f.yaml", content) for content in contents]).findings)
 
 
-def grave(found: list[Finding]) -> list[Finding]:
+def grave(found: list[Trap]) -> list[Trap]:
     """Those that are no notes."""
     return [each for each in found if each.severity != "note"]
 

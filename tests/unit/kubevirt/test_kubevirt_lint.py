@@ -96,7 +96,7 @@ def test_traps(case: str) -> None:
     mine = [each for each in files.findings() if (each.name, each.severity) == (name, severity)]
     assert mine
     for each in mine:
-        assert each.where.startswith("f.yaml: ")
+        assert each.subject.startswith("f.yaml: ")
         assert each.remedy
         assert "\n" not in each.message + each.remedy
 
@@ -136,7 +136,7 @@ def test_places_in_an_object_are_exact() -> None:
     files = Files()
     files.nic["model"] = "e1000"
     files.spec(mtu=9200)
-    places = {each.name: (each.where, each.path) for each in files.findings()}
+    places = {each.name: (each.subject, each.path) for each in files.findings()}
     vm = "f.yaml: VirtualMachine nfv/dpdk-vm"
     assert places == {
         "wrong-model": (vm, "spec.template.spec.domain.devices.interfaces[1]"),

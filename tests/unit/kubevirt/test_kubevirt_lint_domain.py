@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubevirt.findings import TRAPS, Finding
+from kubevirt.findings import TRAPS, Trap
 from kubevirt.lint.documents import Document, judge
 from tests.unit.kubevirt.domains import DATA, mutated
 from tests.unit.kubevirt.lint_files import Files
@@ -31,7 +31,7 @@ SECOND = NIC.replace("poda", "podb").replace("00:01", "00:03")
 CELLS = '<cpu><numa><cell id="0" memAccess="{}"/><cell id="1" memAccess="{}"/></numa></cpu><devices>'
 
 
-def found(*texts: object) -> list[Finding]:
+def found(*texts: object) -> list[Trap]:
     """What is found in these documents."""
     return list(judge([Document("d.xml", text) for text in texts]).findings)
 
@@ -92,7 +92,7 @@ def test_traps_of_a_definition(case: str) -> None:
     name, severity, before, after = CASES[case]
     assert before in GOOD
     [only] = found(GOOD.replace(before, after))
-    assert (only.name, only.severity, only.where) == (name, severity, "d.xml: domain XML")
+    assert (only.name, only.severity, only.subject) == (name, severity, "d.xml: domain XML")
     assert only.remedy
     assert only.path or name == "bad-input"
 

@@ -97,7 +97,7 @@ def test_each_vm_has_the_network_of_its_own_file() -> None:
     other.config(host={"mtu": 1500})
     documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
     documents += [Document("b.yaml", each) for each in (other.network, other.vm)]
-    told = [(each.name, each.where) for each in judge(documents).findings]
+    told = [(each.name, each.subject) for each in judge(documents).findings]
     assert told == [
         ("given-twice", "b.yaml: NetworkAttachmentDefinition nfv/dpdk"),
         ("mtu-mismatch", "b.yaml: VirtualMachine nfv/b"),
@@ -111,7 +111,7 @@ def test_a_copy_of_a_vm_in_another_file_is_judged_there() -> None:
     other.config(host={"mtu": 1500})
     documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
     documents += [Document("b.yaml", each) for each in (other.network, copy.deepcopy(files.vm))]
-    told = {(each.name, each.where.partition(":")[0]) for each in judge(documents).findings}
+    told = {(each.name, each.subject.partition(":")[0]) for each in judge(documents).findings}
     assert told == {("given-twice", "b.yaml"), ("mtu-mismatch", "b.yaml")}
 
 
@@ -122,7 +122,7 @@ def test_messages_about_two_vms_name_the_namespace() -> None:
     files.template["spec"]["networks"][1]["multus"]["networkName"] = "nfv/dpdk"
     other = renamed(files.vm, "dpdk-vm", namespace="lab")
     [conflict] = grave(found(files.kubevirt, files.network, files.vm, other))
-    assert conflict.where == "f.yaml: VirtualMachine lab/dpdk-vm"
+    assert conflict.subject == "f.yaml: VirtualMachine lab/dpdk-vm"
     assert conflict.message.startswith("VM nfv/dpdk-vm has the MAC")
 
 
@@ -133,7 +133,8 @@ def test_the_worst_of_several_conflicts_is_reported() -> None:
     apart.network["metadata"]["name"] = apart.template["spec"]["networks"][1]["multus"]["networkName"] = "apart"
     apart.config(host={"bridge": {"bridgeName": "br9"}, "mtu": 9000})
     first, second = renamed(apart.vm, "first"), renamed(files.vm, "second")
-    told = [(each.severity, each.where) for each in found(files.kubevirt, files.network, apart.network, first, second, files.vm)]
+    traps = found(files.kubevirt, files.network, apart.network, first, second, files.vm)
+    told = [(each.severity, each.subject) for each in traps]
     assert told == [("note", "f.yaml: VirtualMachine nfv/second"), ("error", "f.yaml: VirtualMachine nfv/dpdk-vm")]
 
 

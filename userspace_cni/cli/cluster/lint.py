@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from kubevirt.findings import Finding
+from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
-from userspace_cni.cli.cluster.networks import Found, Judged, Place, judge_document, judge_text
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.manifests import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
+from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
+from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json, counts_text
 
 _IGNORED_SHOWN: Final = 5
 
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for notes, too.")
 @click.pass_context
-def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool, strict: bool) -> None:
+def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, strict: bool) -> None:
     """Tell what ADD would refuse of the networks in these files, and what it would warn of.
 
     A FILE is YAML or JSON with any number of NetworkAttachmentDefinitions (the text in spec.config is judged) among other
@@ -47,13 +47,12 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool, stri
         message = "there is no network of this plugin in them, and nothing was judged"
         remedy = 'give the files of networks whose configuration has "type": "userspace"'
         judged.add(Place("all files"), "error", "nothing-judged", message, remedy)
-    findings = [_finding(each) for each in judged.found]
-    if as_json:
-        view.show_json(
-            {"networks": judged.networks, "ignored": judged.ignored, "findings": [_fields(each) for each in judged.found]}
-        )
+    findings = [finding for _, finding in judged.found]
+    if in_json:
+        found = [{**asdict(place), **as_json(finding, OF_NETWORKS)} for place, finding in judged.found]
+        view.show_json({"networks": judged.networks, "ignored": judged.ignored, "findings": found})
     else:
-        show_findings(findings)
+        view.show_findings(findings)
         _summarise(judged, findings)
     if any(strict or finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)
@@ -70,21 +69,7 @@ def _judge_file(judged: Judged, path: str) -> None:
     for number, document in enumerate(documents, 1):
         judge_document(judged, document.file, number, document.content)
     for finding in unreadable:
-        judged.add(Place(finding.where), finding.severity, finding.name, finding.message, finding.remedy)
-
-
-def _finding(found: Found) -> Finding:
-    """The finding as lints show it, with its document where file and network do not identify it."""
-    place = found.place
-    document = f"document {place.document}" if place.document > 1 else ""
-    network = f"network {place.network}" if place.network else ""
-    where = ": ".join(part for part in (place.file, document, network) if part)
-    return Finding(found.name, found.severity, where, found.message, found.remedy, found.key)
-
-
-def _fields(found: Found) -> dict[str, Any]:
-    fields = asdict(found)
-    return {**fields.pop("place"), **fields}
+        judged.take(Place(finding.subject), finding)
 
 
 def _summarise(judged: Judged, findings: Sequence[Finding]) -> None:

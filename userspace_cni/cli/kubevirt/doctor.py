@@ -6,20 +6,19 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from kubevirt.findings import Finding
 from userspace_cni.attachment.drift import Dead
 from userspace_cni.attachment.listing import SwitchPort, name_of, objects
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
-from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
 from userspace_cni.cli.kubevirt.sockets import Parties, look
 from userspace_cni.cli.node.check import check_one
@@ -38,6 +37,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     verdict_on,
 )
 from userspace_cni.consumers.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
+from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.pod.quantity import amount
 
@@ -62,9 +62,9 @@ _SELINUX: Final = "/sys/fs/selinux/enforce"
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
 @click.option("--notes", "with_notes", is_flag=True, help="Also what is no fault of the node, and good to know.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
-def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, as_json: bool) -> None:
+def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, in_json: bool) -> None:
     """Tell what on this node would keep VMs from their vhost-user network: the switch, huge pages, and of each VM's interface the
     port, the directory, the mount through which the switch sees it, the socket, and who may open it. Where the node has an
     account for the API server, KubeVirt's Plugins are looked at, too: those that lost their hooks, or are another version's.
@@ -105,15 +105,15 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     unseen = list(dict.fromkeys((*away, *(line for each in guests for line in not_looked_at(each)))))
     ports = view_of_switch.ports
     rows = [_describe(record, ports, each, found) for (record, _), (each, found) in zip(chosen, judged, strict=True)]
-    if as_json:
-        found = [asdict(each) for each in findings]
+    if in_json:
+        found = [as_json(each, OF_TRAPS) for each in findings]
         view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
     else:
         shown = findings if with_notes else _without_settings(findings, unchecked=bool(unseen))
         _show(rows, shown, unseen, named=bool(names), hidden=len(findings) - len(shown))
     wrong = [finding for finding in findings if finding.severity != "note"]
     if unseen:
-        wrong = [finding for finding in wrong if finding.where != SWITCH or not view_of_switch.away]
+        wrong = [finding for finding in wrong if finding.subject != SWITCH or not view_of_switch.away]
         ctx.exit(FOUND if wrong else UNREACHABLE)
     if wrong:
         ctx.exit(FOUND)
@@ -273,7 +273,7 @@ def _without_settings(findings: Sequence[Finding], *, unchecked: bool) -> list[F
     `unchecked`: something could not be checked, which counts as wrong.
     """
     is_wrong = unchecked or any(finding.severity != "note" for finding in findings)
-    of_node = [each for each in findings if each.severity == "note" and not each.where.startswith("VM ")]
+    of_node = [each for each in findings if each.severity == "note" and not each.subject.startswith("VM ")]
     return [each for each in findings if each not in of_node or (is_wrong and each.name not in _SETTINGS)]
 
 
@@ -284,7 +284,7 @@ def _show(
         view.show_table(_COLUMNS, [_row(each) for each in rows])
         if findings:
             view.say("")
-    show_findings(findings)
+    view.show_findings(findings)
     for line in unseen:
         view.note(line)
     nothing = "no interface of a VM has that name" if named else "no interface of a VM on this node"

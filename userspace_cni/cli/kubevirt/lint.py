@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import click
 
-from kubevirt.findings import SEVERITIES, Finding, Severity
 from kubevirt.lint.documents import Document, Judged, judge
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
+from userspace_cni.base.findings import SEVERITIES, Finding, Severity
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import files_of, read_file
-from userspace_cni.cli.view import Cell
+from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, by_subject, counts_text
+from userspace_cni.diagnosis.traps import findings_of
 from userspace_cni.node.remarks import remarks_on
 
-STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
 _IGNORED_SHOWN: Final = 5
 _NOTHING: Final = Finding(
     "not-given",
@@ -35,9 +34,9 @@ _MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
 @click.option("--binding", "bindings", multiple=True, metavar="NAME", help="A binding that is ours; else it is known by names.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
-def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str, ...], as_json: bool) -> None:
+def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str, ...], in_json: bool) -> None:
     """Tell what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
     virt-launcher pods, and libvirt domains.
 
@@ -58,48 +57,21 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
     findings += _with_refusals(judged)
     if not judged.checked and not findings:
         findings.append(_NOTHING)
-    if as_json:
-        view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": [asdict(each) for each in findings]})
+    if in_json:
+        found = [as_json(each, OF_TRAPS) for each in findings]
+        view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": found})
     else:
-        show_findings(findings)
+        view.show_findings(findings)
         _summarise(judged, findings)
     if any(finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
-    """Findings grouped by where they are, in their order."""
-    for number, (where, held) in enumerate(_by_place(findings).items()):
-        if number:
-            view.say("")
-        view.say(Cell(where, "bold"))
-        facts: list[tuple[str, Cell | str]] = []
-        for finding in held:
-            facts.append((finding.severity, Cell(f"{finding.name}: {finding.message}", STYLES[finding.severity])))
-            facts += [("  at", finding.path), ("  do", finding.remedy)]
-        view.show_facts(facts)
-
-
-def _by_place(findings: Iterable[Finding]) -> Mapping[str, list[Finding]]:
-    """The findings by where they are, each place where it comes first."""
-    found: dict[str, list[Finding]] = {}
-    for each in findings:
-        found.setdefault(each.where, []).append(each)
-    return found
-
-
-def counts_text(findings: Sequence[Finding]) -> str:
-    """`1 error, 2 notes`."""
-    counts = Counter(finding.severity for finding in findings)
-    parts = [view.counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
-    return view.joined(parts, "nothing found")
-
-
 def _with_refusals(judged: Judged) -> Iterator[Finding]:
     """The findings; those of a network include what the plugin itself refuses or ignores of it."""
-    told = {finding.where for finding in judged.findings if finding.name == "server-mode"}
+    told = {trap.subject for trap in judged.findings if trap.name == "server-mode"}
     refusals = [finding for definition in judged.definitions for finding in _refusals(definition, told)]
-    for mine in _by_place((*judged.findings, *refusals)).values():
+    for mine in by_subject((*findings_of(judged.findings), *refusals)).values():
         yield from sorted(mine, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -114,10 +86,12 @@ def _refusals(definition: Definition, told: Collection[str]) -> list[Finding]:
     remedy = "leave it out, or write it as in docs/network.md"
     found = []
     for remark in remarks_on(config):
-        if remark.code and not (where in told and remark.key == "host.vhost.mode"):
-            found.append(Finding("network-refused", "error", where, remark.message, remark.remedy, "spec.config"))
+        of_network = replace(remark, subject=where, path="spec.config")
+        if remark.code and not (where in told and remark.path == "host.vhost.mode"):
+            found.append(replace(of_network, name="network-refused"))
         elif not remark.code and definition.for_kubevirt:
-            found.append(Finding("ignored-option", _severity(remark.message), where, remark.message, remedy, "spec.config"))
+            severity = _severity(remark.message)
+            found.append(replace(of_network, name="ignored-option", severity=severity, remedy=remedy))
     return found
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kubevirt.findings import Finding
 from kubevirt.lint.documents import Document, judge
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.cli.site import Site
+from userspace_cni.diagnosis.traps import findings_of
 from userspace_cni.node.kubevirt_objects import kubevirt_objects
 
 _PLACE: Final = "cluster"
@@ -28,7 +29,8 @@ def judge_plugins(site: Site) -> tuple[Sequence[Finding], str]:
         objects, refused = kubevirt_objects(node.clients.of("").session)
     except UserspaceError as error:
         return (), f"KubeVirt's Plugins could not be looked at: {error}"
-    found = [each for each in judge([Document(_PLACE, each) for each in objects]).findings if each.name in _TRAPS]
+    traps = judge([Document(_PLACE, each) for each in objects]).findings
+    found = findings_of(each for each in traps if each.name in _TRAPS)
     if refused:
         message = f"not all of KubeVirt's Plugins and its version was looked at: {refused.message}"
         remedy = refused.details or "see the ClusterRole in deploy/cluster/base"

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubevirt.findings import Severity
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, sentence
 from userspace_cni.attachment.steps import OWNER, Directory, OvsPort, PodMount, SocketFile, Step, first_of
+from userspace_cni.base.findings import Severity
 from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from kubevirt.findings import SEVERITIES, Finding, Severity
 from userspace_cni.attachment.steps import Directory, OvsPort, Step, VhostUserServer, first_of
+from userspace_cni.base.findings import SEVERITIES, Finding, Severity
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX

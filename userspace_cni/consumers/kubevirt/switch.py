@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.findings import Finding, Severity
+from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.fastpath.memory.hugepages import Pool, size_text
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX

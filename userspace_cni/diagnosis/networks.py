@@ -6,16 +6,17 @@ Pure. The documents are untrusted: nothing in them may make this fail. Networks 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kubevirt.findings import Severity
 from kubevirt.lint.documents import flattened, label_of
 from kubevirt.lint.kinds import GROUPS, group_of, judge_kind
 from kubevirt.lint.network import OUR_TYPE
 from kubevirt.lint.reading import Report
+from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.cni.conflist import plugins_of
 from userspace_cni.cni.keys import is_within
+from userspace_cni.diagnosis.traps import findings_of
 from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod.strict_json import Reader
 
@@ -35,32 +36,28 @@ class Place:
     document: int = 0
     network: str = ""
 
-
-@dataclass(frozen=True)
-class Found:
-    """One thing found. `key`: of the configuration, with its path, "" for all of it; `code`: the CNI code that ADD would answer
-    with, 0 for none."""
-
-    name: str
-    severity: Severity
-    place: Place
-    message: str
-    remedy: str
-    key: str = ""
-    code: int = 0
+    def __str__(self) -> str:
+        """For people, with the document where file and network do not identify it."""
+        document = f"document {self.document}" if self.document > 1 else ""
+        network = f"network {self.network}" if self.network else ""
+        return ": ".join(part for part in (self.file, document, network) if part)
 
 
 @dataclass
 class Judged:
-    """`networks`: how many of this plugin were read; `ignored`: file and name of all other objects."""
+    """`networks`: how many of this plugin were read; `ignored`: file and name of all other objects. `found`: in their order."""
 
     networks: int = 0
     ignored: list[str] = field(default_factory=list)
-    found: list[Found] = field(default_factory=list)
+    found: list[tuple[Place, Finding]] = field(default_factory=list)
 
     def add(self, place: Place, severity: Severity, name: str, message: str, remedy: str, key: str = "") -> None:
-        """Add a finding that is not the plugin's own."""
-        self.found.append(Found(name, severity, place, message, remedy, key))
+        """Add a finding. `key`: of the configuration, with its path, "" for all of it."""
+        self.take(place, Finding(name, severity, "", message, remedy, key))
+
+    def take(self, place: Place, finding: Finding) -> None:
+        """Add what was found there."""
+        self.found.append((place, replace(finding, subject=str(place))))
 
 
 def judge_document(judged: Judged, file: str, number: int, content: object) -> None:
@@ -127,8 +124,8 @@ def _judge_kind(judged: Judged, place: Place, content: object) -> None:
     if isinstance(content, Mapping) and (content.get("kind") == _DEFINITION or group_of(content) == GROUPS[_DEFINITION]):
         report = Report("")
         judge_kind(content, report)
-        for finding in report.found:
-            judged.add(place, finding.severity, finding.name, finding.message, finding.remedy, finding.path)
+        for finding in findings_of(report.found):
+            judged.take(place, finding)
 
 
 def _judge_definition(judged: Judged, place: Place, content: Mapping[str, Any], label: str) -> None:
@@ -146,19 +143,22 @@ def _judge_definition(judged: Judged, place: Place, content: Mapping[str, Any], 
 
 def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, Any]) -> None:
     for remark in remarks_on(plugin):
-        key = f"{path}{remark.key}" if remark.key else ""
-        if remark.code:
-            judged.found.append(Found("refused", "error", place, remark.message, remark.remedy, key, remark.code))
-        elif "is unknown and ignored" in remark.message or "are unknown and ignored" in remark.message:
-            judged.add(place, "warning", "unknown-key", remark.message, "write it as in docs/network.md, or leave it out", key)
-        elif "deprecated" in remark.message:
-            remedy = 'write "mode": "client" into host.vhost, with an application that makes the socket'
-            judged.add(place, "warning", "server-mode", remark.message, remedy, key)
-        elif "as ovs-cni means them" in remark.message:
-            judged.add(place, "warning", "foreign-words", remark.message, "write 'from' and 'to'", key)
-        else:
-            severity: Severity = "note" if remark.key in _OF_THE_LOG else "warning"
-            judged.add(place, severity, "ignored-value", remark.message, "leave it out", key)
+        judged.take(place, replace(_named(remark), path=f"{path}{remark.path}" if remark.path else ""))
+
+
+def _named(remark: Finding) -> Finding:
+    """A warning of the plugin with the name of its kind and a remedy; a refusal as it is."""
+    if remark.code:
+        return remark
+    if "is unknown and ignored" in remark.message or "are unknown and ignored" in remark.message:
+        return replace(remark, name="unknown-key", remedy="write it as in docs/network.md, or leave it out")
+    if "deprecated" in remark.message:
+        remedy = 'write "mode": "client" into host.vhost, with an application that makes the socket'
+        return replace(remark, name="server-mode", remedy=remedy)
+    if "as ovs-cni means them" in remark.message:
+        return replace(remark, name="foreign-words", remedy="write 'from' and 'to'")
+    severity: Severity = "note" if remark.path in _OF_THE_LOG else "warning"
+    return replace(remark, name="ignored-value", severity=severity, remedy="leave it out")
 
 
 def _plugins(content: Mapping[str, Any], given: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,0 +1,41 @@
+"""What is said of one thing that was looked at: what is wrong, why it matters, and what to do. Pure.
+
+Every room that sees something wrong says it as a `Finding`, for commands, Events and reports alike. How it is shown is
+`diagnosis/`'s: nothing here knows who reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Severity = Literal["error", "warning", "note", "good"]
+"""error: it does not work; warning: it may stop working; note: good to know; good: it was looked at, and works."""
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note", "good")
+"""The gravest first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found.
+
+    `name`: of its kind; programs compare it, so it never changes its meaning. `subject`: what it is about, as people call it
+    (`gateway br0-gw`, a file and the object in it); "" where only the reader knows. `message`: what is wrong; `remedy`: what to
+    do. `path`: the place in the subject, as a key or a sysctl, "" for all of it. `why`: why it matters.
+
+    `expected`, `found`: of a comparison, which `message` says in words. `code`: the CNI code with which ADD refuses it, 0 for
+    none. `since`: seconds since the epoch when it was first found, None where that is not known: the same finding a moment later
+    is equal.
+    """
+
+    name: str
+    severity: Severity
+    subject: str
+    message: str
+    remedy: str = ""
+    path: str = ""
+    why: str = ""
+    expected: str = ""
+    found: str = ""
+    code: int = 0
+    since: float | None = field(default=None, compare=False)
