@@ -20,7 +20,7 @@ import pytest
 
 from tests.crash.power_cuts import Change, Image, Named, Trace, Written, images, restore
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.world import MemoryDriver, World, name_of
+from tests.lab.node.world import MemoryAddresses, MemoryDriver, World, name_of
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.facts import Place
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
@@ -57,15 +57,23 @@ class Disk(World):
         """Drivers that note their effects, and keep rows."""
         return _Noting(self)
 
-    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """Note a lease, else as `World`."""
-        answer = super().lease(step, deadline, lock)
-        self.note()
-        return answer
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.addresses = _NotingAddresses(self)
 
     def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """The rows of marked ports."""
         return [port for port in self.rows.values() if network is None or port.marks["network"] == network]
+
+
+@dataclass(frozen=True)
+class _NotingAddresses(MemoryAddresses):
+    world: Disk
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        answer = super().lease(step, deadline, lock)
+        self.world.note()
+        return answer
 
 
 @dataclass

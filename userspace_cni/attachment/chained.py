@@ -78,7 +78,7 @@ def _read(request: Request, node: Node) -> tuple[ChainedPart, Mapping[str, objec
         raise InvalidConfig(
             f"plugin {network.raw['type']} needs key 'prevResult'", "it comes after the plugin 'userspace' in a list of plugins"
         )
-    node.sandbox(environment)
+    node.sandboxes.inode(environment)
     previous = read_prev_result(raw, network.version)
     if find_interface(previous, environment.ifname, environment.netns) is None:
         raise NotAttached(

@@ -62,7 +62,7 @@ def remove_rivals(record: Record, rivals: Iterable[str], node: Node, deadline: D
         if former is None or not record.pod_uid or former.pod_uid != record.pod_uid:
             continue
         with try_turn(former.container_id, former.ifname, node) as turn:
-            over = is_unfinished(former, node.boot_id()) or (former.netns and node.netns_is_gone(former.netns))
+            over = is_unfinished(former, node.boot_id()) or (former.netns and node.sandboxes.is_gone(former.netns))
             if turn and over and turn.read() == former:
                 say("warning", "a former sandbox of the pod was never detached; it is now", former=former.container_id)
                 with about(former.subject):
@@ -75,7 +75,7 @@ def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Reco
     marks = owner_marks(container_id, network, ifname)
     marks["store"] = node.journal.identity()
     ports = [PortRef(name(container_id, ifname), marks=marks) for name in (port_name, host_end)]
-    legacy = node.legacy(container_id, ifname)
+    legacy = node.sandboxes.legacy(container_id, ifname)
     steps = (*traces(container_id, ifname, ports, node), *([legacy] if legacy else []))
     return Record("deleting", network, container_id, ifname, steps=steps)
 
@@ -85,7 +85,7 @@ def traces(container_id: str, ifname: str, ports: Iterable[PortRef], node: Node)
     shared things that it holds."""
     held = node.journal.held_by(record_key(container_id, ifname))
     return (
-        *node.link_traces(container_id, ifname),
+        *node.sandboxes.link_traces(container_id, ifname),
         *(step for step in held if not step.from_switch),
         *ports,
         *(step for step in held if step.from_switch),
@@ -269,7 +269,7 @@ def _deleted_by(entry: Entry, environment: Environment, network: Network, node: 
         return record
     # Only this call names the IPAM plugin: it is asked to release, and its refusal matters only where a lease may exist.
     granted = None if any(step.may_have_lease for step in record.steps) else False
-    stdin = node.as_leased(Request(environment, network, entry.stdin)).stdin
+    stdin = node.addresses.as_leased(Request(environment, network, entry.stdin)).stdin
     lease = Lease(network.ipam, stdin.decode("utf-8"), environment.variables, granted)
     return record.to("deleting", steps=(lease, *record.steps))
 

@@ -40,7 +40,7 @@ class Gathering(Protocol):
         ...
 
     def facts(self, netns_inode: int) -> Facts:
-        """What has to be known of node and pod to plan the attachment. `netns_inode`: what `Node.sandbox` returned."""
+        """What has to be known of node and pod to plan the attachment. `netns_inode`: what `Sandboxes.inode` returned."""
         ...
 
 
@@ -88,22 +88,18 @@ class Node(Protocol):
 
     # -- an attachment ----------------------------------------------------------------------------------------------------
 
+    @property
+    def addresses(self) -> Addresses:
+        """Where addresses come from."""
+        ...
+
+    @property
+    def sandboxes(self) -> Sandboxes:
+        """The network namespaces of containers, and what is left of attachments without a record."""
+        ...
+
     def driver(self, step: Step) -> Driver[Any]:
         """The driver that knows this type of step."""
-        ...
-
-    def complete(self, request: Request, deadline: Deadline) -> Request:
-        """The request with all that the Subnet which its network names gives on this node; as it was where that names none.
-
-        Raises Unavailable while the Subnet, or what it gives here, is not known, and BadRequest for what cannot be.
-        """
-        ...
-
-    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
-        """The request as the IPAM plugin is to have it for another verb than ADD; `lease`: the one that it is about, if known.
-
-        Only one that names a Subnet is changed, of which nothing has to be known for that.
-        """
         ...
 
     @property
@@ -117,26 +113,6 @@ class Node(Protocol):
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """Raise MirrorRefused unless the call's pod may be a source of these mirrors, and the output of those."""
-        ...
-
-    def require_delegate(self, request: Request) -> None:
-        """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
-        ...
-
-    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """Call ADD of the IPAM plugin; returns its decoded answer. The child keeps the descriptor `lock` open while it lives."""
-        ...
-
-    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """Call CHECK, GC or STATUS of the configuration's IPAM plugin, if there is one that knows the verb."""
-        ...
-
-    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
-        """The record of this attachment that the plugin which this one replaces left."""
-        ...
-
-    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where it has no host end."""
         ...
 
     def limited(self, records: Iterable[Record]) -> list[Limited]:
@@ -159,20 +135,6 @@ class Node(Protocol):
 
     def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
         """Have the pod told, if this process lives on and there is a pod and an API server. Never waits and never fails."""
-        ...
-
-    # -- sandboxes --------------------------------------------------------------------------------------------------------
-
-    def sandbox(self, environment: Environment) -> int:
-        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment unless it is one, HostNamespace when it is our own."""
-        ...
-
-    def has_link(self, environment: Environment) -> bool:
-        """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
-        ...
-
-    def netns_is_gone(self, path: str) -> bool:
-        """Whether nothing is at `path` while another namespace is visible in the same directory."""
         ...
 
     def pod_is_gone(self, uid: str) -> bool:
@@ -225,6 +187,60 @@ class Node(Protocol):
 
     def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
+        ...
+
+
+class Sandboxes(Protocol):
+    """The network namespaces of containers, and what is left on the node of attachments without a record."""
+
+    def inode(self, environment: Environment) -> int:
+        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment unless it is one, HostNamespace when it is our own."""
+        ...
+
+    def has_link(self, environment: Environment) -> bool:
+        """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
+        ...
+
+    def is_gone(self, path: str) -> bool:
+        """Whether nothing is at `path` while another namespace is visible in the same directory."""
+        ...
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """The record of this attachment that the plugin which this one replaces left."""
+        ...
+
+    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
+        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where it has no host end."""
+        ...
+
+
+class Addresses(Protocol):
+    """Where addresses come from: the IPAM plugin that a network names, and the Subnet that it may name."""
+
+    def complete(self, request: Request, deadline: Deadline) -> Request:
+        """The request with all that the Subnet which its network names gives on this node; as it was where that names none.
+
+        Raises Unavailable while the Subnet, or what it gives here, is not known, and BadRequest for what cannot be.
+        """
+        ...
+
+    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
+        """The request as the IPAM plugin is to have it for another verb than ADD; `lease`: the one that it is about, if known.
+
+        Only one that names a Subnet is changed, of which nothing has to be known for that.
+        """
+        ...
+
+    def require_delegate(self, request: Request) -> None:
+        """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
+        ...
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """Call ADD of the IPAM plugin; returns its decoded answer. The child keeps the descriptor `lock` open while it lives."""
+        ...
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """Call CHECK, GC or STATUS of the configuration's IPAM plugin, if there is one that knows the verb."""
         ...
 
 

@@ -87,7 +87,7 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
             continue
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
             yield Finding("sandbox-gone", record)
-        elif record.netns and node.netns_is_gone(record.netns):
+        elif record.netns and node.sandboxes.is_gone(record.netns):
             if is_replaced(record, records, node):
                 yield Finding("sandbox-gone", record)
             # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
@@ -109,7 +109,7 @@ def sandbox_is_gone(marks: Marks, node: Node) -> bool:
     if marks.get("boot-id", "") not in ("", node.boot_id()):
         return True
     netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
-    return bool(netns) and node.netns_is_gone(netns) and (not uid or node.pod_is_gone(uid))
+    return bool(netns) and node.sandboxes.is_gone(netns) and (not uid or node.pod_is_gone(uid))
 
 
 def is_replaced(record: Record, records: Iterable[Record], node: Node) -> bool:
@@ -119,7 +119,7 @@ def is_replaced(record: Record, records: Iterable[Record], node: Node) -> bool:
         and other.container_id != record.container_id
         and not is_unfinished(other, node.boot_id())
         and bool(other.netns)
-        and not node.netns_is_gone(other.netns)
+        and not node.sandboxes.is_gone(other.netns)
         for other in records
     )
 
@@ -166,7 +166,7 @@ def is_needed(step: Step, key: str, node: Node) -> bool:
     for other, steps in shared.without_holder(key).holders.items():
         if any(each.resource and each.resource.key == thing.key for each in steps):
             record = node.journal.read_key(other)
-            if record is None or not record.netns or not node.netns_is_gone(record.netns):
+            if record is None or not record.netns or not node.sandboxes.is_gone(record.netns):
                 return True
     return False
 
@@ -374,7 +374,7 @@ class Reconciliation:
                 busy.add((record.container_id, record.ifname))
 
         for record in records:
-            if is_unfinished(record, boot_id) or (record.netns and self._node.netns_is_gone(record.netns)):
+            if is_unfinished(record, boot_id) or (record.netns and self._node.sandboxes.is_gone(record.netns)):
                 continue
             if lost := _select(record, lambda step: _is_lost(step, seen, self._node)):
                 self._attempt(record, lambda record=record, lost=lost: mend(record, lost), told=_NOT_MADE)  # type: ignore[misc]

@@ -94,13 +94,13 @@ def _logging(request: Request, node: Node) -> AbstractContextManager[None]:
 
 def _add(request: Request, node: Node, called: Called) -> bytes:
     deadline = Deadline.after(node.deadline_s, "deadline_s")
-    netns_inode = node.sandbox(request.environment)
-    request = node.complete(request, deadline)
+    netns_inode = node.sandboxes.inode(request.environment)
+    request = node.addresses.complete(request, deadline)
     options = read_options(request, node.consumers, partial(give, KEY_IGNORED))
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:
-        node.require_delegate(request)
+        node.addresses.require_delegate(request)
     adding = _Adding(request, options, called, previous, netns_inode, deadline)
     awaited = node.gathering(request, options, node.consumers[options.consumer], deadline).awaited()
     if awaited is None:
@@ -112,7 +112,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
         with _logging(request, node), timed("answered"):
             awaited.settle()
             say("debug", "waited for the pod's annotations", ms=f"{(time.perf_counter() - began) * 1000:.1f}")
-            return _attach(replace(adding, netns_inode=node.sandbox(request.environment)), node)
+            return _attach(replace(adding, netns_inode=node.sandboxes.inode(request.environment)), node)
 
     if node.resident:
         raise Postponed((request.environment.container_id, request.environment.ifname), awaited, proceed)
@@ -139,7 +139,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
                 journal.write(record)
                 try:
                     with stage("ipam"), timed("leased addresses", ipam=request.network.ipam):
-                        leased = node.lease(lease, deadline, turn.share_lock())
+                        leased = node.addresses.lease(lease, deadline, turn.share_lock())
                 except DelegateFailed:
                     record = record.to("pending", steps=(replace(lease, granted=False),))
                     raise
@@ -186,7 +186,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
         failures = turn.remove(record, deadline)
         if failures:
             raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
-    if node.has_link(environment):
+    if node.sandboxes.has_link(environment):
         raise AlreadyAttached(
             f"interface {environment.ifname} exists in the container already", f"a kernel interface in {environment.netns}"
         )
@@ -257,7 +257,7 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
         except RecordRefused as error:
             raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
-            failures += turn.undo_unrecorded(_lease_step(node.as_leased(request)), deadline)
+            failures += turn.undo_unrecorded(_lease_step(node.addresses.as_leased(request)), deadline)
     _raise_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
     if not failures:  # with failures the switch does not answer, and no other attachment can be finished either
         _finish(node)
@@ -280,7 +280,7 @@ def _raise_for(failures: list[Failure], what: str) -> None:
 
 def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     environment = request.environment
-    node.sandbox(environment)
+    node.sandboxes.inode(environment)
     raw = request.network.raw.get("prevResult")
     if raw is None:
         raise InvalidConfig("CHECK needs key 'prevResult'", "the runtime has no cached result of this attachment")
@@ -305,19 +305,19 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
 
         if left := without_told(drifts, f"interface {environment.ifname}", told):
             raise refusal(left)
-    node.forward("CHECK", node.as_leased(request, first_of(record.steps, Lease)), deadline)
+    node.addresses.forward("CHECK", node.addresses.as_leased(request, first_of(record.steps, Lease)), deadline)
     return b""
 
 
 def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     deadline = Deadline.after(STATUS_S)
     try:
-        request = node.complete(request, deadline)
+        request = node.addresses.complete(request, deadline)
     except Unavailable as error:
         raise NotServing(error.message, error.details) from error
     options = read_options(request, node.consumers, lambda text: say("debug", text))
     node.serving(options, deadline)
-    node.forward("STATUS", request, deadline)
+    node.addresses.forward("STATUS", request, deadline)
     return b""
 
 
@@ -336,7 +336,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
         errors.append(error)
     try:
         if not request.network.subnet:  # other networks may have leases of the Subnet, of which this list says nothing
-            node.forward("GC", request, deadline)
+            node.addresses.forward("GC", request, deadline)
     except UserspaceError as error:
         errors.append(error)
     if errors:

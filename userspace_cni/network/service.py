@@ -88,7 +88,7 @@ class NodeNetwork:
         settings = self._node.settings
         if settings.gateway_bridge and not settings.kubeovn_annotations:
             say("warning", "gateway_bridge has no effect: it is for annotations, which kubeovn_annotations = true has read")
-        if not self._node.has_account():
+        if not self._node.installation.has_account:
             if settings.network_objects or self._reads_annotations:
                 say("warning", "objects of the API cannot be followed", problem="no credentials; see the setting kubeconfig")
             return
@@ -116,9 +116,9 @@ class NodeNetwork:
                 bridge=self._node.settings.gateway_bridge,
                 scope=SCOPE,
             )
-        session = self._node.clients.of("").session
+        session = self._node.installation.clients.of("").session
         specs = SPECS if self._node.settings.network_objects else ()
-        self._objects = NodeObjects(session, self._node.name, self.ask, specs=specs)
+        self._objects = NodeObjects(session, self._node.installation.name, self.ask, specs=specs)
         self._objects.start()
 
     def _tell(self) -> None:
@@ -127,10 +127,10 @@ class NodeNetwork:
         from userspace_cni.kube.objects import Objects
         from userspace_cni.node.reporting import Parts, Report
 
-        session, settings = self._node.clients.of("").session, self._node.settings
+        session, settings = self._node.installation.clients.of("").session, self._node.settings
         self._report = Report(
             Objects(session),
-            self._node.name,
+            self._node.installation.name,
             lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
             parts=Parts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
             tell=self._node.tell,
@@ -144,7 +144,7 @@ class NodeNetwork:
         """Take back what an agent with other settings has reported. Raises UserspaceError."""
         from userspace_cni.node.reporting import Withdrawal
 
-        self._withdrawal = Withdrawal(self._node.clients, self._node.name)
+        self._withdrawal = Withdrawal(self._node.installation.clients, self._node.installation.name)
         self._withdrawal.start()
 
     def stop(self) -> None:
@@ -228,7 +228,7 @@ class NodeNetwork:
         from userspace_cni.network.objects import desired
         from userspace_cni.node.objects import Seen
 
-        return desired(self._objects.seen() if self._objects else Seen(self._node.name))
+        return desired(self._objects.seen() if self._objects else Seen(self._node.installation.name))
 
     def _of_annotations(self) -> Desired:
         from userspace_cni.network.node_annotations import desired
@@ -241,7 +241,7 @@ class NodeNetwork:
         own = self._own()
         if own:
             return frozenset(own.addresses)
-        return None if self._node.settings.network_objects and self._node.has_account() else frozenset()
+        return None if self._node.settings.network_objects and self._node.installation.has_account else frozenset()
 
     def _on_mirrors(self, mirrors: tuple[NodeMirror, ...]) -> None:
         say("info", "the settings have other mirrors than before", mirrors=[each.name for each in mirrors])

@@ -77,7 +77,7 @@ def _require_foreign(asked: str, bridge: str, pod: str, given: Mapping[str, tupl
 
 def _taken(device: str, environment: Environment, node: LocalNode) -> bool:
     """Whether another interface of the container has the device. One verb of a container runs at a time."""
-    shared = node.journal.shared(node.devices.path(device))
+    shared = node.journal.shared(node.installation.devices.path(device))
     keys = shared.holders if shared else ()
     return any(key.startswith(f"{environment.container_id}@") for key in keys)
 
@@ -113,8 +113,8 @@ class DeviceRoom:
 
     def directory(self, device: str) -> str:
         """Give the device a new directory, and return its path on the host. Raises DirectoryRefused and Unavailable."""
-        with self._node.journal.place_lock(self._node.devices.path(device), Deadline.after(ALLOCATE_S)):
-            return self._node.devices.renew(device).path
+        with self._node.journal.place_lock(self._node.installation.devices.path(device), Deadline.after(ALLOCATE_S)):
+            return self._node.installation.devices.renew(device).path
 
     def mapped(self, device: str) -> str:
         """The path of that directory in containers."""

@@ -77,7 +77,7 @@ def _socket_file(node: LocalNode) -> Driver[Any]:
 def _pod_mount(node: LocalNode) -> Driver[Any]:
     from userspace_cni.host.mounts import PodMountDriver
 
-    return PodMountDriver(node.settings.ovs_rundir, node.root, node.devices.allows)
+    return PodMountDriver(node.settings.ovs_rundir, node.root, node.installation.devices.allows)
 
 
 def _device_info(node: LocalNode) -> Driver[Any]:
@@ -95,7 +95,7 @@ def _config_file(node: LocalNode) -> Driver[Any]:
 def _pod_note(node: LocalNode) -> Driver[Any]:
     from userspace_cni.kube.notes import PodNoteDriver
 
-    return PodNoteDriver(node.clients, node.watch)
+    return PodNoteDriver(node.installation.clients, node.watch)
 
 
 def _guard(node: LocalNode) -> Driver[Any]:
@@ -190,7 +190,7 @@ def _address_move(node: LocalNode) -> Driver[Any]:
 
 
 MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
-    Lease: lambda node: node.leases,
+    Lease: lambda node: node.addresses.leases,
     Directory: _directory,
     SocketFile: _socket_file,
     PodMount: _pod_mount,

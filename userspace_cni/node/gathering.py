@@ -211,7 +211,7 @@ class Gathering:
         device = device_of(self.request.environment, self.options, node, self.deadline)
         if not device:
             return None
-        directory = node.devices.present(device)
+        directory = node.installation.devices.present(device)
         return Place(
             directory.path,
             directory.trusted,
@@ -270,20 +270,21 @@ class Gathering:
         """The network's credentials to use, "" for our own. A service account counts as our own only for the agent."""
         node = self.node
         use = node.settings.netconf_kubeconfig
-        own = bool(node.settings.kubeconfig) or (node.resident and node.has_account())
+        own = bool(node.settings.kubeconfig) or (node.resident and node.installation.has_account)
         return "" if use == "never" or (use == "fallback" and own) else self.options.kubeconfig
 
     def _ask_for_pod(self, kubeconfig: str, suffices: Callable[[Pod], bool] = lambda _: True) -> Pod | None:
         """The pod; the API server is asked for one that the watch does not know, or only so that it does not suffice."""
         environment, node = self.request.environment, self.node
-        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or node.has_account()):
+        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or node.installation.has_account):
             return None
         if node.watch and not kubeconfig:
             known = node.watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
             if known and suffices(known):
                 return known
         try:
-            view = node.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, self.deadline)
+            client = node.installation.clients.of(kubeconfig)
+            view = client.get_pod(environment.pod_namespace, environment.pod_name, self.deadline)
         except UserspaceError as error:
             needed = self.options.addresses_noted or (self.consumer.reads_note and not self.options.link)
             if needed or not environment.pod_uid:

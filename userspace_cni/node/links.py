@@ -1,35 +1,19 @@
-"""What needs the kernel's links and the node at once: what is left of attachments without records, and which guards there are."""
+"""What needs the kernel's links and the node at once: which guards there are, and what no record names any more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.steps import Guard, LinkRef, Step, host_alias, host_end
+from userspace_cni.attachment.steps import Guard
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.host.netns import switch_has
 
 if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
 
 _SWEEP_S: Final = 5.0
-
-
-def traces(container_id: str, ifname: str, node: LocalNode) -> tuple[Step, ...]:
-    """The guard and the host end of an attachment, if there is a link of the name that its plan would have given the host end.
-
-    Most DELs without a record are of what was deleted before: they cost one question to the kernel. A guard whose link has gone
-    is left to `sweep`.
-    """
-    host, store, netns = host_end(container_id, ifname), node.journal.identity(), node.settings.switch_netns
-    try:
-        if not switch_has(netns, host, node.root):
-            return ()
-    except UserspaceError as error:
-        say("debug", "whether there is a host end cannot be seen", error=error)
-    return Guard(host, store, netns), LinkRef(host, host_alias(store, container_id, ifname), netns)
 
 
 def guards(node: LocalNode) -> tuple[int, int]:

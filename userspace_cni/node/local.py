@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step
+from userspace_cni.attachment.steps import Driver, PortRef, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DelegateFailed, HostNamespace, NotServing, UserspaceError
+from userspace_cni.base.errors import NotServing, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import Notice, Recipient
-from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import require_mirrors
 from userspace_cni.cni.links import opened_as
 from userspace_cni.cni.options import Options
-from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.host import boot, netns
+from userspace_cni.cni.request import Environment, Request
+from userspace_cni.host import boot
+from userspace_cni.node.addresses import LocalAddresses
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.drivers import MAKERS
+from userspace_cni.node.installation import Installation
+from userspace_cni.node.sandboxes import LocalSandboxes
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.facts import Noted
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
     from userspace_cni.dataplane.ports import PortDriver
     from userspace_cni.dataplane.vswitchd import Lifeline
-    from userspace_cni.host.devices import DeviceDirectories
-    from userspace_cni.host.leases import LeaseDriver
-    from userspace_cni.kube.client import Clients
     from userspace_cni.kube.events import Events
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.gathering import Gathering
@@ -67,11 +66,11 @@ class LocalNode:
         resident: bool = False,
         tell: Callbacks | None = None,
     ) -> None:
+        self.installation = Installation(settings, environ, resident=resident)
         self.settings = settings
         self.resident = resident
-        self.root = HostRoot(settings.host_root) if resident else HERE
+        self.root = self.installation.root
         self._callbacks = tell or Callbacks()
-        self._environ = environ
         self._watch: PodWatch | None = None
         self._events: Events | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
@@ -85,13 +84,6 @@ class LocalNode:
         return self.settings.log_level
 
     @property
-    def name(self) -> str:
-        """What the API calls this node."""
-        from socket import gethostname
-
-        return self.settings.node_name or gethostname().lower()
-
-    @property
     def deadline_s(self) -> float:
         """Seconds that one verb may take."""
         return self.settings.deadline_s
@@ -100,8 +92,11 @@ class LocalNode:
     def journal(self) -> Journal:
         """The records of this node."""
         state, run = map(self.root.path, (self.settings.state_dir, self.settings.run_dir))
-        on_state = self.subnets.on_state if self.resident else lambda _: None
-        return Journal(state, run, lambda text: say("warning", text), self.boot_id, on_state)
+        return Journal(state, run, lambda text: say("warning", text), self.boot_id, self._on_state)
+
+    def _on_state(self, record: Record) -> None:
+        if "subnets" in vars(self):
+            self.subnets.on_state(record)
 
     @cached_property
     def spool(self) -> Spool:
@@ -138,26 +133,21 @@ class LocalNode:
         )
 
     @cached_property
-    def clients(self) -> Clients:
-        """The clients of API servers, one per set of credentials."""
-        from userspace_cni.kube.client import Clients
-        from userspace_cni.kube.kubeconfig import Bounds
-
-        return Clients(Bounds.of(self.settings), self.root, self.settings.kubeconfig)
+    def sandboxes(self) -> LocalSandboxes:
+        """The network namespaces of containers."""
+        return LocalSandboxes(self.installation, self.journal.identity)
 
     @cached_property
-    def leases(self) -> LeaseDriver:
-        """The caller of delegated plugins."""
-        from userspace_cni.host.leases import LeaseDriver
-
-        return LeaseDriver(self.root)
+    def addresses(self) -> LocalAddresses:
+        """Where addresses come from."""
+        return LocalAddresses(self.installation, lambda: self.subnets)
 
     @cached_property
     def subnets(self) -> Subnets:
         """The Subnets that networks name."""
         from userspace_cni.node.subnets import Subnets
 
-        return Subnets(self)
+        return Subnets(self.installation, self.journal, self.pod_is_gone)
 
     @property
     def watch(self) -> PodWatch | None:
@@ -183,20 +173,6 @@ class LocalNode:
         """CLOCK_BOOTTIME now."""
         return boot.boottime_ns()
 
-    def sandbox(self, environment: Environment) -> int:
-        """Inode of the network namespace CNI_NETNS. Raises HostNamespace when it is our own."""
-        facts = netns.namespace(environment.netns, self.root)
-        if netns.is_own(environment.netns, self.root) and not environment.netns_override:
-            raise HostNamespace(
-                f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
-                "a container with the host's network cannot be attached; CNI_NETNS_OVERRIDE=1 overrides",
-            )
-        return facts.inode
-
-    def has_link(self, environment: Environment) -> bool:
-        """Whether a kernel interface of this name is in the container."""
-        return netns.link_exists(environment.netns, environment.ifname, self.root)
-
     @property
     def consumers(self) -> Mapping[str, Consumer]:
         """The kinds of consumers, by their names in a network's key `consumer`."""
@@ -219,20 +195,7 @@ class LocalNode:
         """The bridges that are made with their uplinks alone."""
         from userspace_cni.node.provider_bridges import ProviderBridges
 
-        return ProviderBridges(self)
-
-    @cached_property
-    def devices(self) -> DeviceDirectories:
-        """The directories that are offered to pods as devices."""
-        from userspace_cni.host.devices import DeviceDirectories
-
-        return DeviceDirectories(self.settings.run_dir, self.root)
-
-    def has_account(self) -> bool:
-        """Whether there are credentials of our own: the setting's, or those of the pod in which this process runs."""
-        from userspace_cni.kube.client import in_cluster
-
-        return bool(self.settings.kubeconfig) or in_cluster(self._environ)
+        return ProviderBridges(self.installation, self.journal, lambda: self.subnets)
 
     def sockdir(self, deadline: Deadline) -> str:
         """Where OVS makes server-mode sockets, as the host calls it: our setting, else OVS's own."""
@@ -243,55 +206,6 @@ class LocalNode:
         if configured:
             return f"{settings.ovs_rundir}/{configured}"
         return settings.ovs_rundir if self.root.is_directory(settings.ovs_rundir) else _UPSTREAM_SOCKDIR
-
-    def complete(self, request: Request, deadline: Deadline) -> Request:
-        """The request with what the Subnet gives that its network names."""
-        return self.subnets.complete(request, deadline) if request.network.subnet else request
-
-    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
-        """The request as the IPAM plugin is to have it for another verb than ADD."""
-        return self.subnets.as_leased(request, lease) if request.network.subnet else request
-
-    def require_delegate(self, request: Request) -> None:
-        """Raise unless the network's IPAM plugin can be run."""
-        from userspace_cni.host.ipam import find
-        from userspace_cni.host.leases import require_path
-
-        find(request.network.ipam, require_path(request.network.ipam, request.environment.variables), self.root)
-
-    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """Call ADD of the IPAM plugin; returns its decoded answer."""
-        return self.leases.lease(step, deadline, lock)
-
-    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """Call CHECK, GC or STATUS of the IPAM plugin, if there is one that knows the verb."""
-        if not request.network.ipam:
-            return
-        from userspace_cni.host.leases import delegate
-
-        plugin = delegate(Lease(request.network.ipam, request.stdin.decode(), request.environment.variables), self.root)
-        if not plugin.knows(verb, deadline):
-            return
-        calls = {"CHECK": plugin.check, "GC": plugin.gc, "STATUS": plugin.status}
-        try:
-            calls[verb](request.stdin, deadline)
-        except UserspaceError as error:
-            if verb != "STATUS":
-                raise
-            code = error.code if isinstance(error, DelegateFailed) and error.code in (50, 51) else 50
-            raise NotServing(error.message, error.details, code=code) from error
-
-    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
-        """The former plugin's record of this attachment."""
-        from userspace_cni.host.legacy import find_record
-
-        return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
-
-    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """The guard and the host end that an attachment would have here."""
-        from userspace_cni.node.links import traces
-
-        return traces(container_id, ifname, self)
 
     def noted(self, record: Record) -> Noted | None:
         """What the attachment's pod says of its interface now; None where the pod is not watched. Raises BadRequest."""
@@ -359,8 +273,8 @@ class LocalNode:
         """Make Events of what is told from now on, if there is an account. Raises Unavailable."""
         from userspace_cni.kube.events import Events
 
-        if self.has_account():
-            self._events = Events(self.clients.of("").session, self.name, self._callbacks.untold)
+        if self.installation.has_account:
+            self._events = Events(self.installation.clients.of("").session, self.installation.name, self._callbacks.untold)
             self._events.start()
 
     def warm_up(self, deadline: Deadline) -> None:
@@ -368,8 +282,9 @@ class LocalNode:
         from userspace_cni.attachment import plan  # noqa: F401
         from userspace_cni.kube.watch import PodWatch
 
-        if self.has_account() and self.settings.netconf_kubeconfig != "always":
-            self._watch = PodWatch(self.clients.of("").session, self.name, on_change=self._callbacks.pod)
+        if self.installation.has_account and self.settings.netconf_kubeconfig != "always":
+            session = self.installation.clients.of("").session
+            self._watch = PodWatch(session, self.installation.name, on_change=self._callbacks.pod)
             self._watch.start()
         for kind, make in MAKERS.items():
             self._made[kind] = make(self)
@@ -465,10 +380,6 @@ class LocalNode:
         from userspace_cni.node.probes import DeadRuns
 
         return DeadRuns(self.ports, self.settings, self.journal.identity)
-
-    def netns_is_gone(self, path: str) -> bool:
-        """Whether nothing is at `path` while another namespace is visible in the same directory."""
-        return netns.is_gone(path, self.root)
 
     def pod_is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in the API's list or, where that is not known, in the kubelet's directory."""

@@ -75,7 +75,7 @@ def awaited_addresses(
     left = deadline.remaining()
     limit = deadline.within(max(left - _SPARE_S, left / 2))
     watch = node.watch if not kubeconfig else None
-    return _Lacking(known, interface, limit, (watch, node.clients.of(kubeconfig)))
+    return _Lacking(known, interface, limit, (watch, node.installation.clients.of(kubeconfig)))
 
 
 def has_enough(pod: Pod, interface: PodInterface) -> bool:

@@ -7,7 +7,7 @@ what objects of the API name. Of these a Vlan is enough: its provider network ma
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.steps import NodeBridge
@@ -15,15 +15,19 @@ from userspace_cni.base.provider_networks import BRIDGE_PREFIX
 from userspace_cni.kube.resources import PROVIDER_NETWORKS, VLANS
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.journal import Journal
     from userspace_cni.base.deadline import Deadline
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.node.subnets import Subnets
 
 
 class ProviderBridges:
-    """Those of `node`. Safe to use from any thread."""
+    """Those of this node. `subnets` is asked for when objects of the API have to be looked at. Safe to use from any thread."""
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
+    def __init__(self, installation: Installation, journal: Journal, subnets: Callable[[], Subnets]) -> None:
+        self._installation = installation
+        self._journal = journal
+        self._subnets = subnets
         self.desired: Collection[str] = ()
         """The bridges of what is desired now by any source, also of what is refused; for who reads the sources."""
 
@@ -31,18 +35,18 @@ class ProviderBridges:
     def named(self) -> frozenset[str]:
         """The bridges by what is known without asking: the settings, what is desired now, and what is recorded. Raises
         RecordRefused."""
-        records = self._node.journal.node_records()
+        records = self._journal.node_records()
         recorded = (step.name for record in records for step in record.steps if isinstance(step, NodeBridge))
-        return frozenset((*(each.bridge for each in self._node.settings.provider_networks), *self.desired, *recorded))
+        return frozenset((*(each.bridge for each in self._installation.settings.provider_networks), *self.desired, *recorded))
 
     def has(self, bridge: str, deadline: Deadline) -> bool:
         """Whether the bridge is, or may come to be, a provider network's. Raises Unavailable while that is not known."""
         if bridge in self.named:
             return True
-        name, settings = bridge.removeprefix(BRIDGE_PREFIX), self._node.settings
-        if name == bridge or not settings.network_objects or not self._node.has_account():
+        name, settings = bridge.removeprefix(BRIDGE_PREFIX), self._installation.settings
+        if name == bridge or not settings.network_objects or not self._installation.has_account:
             return False
-        if name in self._node.subnets.known(PROVIDER_NETWORKS, deadline):
+        if name in self._subnets().known(PROVIDER_NETWORKS, deadline):
             return True
-        specs = (each.spec for each in self._node.subnets.known(VLANS, deadline).values())
+        specs = (each.spec for each in self._subnets().known(VLANS, deadline).values())
         return any(isinstance(spec, dict) and spec.get("provider") == name for spec in specs)

@@ -6,12 +6,13 @@ is not known now makes ADD try again; what is known and cannot be refuses it by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.subnets import Placement, Subnet, node_ranges, placed, read_subnet, read_vlan
 from userspace_cni.cni.subnets import as_leased, completed, require_possible
+from userspace_cni.host.boot import boottime_ns
 from userspace_cni.kube.kept_objects import DesiredObjects, KeptObjects
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import IPS, SUBNETS, VLANS, Resource
@@ -21,30 +22,33 @@ from userspace_cni.node.reporting import MANAGER
 from userspace_cni.node.state import SubnetUse
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.steps import Lease
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.cni.request import Request
     from userspace_cni.kube.credentials import Session
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.installation import Installation
     from userspace_cni.node.objects import NodeObjects
 
 _YOUNG_NS: Final = 60 * 10**9
 
 
 class Subnets:
-    """The Subnets as `node` knows them. Until it was started it asks the server itself."""
+    """The Subnets as this node knows them. Until it was started it asks the server itself. `is_gone` is asked of a pod by UID."""
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
-        self._leases = f"{node.settings.state_dir}/leases"  # as the host calls it, on which the IPAM plugin runs
+    def __init__(self, installation: Installation, journal: Journal, is_gone: Callable[[str], bool]) -> None:
+        self._installation = installation
+        self._journal = journal
+        self._is_gone = is_gone
+        self._leases = f"{installation.settings.state_dir}/leases"  # as the host calls it, on which the IPAM plugin runs
         self._objects: NodeObjects | None = None
         self._ips: KeptObjects | None = None
 
     def start(self, session: Session, objects: NodeObjects) -> None:
         """Go by these watches, and keep the IP objects of this node's attachments. Raises Unavailable."""
         self._objects = objects
-        labels = {NODE_LABEL: label(self._node.name)}
+        labels = {NODE_LABEL: label(self._installation.name)}
         self._ips = KeptObjects(Objects(session), IPS, labels, MANAGER, self._ip_objects)
         self._ips.start()
 
@@ -64,7 +68,7 @@ class Subnets:
         if known is None:
             return None
         divided = ((name, each.ranges) for name, each in sorted(known.items()) if (each.spec or {}).get("perNodePrefix"))
-        return [SubnetUse(name, _range_of(self._node.name, ranges)) for name, ranges in divided]
+        return [SubnetUse(name, _range_of(self._installation.name, ranges)) for name, ranges in divided]
 
     def on_state(self, record: Record) -> None:
         """Note the new state of an attachment. Never waits."""
@@ -88,29 +92,28 @@ class Subnets:
         return as_leased(request, self._leases, lease.configuration if lease else None)
 
     def _ip_objects(self) -> DesiredObjects:
-        records = self._node.journal.records()
-        return ip_objects([each for each in records if not self._is_over(each)], self._node.name)
+        records = self._journal.records()
+        return ip_objects([each for each in records if not self._is_over(each)], self._installation.name)
 
     def _is_over(self, record: Record) -> bool:
         """Whether the attachment's pod no longer exists, so that its name may be another's by now."""
-        node = self._node
-        old = node.boottime_ns() - record.boottime_ns > _YOUNG_NS  # the watch may not have seen a younger pod yet
-        return bool(record.pod_uid) and old and node.pod_is_gone(record.pod_uid)
+        old = boottime_ns() - record.boottime_ns > _YOUNG_NS  # the watch may not have seen a younger pod yet
+        return bool(record.pod_uid) and old and self._is_gone(record.pod_uid)
 
     def _place(self, name: str, deadline: Deadline) -> tuple[Subnet, Placement]:
-        asked, node = f"key 'subnet' is {name!r}", self._node
-        if not node.settings.network_objects:
+        asked, installation = f"key 'subnet' is {name!r}", self._installation
+        if not installation.settings.network_objects:
             raise InvalidConfig(
                 f"{asked}: this node reads no objects of the API", "set network_objects to true, or remove the key"
             )
-        if not node.has_account():
+        if not installation.has_account:
             raise InvalidConfig(f"{asked}: there are no credentials for the API server", "see the setting kubeconfig")
         found = self._find(SUBNETS, name, deadline)
         subnet = read_subnet(name, found.spec or {})
         vlan: tuple[int | None, str] = (None, "")
         if subnet.vlan:
             vlan = read_vlan(subnet.vlan, self._find(VLANS, subnet.vlan, deadline).spec or {})
-        return subnet, placed(subnet, vlan, node_ranges(subnet, {"nodeRanges": found.ranges}, node.name))
+        return subnet, placed(subnet, vlan, node_ranges(subnet, {"nodeRanges": found.ranges}, installation.name))
 
     def known(self, resource: Resource, deadline: Deadline) -> Mapping[str, Kept]:
         """All ProviderNetworks, Vlans or Subnets by name. Raises Unavailable while they were not listed once."""
@@ -119,10 +122,10 @@ class Subnets:
             if found is None:
                 raise Unavailable(f"{resource.title} are not known yet: they were not listed to the end", self._objects.problem)
             return found
-        if self._node.resident:
+        if self._installation.resident:
             raise Unavailable(f"{resource.title} are not known yet: they are not followed", "the agent is starting")
         deadline.require(f"listing {resource.title}")
-        listed = Objects(self._node.clients.of("").session).list(resource)
+        listed = Objects(self._installation.clients.of("").session).list(resource)
         return {each["metadata"]["name"]: kept(each) for each in listed}
 
     def _find(self, resource: Resource, name: str, deadline: Deadline) -> Kept:
@@ -140,7 +143,7 @@ class Subnets:
             found = known.get(name)
         else:
             deadline.require(f"reading {asked}")
-            read = Objects(self._node.clients.of("").session).get(resource, name)
+            read = Objects(self._installation.clients.of("").session).get(resource, name)
             found = kept(read) if read else None
         if found is None:
             raise InvalidConfig(f"{asked} does not exist", f"kubectl get {resource.title}")

@@ -109,7 +109,7 @@ class Inspector:
         visited = [each for sandbox, each in self._passes.visited.items() if sandbox not in self._looking.gone]
         visited.sort(key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
         there = {each.located.uid for each in visited}
-        pods = known.pods if known.has_api and self._node.has_account() else {}
+        pods = known.pods if known.has_api and self._node.installation.has_account else {}
         running = {uid: pod for uid, pod in pods.items() if pod.phase == "Running" and uid not in there}
         unfound = sorted(pod.title for pod in running.values() if self._passes.book.claims(pod).claims)
         seen = tuple(self._inspected(each) for each in visited if not each.host)
@@ -256,7 +256,7 @@ def known_now(node: LocalNode) -> Known:
     Unavailable: the node is one of a cluster, and no agent has kept anything yet; or the file is none of routes.
     """
     kept = read_kept(node)
-    if node.has_account() and not kept.has_api:
+    if node.installation.has_account and not kept.has_api:
         raise Unavailable(
             f"what Route objects ask for is not known: nothing of the API is kept in {node.settings.state_dir}",
             "an agent with routes = true reads it when the API server answers; see its log",
@@ -281,7 +281,7 @@ def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool, dry_
     from userspace_cni.kube.objects import Objects
     from userspace_cni.kube.resources import ROUTES
 
-    objects = Objects(node.clients.of("").session)
+    objects = Objects(node.installation.clients.of("").session)
     name = str(thing["metadata"]["name"])
     metadata = {key: thing["metadata"][key] for key in _KEPT_METADATA if thing["metadata"].get(key)}
     body = {"metadata": metadata, "spec": thing.get("spec") or {}}

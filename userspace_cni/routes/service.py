@@ -78,12 +78,12 @@ class NodeRoutes:
 
     def start(self) -> None:
         """Make the pods' routes so, and keep them. Raises Unavailable."""
-        if self._node.has_account():
+        if self._node.installation.has_account:
             from userspace_cni.routes.watching import Watching
 
             find_ranges = not self._node.settings.route_cluster_ranges
-            session = self._node.clients.of("").session
-            self._watching = Watching(session, self._node.name, self._keeper.ask, find_ranges=find_ranges)
+            session = self._node.installation.clients.of("").session
+            self._watching = Watching(session, self._node.installation.name, self._keeper.ask, find_ranges=find_ranges)
             self._watching.start()
         elif not self._node.settings.routes_file:
             say("warning", "neither Route objects nor a file can be read: no routes are kept", look="kubeconfig, routes_file")

@@ -24,7 +24,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import Answer
 from userspace_cni.host.boot import boot_id
+from userspace_cni.node.addresses import LocalAddresses
+from userspace_cni.node.installation import Installation
 from userspace_cni.node.local import LocalNode
+from userspace_cni.node.subnets import Subnets
 
 Watch = Callable[[str], None]
 """Called with each point that is passed; it may raise there."""
@@ -142,6 +145,18 @@ class _TrippedJournal(Journal):
         self._trip("after writing holders")
 
 
+class _TrippedAddresses(LocalAddresses):
+    def __init__(self, installation: Installation, subnets: Callable[[], Subnets], trip: Watch) -> None:
+        super().__init__(installation, subnets)
+        self._trip = trip
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        self._trip("before lease")
+        answer = super().lease(step, deadline, lock)
+        self._trip("after lease")
+        return answer
+
+
 class TrippedDrivers(LocalNode):
     """This node, telling `trip` of every step and of every write of the journal."""
 
@@ -158,12 +173,10 @@ class TrippedDrivers(LocalNode):
         """The real driver behind the trip."""
         return _TrippedDriver(super().driver(step), self._trip)
 
-    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """The real delegate behind the trip."""
-        self._trip("before lease")
-        answer = super().lease(step, deadline, lock)
-        self._trip("after lease")
-        return answer
+    @cached_property
+    def addresses(self) -> LocalAddresses:
+        """The real ones behind the trip."""
+        return _TrippedAddresses(self.installation, lambda: self.subnets, self._trip)
 
 
 def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:

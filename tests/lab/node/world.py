@@ -148,6 +148,64 @@ class MemoryGathering:
         return self.world.facts(self.request, self.options, netns_inode)
 
 
+@dataclass(frozen=True)
+class MemorySandboxes:
+    """The network namespaces of a world, in which nothing is left without a record."""
+
+    world: World
+
+    def inode(self, environment: Environment) -> int:
+        """Every namespace is good."""
+        return 4711
+
+    def has_link(self, environment: Environment) -> bool:
+        """Those in `links`."""
+        return (environment.netns, environment.ifname) in self.world.links
+
+    def is_gone(self, path: str) -> bool:
+        """As the test says."""
+        return path in self.world.gone
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """None here."""
+        return None
+
+    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
+        """No kernel links here."""
+        return ()
+
+
+@dataclass(frozen=True)
+class MemoryAddresses:
+    """Where addresses come from in a world."""
+
+    world: World
+
+    def complete(self, request: Request, deadline: Deadline) -> Request:
+        """As the test says of the Subnet."""
+        subnet = self.world.subnet if request.network.subnet else None
+        return completed(request, subnet, "/leases", shared=False) if subnet else request
+
+    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
+        """As the real node."""
+        return as_leased(request, "/leases", lease.configuration if lease else None) if request.network.subnet else request
+
+    def require_delegate(self, request: Request) -> None:
+        """There is one."""
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """Lease, and answer what the test said."""
+        self.world.fault("before lease", step)
+        self.world.true.add("lease")
+        self.world.fault("after lease", step)
+        return self.world.answer
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """Remember it."""
+        self.world.forwarded.append(verb)
+        self.world.given.append(request.stdin)
+
+
 @dataclass
 class World:
     """A node in memory; `true` is what exists, `fault` may raise at any step."""
@@ -191,9 +249,13 @@ class World:
     """What pods say of their interfaces, by name."""
 
     ports: MemoryPorts = field(init=False, repr=False)
+    sandboxes: MemorySandboxes = field(init=False, repr=False)
+    addresses: MemoryAddresses = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.ports = MemoryPorts(self)
+        self.sandboxes = MemorySandboxes(self)
+        self.addresses = MemoryAddresses(self)
 
     def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
         """Remember it."""
@@ -242,10 +304,6 @@ class World:
         """There are none."""
         return 0
 
-    def netns_is_gone(self, path: str) -> bool:
-        """As the test says."""
-        return path in self.gone
-
     def pod_is_gone(self, uid: str) -> bool:
         """As the test says."""
         return uid in self.gone
@@ -266,14 +324,6 @@ class World:
     def boottime_ns(self) -> int:
         """Settable, for what comes before what."""
         return self.now
-
-    def sandbox(self, environment: Environment) -> int:
-        """Every namespace is good."""
-        return 4711
-
-    def has_link(self, environment: Environment) -> bool:
-        """Those in `links`."""
-        return (environment.netns, environment.ifname) in self.links
 
     def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
         """A pod with its own directory, or with a kernel link, without an API server."""
@@ -310,37 +360,6 @@ class World:
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """The rules allow everything."""
-
-    def complete(self, request: Request, deadline: Deadline) -> Request:
-        """As the test says of the Subnet."""
-        return completed(request, self.subnet, "/leases", shared=False) if self.subnet and request.network.subnet else request
-
-    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
-        """As the real node."""
-        return as_leased(request, "/leases", lease.configuration if lease else None) if request.network.subnet else request
-
-    def require_delegate(self, request: Request) -> None:
-        """There is one."""
-
-    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """Lease, and answer what the test said."""
-        self.fault("before lease", step)
-        self.true.add("lease")
-        self.fault("after lease", step)
-        return self.answer
-
-    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """Remember it."""
-        self.forwarded.append(verb)
-        self.given.append(request.stdin)
-
-    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
-        """None here."""
-        return None
-
-    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """No kernel links here."""
-        return ()
 
     def noted(self, record: Record) -> Noted | None:
         """What the test put there."""

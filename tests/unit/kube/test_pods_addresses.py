@@ -45,7 +45,7 @@ def node(request: pytest.FixtureRequest, api: ApiServer, tmp_path: Path) -> Iter
     made = LocalNode(settings, {}, resident=request.param == "watch of the node")
     if made.resident:
         made.changed = threading.Event()  # type: ignore[attr-defined]
-        made._watch = PodWatch(made.clients.of("").session, "n1", on_change=lambda *_: made.changed.set())  # type: ignore[attr-defined]
+        made._watch = PodWatch(made.installation.clients.of("").session, "n1", on_change=lambda *_: made.changed.set())  # type: ignore[attr-defined]
         made._watch.start()
         assert made._watch.wait_synced(Deadline.after(60))
     yield made
@@ -58,7 +58,7 @@ def asked(api: ApiServer, node: LocalNode) -> Iterator[Asked]:
     with ThreadPoolExecutor() as threads:
 
         def ask(seconds: float = WAIT_S) -> Future[Pod]:
-            pod = node.clients.of("").get_pod("default", "p", Deadline.after(60))
+            pod = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
             future = threads.submit(addressed, node, pod, ETH0, Deadline.after(seconds))
             wait_until(lambda: future.done() or api.watches)
             return future
@@ -79,7 +79,7 @@ def addressed(node: LocalNode, pod: Pod | None, interface: PodInterface, deadlin
         awaited.settle()
     known = node.watch.view("default", "p", pod.uid) if node.watch and pod else None
     if not (known and has_enough(known, interface)):  # the watch may tell later than the server answers
-        known = node.clients.of("").get_pod("default", "p", Deadline.after(60))
+        known = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
     if known is None or (pod and known.uid != pod.uid):
         raise ContainerGone("pod default/p was deleted", "")
     require_addresses(known, interface)
@@ -169,7 +169,7 @@ def test_a_pod_that_grows_meanwhile(asked: Asked, api: ApiServer, node: LocalNod
 def test_a_wait_that_is_given_up(api: ApiServer, node: LocalNode) -> None:
     """What follows a pod ends when the call has gone on, long before its time is over."""
     annotate(api, routes="y" * KEPT_LIMIT)
-    pod = node.clients.of("").get_pod("default", "p", Deadline.after(60))
+    pod = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
     awaited = awaited_addresses(node, pod, ETH0, "", Deadline.after(300))
     assert awaited
     before = api.watches
@@ -206,7 +206,7 @@ def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path, status: i
     """Without an agent the account of the network's kubeconfig needs the verb watch, and the error says so at once."""
     made = LocalNode(Settings(kubeconfig=api.kubeconfig(tmp_path), state_dir=str(tmp_path)), {})
     api.faults.append(Fault("WATCH", status=status))
-    pod = made.clients.of("").get_pod("default", "p", Deadline.after(60))
+    pod = made.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
     with pytest.raises(NoteRefused, match=f"watching pod default/p: the API server answered {status}") as refused:
         addressed(made, pod, ETH0, Deadline.after(WAIT_S))
     assert "watch on pods" in refused.value.details

@@ -23,10 +23,10 @@ def judge_plugins(site: Site) -> tuple[Sequence[Finding], str]:
     read them is a note: most need not.
     """
     node = site.drivers
-    if not node.has_account():
+    if not node.installation.has_account:
         return (), ""
     try:
-        objects, refused = kubevirt_objects(node.clients.of("").session)
+        objects, refused = kubevirt_objects(node.installation.clients.of("").session)
     except UserspaceError as error:
         return (), f"KubeVirt's Plugins could not be looked at: {error}"
     traps = judge([Document(_PLACE, each) for each in objects]).findings

@@ -28,13 +28,13 @@ def objects_for(site: Site, files: Sequence[str]) -> Seen | None:
     given = _given(files)
     if not node.settings.network_objects:
         view.note("this node reads no objects of the API, for network_objects is false: this is what it would do if it did")
-    if node.has_account():
-        seen = look(node.clients.of("").session, node.name)
+    if node.installation.has_account:
+        seen = look(node.installation.clients.of("").session, node.installation.name)
     elif files:
         view.note(
             "there are no credentials for the API server: only the objects of the files are known, and no label of the node"
         )
-        seen = Seen(node.name, OwnNode({}, {}, ()), {}, {}, {})
+        seen = Seen(node.installation.name, OwnNode({}, {}, ()), {}, {}, {})
     else:
         return None
     return replace(

@@ -91,7 +91,7 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
         ctx.exit(FOUND)
     site = open_site(ctx)
     content = _content(text, data, name)
-    to_api = content.are_objects and site.drivers.has_account()
+    to_api = content.are_objects and site.drivers.installation.has_account
     path = "" if to_api else site.settings.routes_file
     if not to_api and not path:
         raise Refused(_why_nowhere(are_objects=content.are_objects), USAGE)
@@ -202,7 +202,7 @@ def _to_file(content: _Content, path: str, site: Site, *, dry_run: bool) -> list
     done = []
     for name, route in zip(names, content.routes, strict=True):
         found = next((each for each in told if each["name"] == name), None)
-        details = [*route.remarks, *([] if site.drivers.has_account() else without_services(route).problems)]
+        details = [*route.remarks, *([] if site.drivers.installation.has_account else without_services(route).problems)]
         details += found["told"] if found else ()
         if found:
             details.append(f"{view.counted(found['pods']['matched'], 'pod')}, in {found['pods']['applied']} applied")

@@ -61,7 +61,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
             others = f" and {more} more" if more > 0 else ""
             view.note(f"no network namespace is found of {view.joined(named)}{others}, for which Routes ask")
         tell_problems(dict(found.problems))
-        if not kept and site.drivers.has_account():
+        if not kept and site.drivers.installation.has_account:
             view.note("no agent keeps routes here now: the pods and Routes are those that one knew last")
     if not sound:
         ctx.exit(FOUND)
