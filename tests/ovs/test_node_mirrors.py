@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
-from tests.ovs.conftest import STORE, attach, kernel_port
+from tests.ovs.conftest import attach, kernel_port, soon
+from userspace_cni.attachment.specs import Specs, undo
 from userspace_cni.attachment.steps import OvsPort
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource, NodeMirror
-from userspace_cni.dataplane.node_mirrors import NodeMirrors
+from userspace_cni.base.settings import Settings
 from userspace_cni.dataplane.node_ports import node_ports
 from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.network.mirrors import specs
+from userspace_cni.network.spec_list import SETTINGS
+from userspace_cni.node.local import LocalNode
 
 MakePort = Callable[..., OvsPort]
 ALL = NodeMirror("all", "br-test", "mirror0")
 JOINED = NodeMirror("m0", "br-test", "mirror1", "joined")
-NO_LINKS: frozenset[str] = frozenset()
 
 
-def soon() -> Deadline:
-    """Time enough for one call."""
-    return Deadline.after(60)
+class Mirrors:
+    """The settings' mirrors as an agent keeps them."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self.node = node
+        self._specs = Specs(node)
+
+    def keep(self, *wanted: NodeMirror) -> dict[str, str]:
+        """Bring the node to these; by mirror why one is not as desired."""
+        found = self._specs.reconcile(tuple(specs([(SETTINGS, each) for each in wanted], self.node)), {SETTINGS}, now=True)
+        return {each.name: each.problem for each in found if not each.holds}
+
+    def steps(self) -> list[str]:
+        """What the node has of them."""
+        return [step.kind for record in self.node.journal.node_records() for step in record.steps]
 
 
 @pytest.fixture
-def resident(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver that has all rows, as the agent's, on a switch with an administrator's bridge and mirror."""
+def node(switch: Switch, tmp_path: Path) -> Iterator[LocalNode]:
+    """An agent's node, on a switch with an administrator's bridge and mirror."""
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     switch.vsctl("--", "--id=@m", "create", "Mirror", "name=theirs", "--", "set", "Bridge", "br-test", "mirrors=@m")
-    made = connect(switch, resident=True)
-    made.connect(soon())
-    return made
+    places = {name: str(tmp_path / name) for name in ("state_dir", "run_dir", "short_dir")}
+    settings = Settings(ovsdb=switch.ovsdb, ovs_rundir=switch.rundir, switch_netns=switch.netns, **places)  # type: ignore[arg-type]
+    with closing(LocalNode(settings, {}, resident=True)) as made:
+        made.ports.connect(soon())
+        yield made
 
 
 @pytest.fixture
-def mirrors(resident: PortDriver) -> NodeMirrors:
-    """What the agent uses."""
-    return NodeMirrors(resident.client, resident.daemon, lambda: STORE)
+def resident(node: LocalNode) -> PortDriver:
+    """Its driver of ports."""
+    return node.ports
+
+
+@pytest.fixture
+def mirrors(node: LocalNode) -> Mirrors:
+    """What the agent does for them."""
+    return Mirrors(node)
 
 
 def names(switch: Switch) -> list[str]:
@@ -50,26 +74,26 @@ def names(switch: Switch) -> list[str]:
     return sorted(row["name"] for row in switch.rows("Mirror"))
 
 
-def test_mirrors_come_and_go_with_the_settings(switch: Switch, resident: PortDriver, mirrors: NodeMirrors) -> None:
+def test_mirrors_come_and_go_with_the_settings(switch: Switch, resident: PortDriver, mirrors: Mirrors) -> None:
     """Made with internal ports as outputs, once; changed in place; removed with what was made for them, and nothing else."""
-    assert mirrors.keep([ALL, JOINED], NO_LINKS, soon()) == {}
+    assert mirrors.keep(ALL, JOINED) == {}
     row = switch.row("Mirror", "all")
     assert (row["select_all"], row["output_port"]) == (True, switch.port("mirror0")["_uuid"])
     assert switch.interface("mirror0")["type"] == "internal"
     assert names(switch) == ["all", "m0", "theirs"]
     number = switch.rows("Open_vSwitch")[0]["next_cfg"]
-    assert mirrors.keep([ALL, JOINED], NO_LINKS, soon()) == {}
+    assert mirrors.keep(ALL, JOINED) == {}
     assert switch.rows("Open_vSwitch")[0]["next_cfg"] == number
-    assert mirrors.keep([replace(ALL, select="joined")], NO_LINKS, soon()) == {}
+    assert mirrors.keep(replace(ALL, select="joined")) == {}
     assert switch.row("Mirror", "all")["select_all"] is False
     assert switch.ports("br-test") == ["mirror0"]
-    assert mirrors.keep([], NO_LINKS, soon()) == {}
+    assert mirrors.keep() == {}
     assert (names(switch), switch.ports("br-test")) == (["theirs"], [])
 
 
-def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriver], mirrors: NodeMirrors, veths: Veths) -> None:
+def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriver], mirrors: Mirrors, veths: Veths) -> None:
     """The MTU of a pod's port changes no output that is made here; one without an MTU of its own is no reason to refuse a pod."""
-    assert mirrors.keep([ALL], NO_LINKS, soon()) == {}
+    assert mirrors.keep(ALL) == {}
     driver = connect(switch, links=veths, resident=True)
     driver.connect(soon())
     veths.set_up("mirror0")
@@ -83,17 +107,17 @@ def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriv
     wait_until(lambda: veths()["mirror0"].mtu == 1400, what="what OVS does by itself")
     [found] = [each for each in node_ports(driver.client, "br-test", soon()) if each.name == "mirror0"]
     assert found.mtu == 0
-    assert mirrors.keep([ALL], NO_LINKS, soon()) == {}
+    assert mirrors.keep(ALL) == {}
     wait_until(lambda: veths()["mirror0"].mtu == 1500, what="the MTU that it asks for")
     driver.undo(step, soon())
-    assert mirrors.keep([], NO_LINKS, soon()) == {}
+    assert mirrors.keep() == {}
 
 
-def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, mirrors: NodeMirrors, port: MakePort) -> None:
+def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, mirrors: Mirrors, port: MakePort) -> None:
     """A port whose spec was there before, and one that comes later, are sources; its output is no pod's to take."""
     early, late = (replace(port(n), mirrors=(MirrorSource("m0", from_pod=False),)) for n in (1, 2))
     attach(resident, early, soon())
-    assert mirrors.keep([JOINED], NO_LINKS, soon()) == {}
+    assert mirrors.keep(JOINED) == {}
     attach(resident, late, soon())
     row = switch.row("Mirror", "m0")
     assert sorted(row["select_dst_port"]) == sorted(switch.port(each.name)["_uuid"] for each in (early, late))
@@ -105,7 +129,7 @@ def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, m
     assert switch.row("Mirror", "m0")["select_dst_port"] == switch.port(early.name)["_uuid"]
 
 
-def test_what_is_in_the_way_is_told(switch: Switch, resident: PortDriver, mirrors: NodeMirrors, port: MakePort) -> None:
+def test_what_is_in_the_way_is_told(switch: Switch, resident: PortDriver, mirrors: Mirrors, port: MakePort) -> None:
     """A bridge that is not there yet, another's mirror of that name, a pod's port as output: told, the others are made."""
     attach(resident, port(1), soon())
     wanted = [
@@ -115,17 +139,18 @@ def test_what_is_in_the_way_is_told(switch: Switch, resident: PortDriver, mirror
         JOINED,
     ]
     before = switch.row("Mirror", "theirs")
-    problems = mirrors.keep(wanted, NO_LINKS, soon())
-    assert [each.name for each in problems] == ["all", "theirs", "pods"]
-    assert "no bridge br-none" in problems[wanted[0]]
-    assert "does not mark its rows" in problems[wanted[1]]
+    problems = mirrors.keep(*wanted)
+    assert list(problems) == ["all on br-none", "theirs on br-test", "pods on br-test"]
+    assert "no bridge br-none" in problems["all on br-none"]
+    assert "does not mark its rows" in problems["theirs on br-test"]
+    assert "is a pod's" in problems["pods on br-test"]
     assert switch.row("Mirror", "theirs") == before
     assert names(switch) == ["m0", "theirs"]
 
 
-def test_a_mirror_that_was_cleared_is_made_again(switch: Switch, resident: PortDriver, mirrors: NodeMirrors) -> None:
+def test_a_mirror_that_was_cleared_is_made_again(switch: Switch, resident: PortDriver, mirrors: Mirrors) -> None:
     """The bridge's mirrors cleared, the output deleted, the sources changed: the next pass puts it right."""
-    mirrors.keep([ALL], NO_LINKS, soon())
+    mirrors.keep(ALL)
     for harm in (
         ("clear", "Bridge", "br-test", "mirrors"),
         ("del-port", "mirror0"),
@@ -134,8 +159,66 @@ def test_a_mirror_that_was_cleared_is_made_again(switch: Switch, resident: PortD
         switch.vsctl(*harm)
 
         def right() -> bool:
-            mirrors.keep([ALL], NO_LINKS, soon())
+            assert mirrors.keep(ALL) == {}
             row = switch.row("Mirror", "all")
             return bool(row and row["select_all"] and row["output_port"] == switch.port("mirror0").get("_uuid"))
 
         wait_until(right, what=" ".join(harm))
+
+
+def test_a_port_of_others_as_output(switch: Switch, mirrors: Mirrors) -> None:
+    """It stays as it is when the mirror comes, changes and goes; when it goes, one is made in its place."""
+    switch.vsctl("add-port", "br-test", "mirror0", "--", "set", "Interface", "mirror0", "type=internal")
+    before = switch.port("mirror0"), switch.interface("mirror0")["external_ids"]
+    assert mirrors.keep(ALL) == {}
+    assert switch.row("Mirror", "all")["output_port"] == before[0]["_uuid"]
+    assert mirrors.steps() == ["mirror-output"]
+    assert (
+        mirrors.node.driver(mirrors.node.journal.node_records()[0].steps[0]).check(
+            mirrors.node.journal.node_records()[0].steps[0], soon()
+        )
+        == []
+    )
+    assert mirrors.keep(replace(ALL, select="joined")) == {}
+    assert switch.row("Mirror", "all")["select_all"] is False
+    switch.vsctl("set", "Mirror", "all", "select_all=true")
+    wait_until(lambda: not mirrors.keep(replace(ALL, select="joined")) and not switch.row("Mirror", "all")["select_all"])
+    switch.vsctl("clear", "Bridge", "br-test", "mirrors")
+    wait_until(lambda: not mirrors.keep(ALL) and switch.row("Mirror", "all"), what="the mirror is made again")
+    assert (switch.port("mirror0"), switch.interface("mirror0")["external_ids"]) == before
+    switch.vsctl("del-port", "mirror0")
+    wait_until(lambda: not mirrors.keep(ALL) and mirrors.steps() == ["port"], what="an output of ours")
+    assert switch.row("Mirror", "all")["output_port"] == switch.port("mirror0")["_uuid"]
+    assert mirrors.keep() == {}
+    assert (names(switch), switch.ports("br-test")) == ([], [])
+
+
+def test_a_kernel_link_as_output(switch: Switch, mirrors: Mirrors, veths: Veths) -> None:
+    """It is added to the bridge as it is, and stays when the mirror goes; of one made anew frames come again."""
+    veths.add("mirror0")
+    assert mirrors.keep(ALL) == {}
+    assert switch.interface("mirror0")["type"] == "system"
+    veths.run("ip", "link", "del", "mirror0")
+    veths.add("mirror0")
+    wait_until(lambda: mirrors.keep(ALL) == {} and switch.interface("mirror0")["ifindex"] == veths()["mirror0"].index)
+    assert mirrors.keep() == {}
+    assert (names(switch), switch.ports("br-test")) == (["theirs"], [])
+    assert "mirror0" in veths()
+
+
+def test_a_death_leaves_a_record(switch: Switch, mirrors: Mirrors) -> None:
+    """What an agent that died amid the making has left is finished or undone by its record, whatever the settings say by then."""
+    [spec] = specs([(SETTINGS, ALL)], mirrors.node)
+
+    def dies(record: object) -> tuple[object, ...]:
+        steps = spec.plan(None)
+        mirrors.node.driver(steps[0]).apply(steps[0], soon())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Specs(mirrors.node).reconcile([replace(spec, plan=dies)], {SETTINGS})  # type: ignore[arg-type]
+    assert names(switch) == ["all", "theirs"]
+    assert mirrors.keep(ALL) == {}
+    assert mirrors.steps() == ["port"]
+    undo("mirror", "all on br-test", mirrors.node)
+    assert (names(switch), switch.ports("br-test")) == (["theirs"], [])

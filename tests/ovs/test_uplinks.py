@@ -415,20 +415,13 @@ def test_a_pods_port_needs_to_know_that_the_bridge_is_the_nodes(node: Uplinks, p
 
 
 def test_rows_of_the_node_are_no_pods(switch: Switch, resident: Uplinks, veths: Veths, port: MakePort) -> None:
-    """Sweeps, GC, lists and counters of pods' ports see neither bridge nor uplink; those of the node's own mirrors neither."""
-    from userspace_cni.base.mirrors import NodeMirror
-    from userspace_cni.dataplane.node_mirrors import NodeMirrors
-
+    """Sweeps, GC, lists and counters of pods' ports see neither bridge nor uplink."""
     veths.add(NIC)
     resident.apply(bridge(), uplink())
     ports = resident.ports
     assert (ports.owned(), ports.marked(soon()), ports.counters(soon())) == ({}, [], [])
     assert [each.ours for each in ports.known()] == [False]
     assert set(ports.of_node(STORE)) == {NIC}
-    mirrors = NodeMirrors(ports.client, ports.daemon, lambda: STORE)
-    assert mirrors.keep([NodeMirror("all", BRIDGE, "mirror0")], frozenset(), soon()) == {}
-    assert mirrors.keep([], frozenset(), soon()) == {}
-    assert switch.ports(BRIDGE) == [NIC]
     assert resident.drifts(bridge(), uplink()) == []
 
 

@@ -122,9 +122,7 @@ class Agent:
         self.devices = self._device_plugin()
         looked = self.devices.look if self.devices else lambda: None
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
-        self.network = NodeNetwork(
-            self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link, self.watchdog.on_mirrors
-        )
+        self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
         self.routes = self._node_routes()
         self.metrics.show_specs(lambda: self.network.statuses, lambda: self.network.concerns.found)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)

@@ -18,7 +18,7 @@ from userspace_cni.agent.pace import Pace
 from userspace_cni.agent.switch_life import SwitchLife
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.reconcile import Reconciliation
-from userspace_cni.attachment.steps import NODE_OWNER, OWNER, PortRef, is_host_end
+from userspace_cni.attachment.steps import OWNER, PortRef, is_host_end
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -39,7 +39,7 @@ APART_S: Final = 5.0
 
 
 _Thing = tuple[str, ...]
-"""What has changed: "attachment" with container and interface, "bridge" or "port" with a name, or the node's own "mirrors"."""
+"""What has changed: "attachment" with container and interface, "bridge" or "port" with a name."""
 
 
 class Watchdog(Loop):
@@ -108,18 +108,12 @@ class Watchdog(Loop):
         things: list[_Thing] = [("bridge", bridge)] if bridge else []
         if marks.get("owner") == OWNER and "container-id" in marks:  # a probe's has none
             things.append(("attachment", marks.get("container-id", ""), marks.get("ifname", "")))
-        elif marks.get("owner") == NODE_OWNER:
-            things.append(("mirrors",))
         self._touch(*things)
 
     def on_link(self, name: str) -> None:
         """Note that the link of that name, or what guards it, has gone or is down; "" for any. Never waits."""
         if not name or is_host_end(name):
             self._touch(("port", name))
-
-    def on_mirrors(self) -> None:
-        """Note that the mirrors of the settings are others. Never waits."""
-        self._touch(("mirrors",))
 
     def _touch(self, *things: _Thing) -> None:
         with self._wake:
@@ -180,14 +174,12 @@ class Watchdog(Loop):
 
     def _mend(self, things: Collection[_Thing]) -> None:
         """Make again what is lost of the attachments that these things are of, and look once more at those that are busy."""
-        of_kind = {kind: [each[1:] for each in things if each[0] == kind] for kind in ("attachment", "bridge", "port", "mirrors")}
+        of_kind = {kind: [each[1:] for each in things if each[0] == kind] for kind in ("attachment", "bridge", "port")}
         bridges, ports = ([name for (name,) in of_kind[kind]] for kind in ("bridge", "port"))
         attachments = [(container, ifname) for container, ifname in of_kind["attachment"]]
         if "" in ports:
             self.ask()
         busy = self._reconciliation.look_at_changed(attachments, ports, bridges)
-        if bridges or of_kind["mirrors"]:
-            self._node.keep_mirrors()
         self._touch(*(("attachment", container, ifname) for container, ifname in busy))
 
     def _look_at_disconnected(self) -> None:
@@ -231,7 +223,6 @@ class Watchdog(Loop):
             self._asked, self._in_pass = False, True
         self._actions.clear()
         self._guarded(self._node.free_sources)
-        self._guarded(self._node.keep_mirrors, "keeping the node's mirrors")
         self._guarded(self._reconciliation.run)
         with self._wake:
             self._last = dict(self._actions)

@@ -177,14 +177,6 @@ class Node(Protocol):
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         ...
 
-    def keep_mirrors(self) -> None:
-        """Have the mirrors that the node itself is to have, and no others of the node's. Never fails."""
-        ...
-
-    def remove_mirrors(self) -> None:
-        """Remove all mirrors that were made for the settings. Raises Unavailable."""
-        ...
-
     def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
         ...

@@ -71,29 +71,15 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone. So is a
         port that DPDK has given up.
         LinkNameTaken: a link that is not ours has a name that OVSDB would get. NameTaken: the row has another owner.
+        BadRequest: the port that it shows has gone.
         SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
         rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
+        from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         anew = isinstance(step.interface, Internal) and not self._links.index(step.name)
         anew = anew or self._given_up.take(step.name)
-        return self._add(step, partial(AddPort, anew=anew), deadline)
-
-    def capture(self, step: OvsPort, source: str, deadline: Deadline) -> None:
-        """As `apply`, of a port that is the output of a mirror, and shows the port `source`; waits until it is open.
-
-        Raises BadRequest when there is no such port any more.
-        """
-        from userspace_cni.dataplane.ovsdb.captures import AddCapture
-
-        self._add(step, partial(AddCapture, source=source), deadline)()
-
-    def _add(
-        self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str], int], AddPort], deadline: Deadline
-    ) -> Callable[[], None]:
-        """As `apply`, by the command that `make` makes of what AddPort is made of."""
-        from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
             self._sockets.free(step.name, deadline)
@@ -102,7 +88,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         held = LinkNames(self._links, self._read_back)
 
         def command_of(session: Session) -> AddPort:
-            return make(session, step, marks, self._afxdp_max)
+            return AddPort(session, step, marks, self._afxdp_max, anew=anew)
 
         def add(session: Session) -> AddPort:
             command = self._written(session, step, command_of, held, deadline)

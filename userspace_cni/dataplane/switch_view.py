@@ -142,6 +142,10 @@ class SwitchView:
         """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
         return self.client.status().replica.dpdk
 
+    def has_bridge(self, name: str) -> bool:
+        """Whether there is a bridge of that name, from the replica of a resident driver; False without a session."""
+        return self.client.connected and name in self.client.status().replica.bridge_marks
+
     def administrators_bridges(self) -> frozenset[str]:
         """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
 

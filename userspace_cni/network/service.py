@@ -7,7 +7,7 @@ known stays desired while that is away.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,10 +22,10 @@ from userspace_cni.host.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns
 from userspace_cni.network.keeper import Keeper
 from userspace_cni.network.sources import Sources
+from userspace_cni.network.spec_list import MIRROR
 from userspace_cni.network.uplink_news import UplinkNews
 
 if TYPE_CHECKING:
-    from userspace_cni.base.mirrors import NodeMirror
     from userspace_cni.network.spec_list import Desired
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
@@ -39,8 +39,7 @@ _CHASSIS_S: Final = 5.0
 
 class NodeNetwork:
     """What the agent does for the node's own network. `failed` is called with the kind of each spec that has got a new problem,
-    `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any; `mirrored`
-    when the node's settings were read with other mirrors: who keeps these makes them so.
+    `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any.
 
     After `start` its methods may be called from any thread.
     """
@@ -51,13 +50,11 @@ class NodeNetwork:
         environ: Mapping[str, str],
         failed: Callable[[str], None],
         ended: Callable[[str], None],
-        mirrored: Callable[[], None],
     ) -> None:
         self._node = node
         self._failed = failed
-        self._mirrored = mirrored
         self._serving = False
-        self._sources = Sources(node, environ, self._others(), self._addresses, self._on_mirrors, lambda: self._serving)
+        self._sources = Sources(node, environ, self._others(), self._addresses, lambda: self._serving)
         self._keeper = Keeper(
             Specs(node, self._sources.kept, self._sources.urgent),
             self._sources.specs,
@@ -202,7 +199,7 @@ class NodeNetwork:
             "specs": [described(each) for each in self.statuses],
             "concerns": [each.sentence for each in self.concerns.found],
             "passages": [asdict(each) for each in self.concerns.passages],
-            "mirrors": dict(self._node.mirror_problems),
+            "mirrors": mirror_problems(self.statuses),
             "objects": " | ".join(filter(None, (self._objects.problem, self._node.subnets.problem))) if self._objects else "",
         }
 
@@ -243,11 +240,6 @@ class NodeNetwork:
             return frozenset(own.addresses)
         return None if self._node.settings.network_objects and self._node.installation.has_account else frozenset()
 
-    def _on_mirrors(self, mirrors: tuple[NodeMirror, ...]) -> None:
-        say("info", "the settings have other mirrors than before", mirrors=[each.name for each in mirrors])
-        self._node.mirrors = mirrors
-        self._mirrored()
-
     def _own(self) -> OwnNode | None:
         return self._objects.seen().own if self._objects else None
 
@@ -285,6 +277,11 @@ def _links(step: Step) -> tuple[str, ...]:
     if isinstance(step, UplinkPort):
         return tuple(str(each["name"]) for each in step.interfaces)
     return (step.name,) if isinstance(step, (NodeBridge, NodeLink)) else ()
+
+
+def mirror_problems(statuses: Iterable[SpecStatus]) -> dict[str, str]:
+    """Why a mirror of the settings is not as desired, by mirror."""
+    return {each.name: each.problem for each in statuses if each.kind == MIRROR and not each.holds}
 
 
 def described(status: SpecStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
-from userspace_cni.network import gateways, providers, runtime_networks
+from userspace_cni.network import gateways, mirrors, providers, runtime_networks
 from userspace_cni.network.commanded import commanded
 from userspace_cni.network.spec_list import (
     COMMANDS,
@@ -34,7 +34,6 @@ from userspace_cni.network.spec_list import (
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
-    from userspace_cni.base.mirrors import NodeMirror
     from userspace_cni.node.local import LocalNode
 
 GONE: Final = ("dead", "silent")
@@ -73,20 +72,11 @@ class SwitchAbsence:
 
 
 class SettingsSource:
-    """What the settings spec. Safe to use from any thread.
+    """What the settings spec. Safe to use from any thread."""
 
-    `on_mirrors` is called with their mirrors when a reading has others than before; it must not wait.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        environ: Mapping[str, str],
-        on_mirrors: Callable[[tuple[NodeMirror, ...]], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._settings = settings
-        self._on_mirrors = on_mirrors
         self._files: frozenset[str] = frozenset()
         self._complete = False
         self._again = False
@@ -107,7 +97,8 @@ class SettingsSource:
         if self._again:
             self._again = False
             self._read()
-        return Desired(SETTINGS, self._complete, self._settings.provider_networks, self._settings.gateways)
+        said = self._settings
+        return Desired(SETTINGS, self._complete, said.provider_networks, said.gateways, mirrors=said.mirrors)
 
     def _read(self) -> None:
         there = self._there()
@@ -120,10 +111,7 @@ class SettingsSource:
             self._complete = False
             say("error", "a file of the settings is away; what they asked for stays until it is back", files=sorted(missing))
         elif settings:
-            former = self._settings.mirrors
             self._settings, self._files, self._complete = settings, there, bool(there)
-            if settings.mirrors != former:
-                self._on_mirrors(settings.mirrors)
 
     def _there(self) -> frozenset[str]:
         return frozenset(filter(os.path.isfile, files(self._environ)))
@@ -132,8 +120,8 @@ class SettingsSource:
 class Sources:
     """The sources of this node. `others`: those beside settings and commands, less important ones later.
 
-    `node_addresses` are those by which the cluster knows the node, None while they are not known yet. `on_mirrors`: as
-    SettingsSource has it. `serving`: whether calls of runtimes are taken.
+    `node_addresses` are those by which the cluster knows the node, None while they are not known yet. `serving`: whether calls of
+    runtimes are taken.
     """
 
     def __init__(
@@ -142,12 +130,11 @@ class Sources:
         environ: Mapping[str, str] = os.environ,
         others: Sequence[Callable[[], Desired]] = (),
         node_addresses: Callable[[], Collection[str] | None] = tuple,
-        on_mirrors: Callable[[tuple[NodeMirror, ...]], None] = lambda _: None,
         serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self._node = node
         self._serving = serving
-        self.settings = SettingsSource(node.settings, environ, on_mirrors)
+        self.settings = SettingsSource(node.settings, environ)
         self._others = others
         self._absence = SwitchAbsence(node.vswitchd)
         self._site = providers.Site(node, lambda: self._absence.seconds, node_addresses)
@@ -169,8 +156,9 @@ class Sources:
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
         of_runtimes, installed = runtime_networks.specs(self.settings.settings, self._node, self._serving)
-        specs = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_runtimes)
-        return specs, complete | installed
+        of_mirrors = mirrors.specs(found.mirrors, self._node)
+        specs = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_mirrors)
+        return (*specs, *of_runtimes), complete | installed
 
     def due(self) -> bool:
         """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move. To be asked once a second."""

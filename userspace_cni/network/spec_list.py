@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from userspace_cni.base.gateways import Gateway, clash
+from userspace_cni.base.mirrors import NodeMirror
 from userspace_cni.base.provider_networks import ProviderNetwork
 
 PROVIDER_NETWORK: Final = "provider-network"
 GATEWAY: Final = "gateway"
+MIRROR: Final = "mirror"
 TRANSLATION: Final = "translation"
 """Kinds of specs. The last is one for all gateways together: their rules are one table."""
 RUNTIME_NETWORK: Final = "runtime-network"
@@ -44,6 +46,7 @@ class Desired:
     provider_networks: tuple[ProviderNetwork, ...] = ()
     gateways: tuple[Gateway, ...] = ()
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    mirrors: tuple[NodeMirror, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class SpecList:
     provider_networks: tuple[tuple[str, ProviderNetwork], ...]
     gateways: tuple[tuple[str, Gateway], ...]
     refused: Mapping[tuple[str, str], Refusal]
+    mirrors: tuple[tuple[str, NodeMirror], ...]
 
 
 def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> SpecList:
@@ -91,6 +95,7 @@ def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> SpecList:
         tuple(spec for name, spec in networks.items() if (PROVIDER_NETWORK, name) not in refused),
         tuple(spec for port, spec in gateways.items() if (GATEWAY, port) not in refused),
         refused,
+        tuple((each.source, mirror) for each in desired for mirror in each.mirrors),
     )
 
 

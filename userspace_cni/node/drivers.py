@@ -20,6 +20,7 @@ from userspace_cni.attachment.steps import (
     LegacyRecord,
     Link,
     LinkRef,
+    MirrorOutput,
     NodeBridge,
     NodeLink,
     NodeRoute,
@@ -159,6 +160,12 @@ def _node_bridge(node: LocalNode) -> Driver[Any]:
     return NodeBridgeDriver(node.ports, node.journal.identity, SwitchLinks(node.settings.switch_netns, node.root))
 
 
+def _mirror_output(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.dataplane.mirror_outputs import MirrorOutputDriver
+
+    return MirrorOutputDriver(node.ports, node.journal.identity)
+
+
 def _uplink_port(node: LocalNode) -> Driver[Any]:
     from userspace_cni.dataplane.uplinks import UplinkDriver
 
@@ -207,6 +214,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     ConfigFile: _config_file,
     PodNote: _pod_note,
     NodeBridge: _node_bridge,
+    MirrorOutput: _mirror_output,
     UplinkPort: _uplink_port,
     PolledUplink: _polled_uplink,
     LegacyRecord: _legacy,

@@ -74,9 +74,6 @@ class LocalNode:
         self._watch: PodWatch | None = None
         self._events: Events | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
-        self.mirrors = settings.mirrors
-        """The mirrors of the settings, as they were read last."""
-        self._mirror_problems: Mapping[str, str] = {}
 
     @property
     def log_level(self) -> str:
@@ -325,23 +322,6 @@ class LocalNode:
         from userspace_cni.node.switch_sockets import free_sources
 
         return free_sources(self)
-
-    def keep_mirrors(self) -> None:
-        """Have the mirrors of the settings on their bridges, and no others of the node's. Never fails."""
-        from userspace_cni.node.mirrors import keep
-
-        self._mirror_problems = keep(self, self._mirror_problems)
-
-    @property
-    def mirror_problems(self) -> Mapping[str, str]:
-        """Why a mirror of the settings is not made yet, by mirror, as of the last pass."""
-        return self._mirror_problems
-
-    def remove_mirrors(self) -> None:
-        """Remove all mirrors that were made for the settings. Raises Unavailable."""
-        from userspace_cni.node.mirrors import remove
-
-        remove(self)
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""

@@ -41,8 +41,7 @@ from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
 from userspace_cni.dataplane.openflow.messages import Flow
 from userspace_cni.dataplane.ovsdb.bridges import Bridge, known_bridges
-from userspace_cni.dataplane.ovsdb.captures import is_mirrored
-from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, probe_rows, state_of
+from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, is_mirrored, probe_rows, state_of
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.host import boot, borrowed_sockets, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run
@@ -280,9 +279,8 @@ class ProbePorts:
         )
         self._plugged.add(port.name)  # before the transaction: after a failure the port may exist
         if mirrored:
-            self._ports.capture(replace(step, mirror_outputs=(port.name,)), mirrored, deadline)
-        else:
-            self._ports.apply(step, deadline)()
+            step = replace(step, mirror_outputs=(port.name,), shows=mirrored)
+        self._ports.apply(step, deadline)()
 
     def mirrors(self, port: ProbePort) -> bool:
         """Whether the mirror into the port is there, with its source and its output."""

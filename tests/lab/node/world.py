@@ -294,12 +294,6 @@ class World:
         """It goes on living."""
         return MemoryLifeline()
 
-    def keep_mirrors(self) -> None:
-        """It is to have none."""
-
-    def remove_mirrors(self) -> None:
-        """There are none."""
-
     def free_sources(self) -> int:
         """There are none."""
         return 0

@@ -11,7 +11,7 @@ from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import watchdog as module
 from userspace_cni.agent.watchdog import Watchdog
-from userspace_cni.attachment.steps import NODE_OWNER, OWNER
+from userspace_cni.attachment.steps import OWNER
 
 
 def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +34,8 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of pods by their marks, bridges and links by name, with the node's mirrors; other programs' are not looked at. What is
-    busy is looked at again."""
+    """Rows of pods by their marks, bridges and links by name; others' are not looked at. What is busy is looked at again."""
     looked: list[tuple[object, ...]] = []
-    kept: list[str] = []
     monkeypatch.setattr(module, "BEAT_S", 0.02)
     world = World(tmp_path, resident=True)
     watchdog = Watchdog(world, lambda _: None, lambda: None, 10_000.0)
@@ -47,19 +45,15 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
         return {("c0ffee", "net1")} if len(looked) == 1 else set()
 
     monkeypatch.setattr(watchdog._reconciliation, "look_at_changed", look)
-    monkeypatch.setattr(world, "keep_mirrors", lambda: kept.append("mirrors"))
     watchdog.start()
     try:
         wait_until(lambda: watchdog._passes == 1, what="the first pass")
-        kept.clear()
         watchdog.on_change("", {"owner": "another"})
         watchdog.on_link("cali1234567890a")
         watchdog.on_change("", {"owner": OWNER, "container-id": "c0ffee", "ifname": "net1"})
         watchdog.on_change("br0", {})
         watchdog.on_link("uc0123456789ab")
         wait_until(lambda: len(looked) == 2, what="both looks")
-        watchdog.on_change("", {"owner": NODE_OWNER})
-        wait_until(lambda: len(kept) == 2, what="the mirrors")
         assert watchdog._passes == 1
         watchdog.on_link("")
         wait_until(lambda: watchdog._passes == 2, what="a pass after lost notices")

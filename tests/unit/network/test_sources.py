@@ -12,6 +12,7 @@ from userspace_cni.network import commanded
 from userspace_cni.network.sources import SettingsSource, SwitchAbsence
 
 NET1 = '[[provider_network]]\nname = "net1"\ninterface = "eth1"\n'
+MIRROR = '[[mirror]]\nname = "a"\nbridge = "br0"\noutput = "out0"\n'
 NET2 = '[[provider_network]]\nname = "net2"\ninterface = "eth2"\n'
 
 
@@ -24,45 +25,21 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
 
     def names() -> tuple[bool, list[str]]:
         desired = source.desired()
-        return desired.complete, [each.name for each in desired.provider_networks]
+        return desired.complete, [each.name for each in desired.provider_networks] + [each.name for each in desired.mirrors]
 
-    path.write_text(NET1 + NET2)
+    path.write_text(NET1 + NET2 + MIRROR)
     assert names() == (True, ["net1"])
     source.read_again()
-    assert names() == (True, ["net1", "net2"])
+    assert names() == (True, ["net1", "net2", "a"])
     path.write_text("nonsense")
     source.read_again()
-    assert names() == (True, ["net1", "net2"])
+    assert names() == (True, ["net1", "net2", "a"])
     path.unlink()
     source.read_again()
-    assert names() == (False, ["net1", "net2"])
+    assert names() == (False, ["net1", "net2", "a"])
     path.write_text("")
     source.read_again()
     assert names() == (True, [])
-
-
-def test_mirrors_are_told_when_they_are_others(tmp_path: Path) -> None:
-    """Once for each reading that has others; what cannot be read, or is away, is none."""
-    path = tmp_path / "config.toml"
-    mirror = '[[mirror]]\nname = "{}"\nbridge = "br0"\noutput = "out0"\n'
-    path.write_text(mirror.format("a"))
-    environ = {"USERSPACE_CNI_CONFIG": str(path)}
-    told: list[list[str]] = []
-    source = SettingsSource(load(environ), environ, lambda mirrors: told.append([each.name for each in mirrors]))
-
-    def read(text: str | None) -> list[list[str]]:
-        path.unlink(missing_ok=True)
-        if text is not None:
-            path.write_text(text)
-        source.read_again()
-        source.desired()
-        return told
-
-    assert read(mirror.format("a") + NET1) == []
-    assert read(mirror.format("b")) == [["b"]]
-    for text in ("nonsense", None, mirror.format("b")):
-        assert read(text) == [["b"]]
-    assert read("") == [["b"], []]
 
 
 def test_a_file_that_comes_back_was_not_read_yet(tmp_path: Path) -> None:

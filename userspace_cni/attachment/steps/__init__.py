@@ -9,6 +9,7 @@ from userspace_cni.attachment.steps.links import Announcement, Guard, Link, Link
 from userspace_cni.attachment.steps.node_network import (
     NODE_OWNER,
     AddressMove,
+    MirrorOutput,
     NodeBridge,
     NodeLink,
     NodeRoute,
@@ -20,6 +21,7 @@ from userspace_cni.attachment.steps.node_network import (
     node_marks,
 )
 from userspace_cni.attachment.steps.port import (
+    EVERYTHING,
     MARK_SCHEMA,
     NO_TERMS,
     OWNER,
@@ -38,6 +40,7 @@ from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketF
 from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step, first_of
 
 __all__ = [
+    "EVERYTHING",
     "MARK_SCHEMA",
     "NODE_OWNER",
     "NO_TERMS",
@@ -56,6 +59,7 @@ __all__ = [
     "LegacyRecord",
     "Link",
     "LinkRef",
+    "MirrorOutput",
     "NodeBridge",
     "NodeLink",
     "NodeRoute",

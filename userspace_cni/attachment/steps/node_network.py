@@ -217,6 +217,37 @@ class PolicyRoute(Step):
 
 
 @dataclass(frozen=True)
+class MirrorOutput(Step):
+    """A port of others on the bridge that is the output of a mirror of ours; a port that we make has its mirrors with itself.
+
+    `shows`: as that of OvsPort. `marks` are those of the mirror's row, with owner NODE_OWNER.
+    """
+
+    kind: ClassVar[str] = "mirror-output"
+    stage: ClassVar[Stage] = "ovs"
+    bridge: str
+    port: str
+    name: str
+    shows: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def thing(self) -> str:
+        """The mirror and its bridge."""
+        return f"{self.name} {self.bridge}"
+
+    @property
+    def mirror_outputs(self) -> tuple[str, ...]:
+        """The mirror."""
+        return (self.name,)
+
+    @property
+    def summary(self) -> str:
+        """The mirror and its output."""
+        return f"mirror {self.name} of bridge {self.bridge} to port {self.port}"
+
+
+@dataclass(frozen=True)
 class RuntimeNetwork(Step):
     """The file by which the node's runtimes know a network, in their directory. `content` carries the mark of `store`.
 

@@ -16,6 +16,8 @@ from userspace_cni.base.vlans import Vlan
 OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""
 MARK_SCHEMA: Final = "1"
+EVERYTHING: Final = "*"
+"""What a mirror shows that shows every frame of its bridge: no port has this name."""
 
 
 def port_name(container_id: str, ifname: str) -> str:
@@ -132,7 +134,8 @@ class OvsPort(Step):
     `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: an administrator
     made the bridge, and we never make it again. `limits` are those that the switch enforces; `mirrors` those of which the port is
     a source, `mirror_outputs` those whose output it is; all of them belong to the port, and come and go with it.
-    `terms`: where they are from.
+    `shows`: what these show beside the ports that ask for it: a port of that name, EVERYTHING, or "" for nothing.
+    `terms`: where limits and mirrors are from.
     """
 
     kind: ClassVar[str] = "port"
@@ -149,6 +152,7 @@ class OvsPort(Step):
     limits: Limits = UNLIMITED
     mirrors: tuple[MirrorSource, ...] = ()
     mirror_outputs: tuple[str, ...] = ()
+    shows: str = ""
     terms: Terms = NO_TERMS
 
     @property

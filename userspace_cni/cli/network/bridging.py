@@ -67,7 +67,7 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
         raise
     if persist:
         commanded.remove(site.seen(site.settings.run_dir), nic)  # one spec: the settings' stands in its place
-    network_status.show({"specs": [status], "concerns": [], "mirrors": {}, "objects": ""})
+    network_status.show({"specs": [status], "concerns": [], "objects": ""})
 
 
 def _command(site: Site, nic: str, table: str) -> Callable[[], object]:

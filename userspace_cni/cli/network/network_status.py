@@ -22,7 +22,7 @@ from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import Look, look_at
 from userspace_cni.network.node_annotations import SCOPE
-from userspace_cni.network.service import described
+from userspace_cni.network.service import described, mirror_problems
 from userspace_cni.network.sources import Sources
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
 
@@ -90,13 +90,13 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
     except Unavailable as error:
         view.note(f"{error}; settings and records are compared with the node")
     sources = Sources(site.drivers, site.environ)
-    specs = [described(each) for each in compared(sources, site)]
+    statuses = compared(sources, site)
     found = look_at(sources.gateways, site.drivers) if forwarding else Look()
     return {
-        "specs": specs,
+        "specs": [described(each) for each in statuses],
         "concerns": [each.sentence for each in found.concerns],
         "passages": [asdict(each) for each in found.passages],
-        "mirrors": {},
+        "mirrors": mirror_problems(statuses),
         "objects": "",
     }
 
@@ -121,7 +121,7 @@ def compared(sources: Sources, site: Site) -> Sequence[SpecStatus]:
 def of_kinds(found: Mapping[str, Any], kinds: Iterable[str], named: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
     """What is about specs of these kinds and names."""
     specs = [each for each in found["specs"] if each["kind"] in kinds and named(each["name"])]
-    return {**found, "specs": specs, "mirrors": {}, "concerns": found["concerns"] if GATEWAY in kinds else []}
+    return {**found, "specs": specs, "concerns": found["concerns"] if GATEWAY in kinds else []}
 
 
 def finish(ctx: click.Context, found: Mapping[str, Any], as_json: bool) -> None:
@@ -132,14 +132,13 @@ def finish(ctx: click.Context, found: Mapping[str, Any], as_json: bool) -> None:
         show(found)
     if found.get("settings"):
         ctx.exit(USAGE)
-    if found["mirrors"] or any(not each["ready"] or _lost(each, found) for each in found["specs"]):
+    if any(not each["ready"] or _lost(each, found) for each in found["specs"]):
         ctx.exit(FOUND)
 
 
 def show(found: Mapping[str, Any]) -> None:
     """A line for each spec on stdout; what else there is to say on stderr."""
     rows = [_row(each, found) for each in found["specs"]]
-    rows += [["mirror", name, "settings", Cell("not met", "red"), problem] for name, problem in found["mirrors"].items()]
     if rows:
         view.show_table(_COLUMNS, rows)
     else:

@@ -79,7 +79,7 @@ def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, 
         print_plan(former, steps)
         return
     status = apply(name, site)
-    network_status.show({"specs": [status], "concerns": [], "mirrors": {}, "objects": ""})
+    network_status.show({"specs": [status], "concerns": [], "objects": ""})
     if not status["ready"]:
         ctx.exit(FOUND)
 

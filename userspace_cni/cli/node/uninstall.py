@@ -91,7 +91,7 @@ def uninstall_command(
             ports, away = _unrecorded(site)
             attached = _attached(ports, site)
         if away:
-            view.note(f"the switch cannot be asked, so ports without a record and mirrors were not looked for: {away}")
+            view.note(f"the switch cannot be asked, so ports without a record were not looked for: {away}")
         if (attached or away) and not force:
             _show(attached)
             first = "these pods have to go first" if attached else "start the switch first"
@@ -99,7 +99,6 @@ def uninstall_command(
             view.note(f"nothing of the installation is removed: {first}, or give --force{forced}")
             ctx.exit(FOUND if attached else UNREACHABLE)
         failed = _detach(ports, site) + _undo_specs(site) + _take_out_routes(site)
-        failed += [] if away else _remove_mirrors(site)
         if not failed and not force:
             failed = belongings.unread_records(site.settings, _root(site))
         if failed and not force:
@@ -231,15 +230,6 @@ def _take_out_routes(site: Site) -> list[str]:
         f"pods of which {source} tells: routes of ours were not looked for: {why}" for source, why in into.problems.items()
     ]
     return failed or belongings.forget_routes(site.settings, _root(site))
-
-
-def _remove_mirrors(site: Site) -> list[str]:
-    """Remove the mirrors of the settings; why that failed."""
-    try:
-        site.node.remove_mirrors()
-    except UserspaceError as error:
-        return [f"mirrors of the settings: {error}"]
-    return []
 
 
 def _remove_plugins(site: Site, where: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.steps import NODE_OWNER, OvsPort, PortRef
-from userspace_cni.base.errors import NameTaken
+from userspace_cni.attachment.steps import EVERYTHING, NODE_OWNER, MirrorOutput, OvsPort, PortRef
+from userspace_cni.base.errors import BadRequest, NameTaken, Unavailable
 from userspace_cni.base.mirrors import MirrorSource
-from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, named, references, refers, value_of, with_marks
+from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, count, named, references, refers, value_of, with_marks
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
 from userspace_cni.dataplane.ovsdb.rows.marks import (
     IDENTITY,
@@ -32,6 +32,9 @@ from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, DESIRED, MirrorRo
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft, Json
+
+BRIDGE_MAX: Final = 32
+"""Mirrors of a bridge: ovs-vswitchd (3.1) ignores more, with a line in its log (ofproto/ofproto-dpif-mirror.c, MAX_MIRRORS)."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class MirrorDraft:
         self._output: Json | None = None
         self._marks: Mapping[str, str] = {}
         self._members: dict[str, Member] = {}
-        self._shown: list[Json] = []
+        self._shown: list[Any] = []
         self._removed = False
         self._everything = False
 
@@ -67,8 +70,8 @@ class MirrorDraft:
         self._output, self._marks, self._everything = port, marks, everything
         self.has_output = True
 
-    def show(self, port: Json) -> None:
-        """Have this port as a source, of all its frames, though it specs nothing."""
+    def show(self, port: Any) -> None:
+        """Have the port of this row as a source, of all its frames, though it specs nothing."""
         self._shown.append(port)
 
     def write_specs(self, name: str, member: Member) -> None:
@@ -107,6 +110,8 @@ class MirrorDraft:
     def _all_sources(self, draft: Draft, bridge: Any) -> dict[str, list[Json]]:
         """Every port of the bridge that specs it, and those shown, by column; commit only if no others spec it."""
         sources: dict[str, list[Json]] = {}
+        for row in self._shown:
+            draft.verify(row, "name")
         for column, start in COLUMNS.items():
             key = start + self.name
             known = {name: row for name, row in ports_asking(draft.idl, key).items() if name not in self._members}
@@ -117,7 +122,7 @@ class MirrorDraft:
                 [{"name": name} for name in sorted({*known, *members})],
             )
             here = [("uuid", str(row.uuid)) for row in known.values() if bridge is not None and refers(bridge, "ports", row.uuid)]
-            sources[column] = sorted([*here, *members.values(), *self._shown])
+            sources[column] = sorted([*here, *members.values(), *map(_reference, self._shown)])
         return sources
 
 
@@ -154,6 +159,7 @@ def mirror_rows(replica: Replica, bridge: Any, port: Any) -> tuple[MirrorRow, ..
             refers(row, "output_port", port.uuid),
             refers(row, "select_src_port", port.uuid),
             refers(row, "select_dst_port", port.uuid),
+            value_of(row, "select_all"),
         )
         for row in mirrors_of(replica, bridge)
     )
@@ -168,7 +174,7 @@ def without_output(replica: Replica) -> list[tuple[Any, Any]]:
     ]
 
 
-def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
+def clauses_of(step: OvsPort | PortRef | MirrorOutput, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
     """The clauses for the Mirrors in which the step has a part, and for the sources of those whose output it is.
 
     `external_ids`: those that its row has now; without them the clause of its marks finds what is left of an output.
@@ -176,7 +182,8 @@ def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None =
     if isinstance(step, PortRef):
         marks = {key: step.marks[key] for key in IDENTITY if key in step.marks}
         return with_marks(marks) if marks else frozenset()
-    clauses = named(*(each.name for each in step.mirrors), *desired_names(external_ids or {}))
+    joined = () if isinstance(step, MirrorOutput) else (each.name for each in step.mirrors)
+    clauses = named(*joined, *desired_names(external_ids or {}), *_shown(step))
     for name in step.mirror_outputs:
         clauses |= named(name)
         for start in COLUMNS.values():
@@ -185,21 +192,52 @@ def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None =
 
 
 def require_part(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraft) -> None:
-    """Raise NameTaken if the port cannot have its part: a Mirror is not ours, or has another output. Writes nothing."""
-    for name in (*(each.name for each in step.mirrors), *step.mirror_outputs):
-        row = find_mirror(replica, bridge, name)
-        marks = value_of(row, "external_ids") if row is not None else {}
-        joins = name not in step.mirror_outputs and marks.get("owner") == NODE_OWNER
-        if row is not None and not same_owner(step, marks) and not joins:
-            raise NameTaken(
-                f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(marks)}",
-                "it is not changed here; use another name for the mirror",
-            )
+    """Raise unless the port can have its part, as `require_output`. Writes nothing."""
+    for each in step.mirrors:
+        _require_own(replica, step, bridge, each.name, joins=True)
+    require_output(replica, step, bridge, draft)
+
+
+def require_output(replica: Replica, step: OvsPort | MirrorOutput, bridge: Any, draft: BridgeDraft) -> None:
+    """Raise unless the port can be the output of its mirrors. Writes nothing.
+
+    NameTaken: a Mirror is not ours, or has another output. BadRequest: the port that is to be shown has gone. Unavailable: the
+    bridge can have no further Mirror that shows something of its own.
+    """
+    for name in step.mirror_outputs:
+        _require_own(replica, step, bridge, name)
     for name in step.mirror_outputs:
         _require_no_output(replica, step, bridge, draft, name)
+    if not step.shows:
+        return
+    for name in _shown(step):
+        if name not in replica.names("Port"):
+            raise BadRequest(f"there is no port {name} any more", "its attachment was removed; userspace-cni list")
+    number = 0 if bridge is None else count(bridge, "mirrors")
+    if number >= BRIDGE_MAX and any(find_mirror(replica, bridge, name) is None for name in step.mirror_outputs):
+        raise Unavailable(
+            f"bridge {step.bridge} has {number} mirrors, and ovs-vswitchd ignores more than {BRIDGE_MAX}",
+            f"ovs-vsctl list Mirror; ovs-vsctl get Bridge {step.bridge} mirrors",
+        )
 
 
-def _require_no_output(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraft, name: str) -> None:
+def _require_own(replica: Replica, step: OvsPort | MirrorOutput, bridge: Any, name: str, *, joins: bool = False) -> None:
+    """Raise NameTaken for a Mirror of another owner; one of the node's takes sources of any."""
+    row = find_mirror(replica, bridge, name)
+    marks = value_of(row, "external_ids") if row is not None else {}
+    if row is not None and not same_owner(step, marks) and not (joins and takes_sources(marks)):
+        raise NameTaken(
+            f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(marks)}",
+            "it is not changed here; use another name for the mirror",
+        )
+
+
+def _shown(step: OvsPort | MirrorOutput) -> tuple[str, ...]:
+    """The port whose frames all mirrors of the step show."""
+    return () if step.shows in ("", EVERYTHING) else (step.shows,)
+
+
+def _require_no_output(replica: Replica, step: OvsPort | MirrorOutput, bridge: Any, draft: BridgeDraft, name: str) -> None:
     """Raise NameTaken if another attachment is the output of that Mirror."""
     row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
@@ -220,13 +258,21 @@ def take_part(draft: BridgeDraft, replica: Replica, step: OvsPort, marks: Mappin
         row = find_mirror(replica, draft.row, name)
         if row is None or takes_sources(value_of(row, "external_ids")):
             draft.mirror(name, row).write_specs(step.name, Member(port, desired, living is not None))
-    for name in step.mirror_outputs:
-        draft.mirror(name, find_mirror(replica, draft.row, name)).take(port, marks)
+    take_output(draft, replica, step, marks, port)
     if living is not None:
         _let_go(draft, replica, step, keep=step.mirror_outputs)
 
 
-def leave(draft: BridgeDraft, replica: Replica, step: PortRef) -> None:
+def take_output(draft: BridgeDraft, replica: Replica, step: OvsPort | MirrorOutput, marks: Mapping[str, str], port: Json) -> None:
+    """Have the port be the output of its mirrors."""
+    for name in step.mirror_outputs:
+        mirror = draft.mirror(name, find_mirror(replica, draft.row, name))
+        mirror.take(port, marks, everything=step.shows == EVERYTHING)
+        for shown in _shown(step):
+            mirror.show(replica.names("Port")[shown])
+
+
+def leave(draft: BridgeDraft, replica: Replica, step: PortRef | MirrorOutput) -> None:
     """Remove the Mirrors whose output the step's port is, or was before another process deleted it."""
     _let_go(draft, replica, step)
 
@@ -238,7 +284,7 @@ def has_part(mirrors: Iterable[MirrorSource], outputs: Collection[str], living: 
     return bool(outputs or tuple(mirrors) or desired_names(value_of(living, "external_ids")))
 
 
-def _let_go(draft: BridgeDraft, replica: Replica, step: OvsPort | PortRef, keep: Collection[str] = ()) -> None:
+def _let_go(draft: BridgeDraft, replica: Replica, step: OvsPort | PortRef | MirrorOutput, keep: Collection[str] = ()) -> None:
     for row in mirrors_of(replica, draft.row):
         marks, name = value_of(row, "external_ids"), value_of(row, "name")
         if name not in keep and same_attachment(step, marks) and not other_store(step, marks):

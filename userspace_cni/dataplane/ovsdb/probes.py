@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.dataplane.ovsdb.mirrors import mirrors_of
+from userspace_cni.dataplane.ovsdb.mirrors import find_mirror, mirrors_of
 from userspace_cni.dataplane.ovsdb.reads import find_port
-from userspace_cni.dataplane.ovsdb.replica import value_of
+from userspace_cni.dataplane.ovsdb.replica import references, value_of
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.session import Session
@@ -61,6 +61,12 @@ def _mirrors_without_port(session: Session) -> list[ProbeRow]:
             if marks.get("owner") == OWNER and mirror not in ports:
                 found.append(ProbeRow(mirror, name, marks))
     return found
+
+
+def is_mirrored(session: Session, bridge: str, mirror: str) -> bool:
+    """Whether the bridge's mirror of that name has its source and its output. Needs a session that replicates everything."""
+    row = find_mirror(session.replica, session.row("Bridge", bridge), mirror)
+    return row is not None and bool(references(row, "select_src_port") and references(row, "output_port"))
 
 
 def state_of(session: Session, name: str) -> PortState | None:

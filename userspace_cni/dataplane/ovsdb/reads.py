@@ -11,7 +11,7 @@ from userspace_cni.attachment.steps import Internal
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.limits import limit_of
-from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of
+from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of, takes_sources
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
@@ -181,10 +181,10 @@ def unconnected_ports(session: Session) -> frozenset[str]:
 
 
 def mirror_outputs(session: Session) -> frozenset[tuple[str, str]]:
-    """The mirrors with our owner mark that have an output: their names, each with the name of its output's port."""
+    """The mirrors of attachments and of the node that have an output: their names, each with the name of its output's port."""
     ports = session.tables["Port"].rows
     rows = (row for bridge in session.rows("Bridge") for row in mirrors_of(session.replica, bridge))
-    ours = (row for row in rows if is_ours(value_of(row, "external_ids")))
+    ours = (row for row in rows if takes_sources(value_of(row, "external_ids")))
     outputs = ((value_of(row, "name"), each) for row in ours for each in references(row, "output_port"))
     return frozenset((name, value_of(ports[each], "name")) for name, each in outputs if each in ports)
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from userspace_cni.attachment.steps import MARK_SCHEMA, NODE_OWNER, OWNER, NodeBridge, OvsPort, PortRef, UplinkPort
+from userspace_cni.attachment.steps import (
+    MARK_SCHEMA,
+    NODE_OWNER,
+    OWNER,
+    MirrorOutput,
+    NodeBridge,
+    OvsPort,
+    PortRef,
+    UplinkPort,
+)
 
 IDENTITY = ("owner", "container-id", "network", "ifname", "run", "spec")
 """The marks that identify the attachment of a port, the run of a probe's, or the spec of a node attachment."""
+
+Owned = MirrorOutput | NodeBridge | OvsPort | UplinkPort
+"""A step that writes rows with marks."""
 
 BridgeMaker = Literal["", "pods", "node", "another"]
 """Who made a bridge: attachments of pods, which delete it with its last port, the node's own network, or another; "" for none
@@ -25,7 +37,7 @@ MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_P
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 
 
-def marks_of(step: OvsPort | NodeBridge | UplinkPort, store: str) -> dict[str, str]:
+def marks_of(step: Owned, store: str) -> dict[str, str]:
     """The marks to write: the step's own, with owner, schema and the id of our state directory."""
     return {"owner": OWNER, "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
 
@@ -50,18 +62,18 @@ def is_nodes(marks: Mapping[str, str]) -> bool:
     return marks.get("owner") == NODE_OWNER and "spec" in marks
 
 
-def same_owner(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
+def same_owner(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
     """Whether a row with these marks has the step's owner mark."""
     return marks.get("owner") == step.marks.get("owner", OWNER)
 
 
-def same_attachment(step: OvsPort | PortRef | NodeBridge | UplinkPort, marks: Mapping[str, str]) -> bool:
+def same_attachment(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
     """Whether a row with these marks was made for the step's container, network and interface name, or for its spec."""
     wanted = {"owner": OWNER} | dict(step.marks)
     return all(marks.get(key) == wanted.get(key) for key in IDENTITY)
 
 
-def other_store(step: OvsPort | PortRef | NodeBridge | UplinkPort, marks: Mapping[str, str]) -> bool:
+def other_store(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
     """Whether row and step name two different state directories."""
     return bool(marks.get("store")) and bool(step.marks.get("store")) and marks["store"] != step.marks["store"]
 

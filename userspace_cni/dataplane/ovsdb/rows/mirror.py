@@ -26,7 +26,7 @@ DESIRED: Final = "true"
 class MirrorRow:
     """A Mirror of a port's bridge, as seen from the port: whether it is the output, and a source.
 
-    `ours`: its external_ids have an owner mark of ours.
+    `ours`: its external_ids have an owner mark of ours. `everything`: it shows every frame of the bridge.
     """
 
     name: str
@@ -34,6 +34,7 @@ class MirrorRow:
     is_output: bool
     from_pod: bool
     to_pod: bool
+    everything: bool = False
 
 
 def specs(mirrors: Iterable[MirrorSource]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
+from userspace_cni.attachment.steps import EVERYTHING, OWNER, Internal, OvsPort, PortRef
 from userspace_cni.dataplane.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
@@ -152,7 +152,13 @@ def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | No
         compared += [(f"source of mirror {name}", expected, each) for each in found]
     outputs = sorted(each.name for each in row.mirrors if each.is_output)
     compared.append(("output of mirror", ", ".join(sorted(step.mirror_outputs)), ", ".join(outputs)))
+    for mirror in (each for each in row.mirrors if each.is_output and each.name in step.mirror_outputs):
+        compared.append((f"output of mirror {mirror.name}", _shown(step.shows == EVERYTHING), _shown(mirror.everything)))
     return compared
+
+
+def _shown(everything: bool) -> str:
+    return "every frame" if everything else "frames of ports that ask for it"
 
 
 def _frames(from_pod: bool, to_pod: bool) -> str:
