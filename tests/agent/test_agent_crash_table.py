@@ -21,7 +21,7 @@ from tests.lab.kube.pods import Pod
 from tests.lab.node.node import CONTAINER, mounts_below
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.host.boot import boot_id
+from userspace_cni.linux.boot import boot_id
 
 RESTART_S = 60
 OF_PORTS = ("name", "tag", "trunks", "vlan_mode", "external_ids")

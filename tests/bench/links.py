@@ -43,8 +43,8 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import Guard, Link
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.host.guards import GuardDriver
-from userspace_cni.host.links import LinkDriver
+from userspace_cni.host.pod_net.guards import GuardDriver
+from userspace_cni.host.pod_net.pod_links import LinkDriver
 
 PARTS = ("resting", "burst")
 KINDS = ("vhost-user", "system", "afxdp")

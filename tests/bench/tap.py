@@ -45,7 +45,7 @@ from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.tap import Pump, Tap
 from userspace_cni.fastpath.vhost.back_end import BackEndListener
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
-from userspace_cni.host.own_link import LinkSettings, set_up
+from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 
 OURS, THEIRS = "10.9.0.1", "10.9.0.2"
 MAC, PEER_MAC = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")

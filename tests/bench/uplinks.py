@@ -30,9 +30,9 @@ from tests.lab.node.links import links
 from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.host.address_moves import AddressMoveDriver
-from userspace_cni.host.boot import boot_id
-from userspace_cni.host.nics import answering, look, moved
+from userspace_cni.host.node_net.address_moves import AddressMoveDriver
+from userspace_cni.host.node_net.nics import answering, look, moved
+from userspace_cni.linux.boot import boot_id
 
 BRIDGE: Final = "br-bench"
 ADDRESS: Final = "192.0.2.11"

@@ -17,7 +17,7 @@ from tests.lab.node.forked_node import run_command
 from tests.lab.node.inside import killed_at
 from tests.lab.node.node import CONTAINER, Node
 from userspace_cni.cli.main import userspace_cni
-from userspace_cni.dataplane import vswitchd
+from userspace_cni.switch import vswitchd
 
 UID = "0d0a1b2c-1111-2222-3333-444455556666"
 POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_UID={UID}"

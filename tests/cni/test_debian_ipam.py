@@ -12,7 +12,7 @@ import pytest
 from tests.lab.node.node import PLUGINS
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DelegateFailed
-from userspace_cni.host.ipam import Delegate
+from userspace_cni.host.runtimes.ipam import Delegate
 
 
 def soon() -> Deadline:

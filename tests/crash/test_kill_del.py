@@ -13,7 +13,7 @@ from tests.crash.victims import ANOTHER, Stillness, Victim, apart, around
 from tests.lab.node.node import Node, mounts_below
 from tests.lab.node.stored import live
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.host.boot import boot_id
+from userspace_cni.linux.boot import boot_id
 
 POINTS = {
     "client": [

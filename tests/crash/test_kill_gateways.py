@@ -18,8 +18,8 @@ from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.settings import load
-from userspace_cni.host import nft_program
-from userspace_cni.host.node_kernel import Kernel
+from userspace_cni.host.netlink.node_kernel import Kernel
+from userspace_cni.host.node_net import nft_program
 from userspace_cni.node.local import LocalNode
 
 FULL = replace(

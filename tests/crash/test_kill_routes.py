@@ -19,7 +19,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base import repeats
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import load
-from userspace_cni.host import files
+from userspace_cni.host.files import whole_files as files
 from userspace_cni.node.belongings import KNOWN_ROUTES
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import service

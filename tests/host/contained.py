@@ -18,13 +18,13 @@ from userspace_cni.attachment.steps import Announcement, Driver, Guard, Link, Po
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.host.announcements import AnnouncementDriver
-from userspace_cni.host.guards import GuardDriver
-from userspace_cni.host.ipam import Delegate
-from userspace_cni.host.links import LinkDriver
-from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.netns import is_own, namespace
-from userspace_cni.host.shapers import ShaperDriver
+from userspace_cni.host.files.mounts import PodMountDriver
+from userspace_cni.host.netlink.netns import is_own, namespace
+from userspace_cni.host.pod_net.announcements import AnnouncementDriver
+from userspace_cni.host.pod_net.guards import GuardDriver
+from userspace_cni.host.pod_net.pod_links import LinkDriver
+from userspace_cni.host.pod_net.shapers import ShaperDriver
+from userspace_cni.host.runtimes.ipam import Delegate
 from userspace_cni.node.surroundings import missing
 
 SEEN_AT = "/host"

@@ -9,9 +9,9 @@ import pytest
 
 from tests.host.places import descriptors, eventually
 from tests.lab.network.outside import NIC, Wire, wired
-from userspace_cni.host import listening
-from userspace_cni.host.address_watch import AddressWatch
+from userspace_cni.host.netlink import listening
 from userspace_cni.host.netlink.codec import Connection
+from userspace_cni.host.node_net.address_watch import AddressWatch
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import give, inside, veth
 from userspace_cni.attachment.steps import Announcement
 from userspace_cni.base.errors import ContainerGone, StepFailed
-from userspace_cni.host import announcements
-from userspace_cni.host.announcements import AnnouncementDriver
+from userspace_cni.host.pod_net import announcements
+from userspace_cni.host.pod_net.announcements import AnnouncementDriver
 
 V4, V6 = "10.9.0.1", "2001:db8::1"
 STALE = "02:00:00:00:00:99"

@@ -12,7 +12,7 @@ from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.steps import Directory, Resource
 from userspace_cni.base.beneath import make_directory, open_directory
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
-from userspace_cni.host.sockets import DirectoryDriver
+from userspace_cni.host.files.vhost_sockets import DirectoryDriver
 
 LABEL = "system_u:object_r:container_file_t:s0"
 driver = DirectoryDriver()

@@ -14,10 +14,10 @@ import pytest
 from tests.host.places import UNUSED_ID, listening, looping, mode, mounts_at, soon, tree
 from userspace_cni.attachment.steps import ConfigFile, Directory, PlacedSocket, PodMount, SocketFile
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig, Unavailable
-from userspace_cni.host.files import ConfigFileDriver
-from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
+from userspace_cni.host.files.mounts import PodMountDriver
+from userspace_cni.host.files.placement import PlacedSocketDriver
+from userspace_cni.host.files.vhost_sockets import DirectoryDriver, SocketFileDriver
+from userspace_cni.host.files.whole_files import ConfigFileDriver
 from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
 
 ROUNDS = 200

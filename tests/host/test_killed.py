@@ -15,12 +15,12 @@ import pytest
 from tests.host.places import UNUSED_ID, in_child, listening, soon, tree
 from tests.lab.node.node import mounts_below
 from userspace_cni.attachment.steps import ConfigFile, DeviceInfo, Directory, Driver, PlacedSocket, PodMount, Step
-from userspace_cni.host.device_info import DeviceInfoDriver
-from userspace_cni.host.devices import DeviceDirectories
-from userspace_cni.host.files import ConfigFileDriver
-from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.sockets import DirectoryDriver
+from userspace_cni.host.files.device_directories import DeviceDirectories
+from userspace_cni.host.files.device_info import DeviceInfoDriver
+from userspace_cni.host.files.mounts import PodMountDriver
+from userspace_cni.host.files.placement import PlacedSocketDriver
+from userspace_cni.host.files.vhost_sockets import DirectoryDriver
+from userspace_cni.host.files.whole_files import ConfigFileDriver
 from userspace_cni.linux import paths
 
 

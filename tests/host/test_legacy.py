@@ -9,7 +9,7 @@ import pytest
 from tests.host.places import bind, mounts_at, tree
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, UserspaceError
-from userspace_cni.host import legacy
+from userspace_cni.host.runtimes import former_plugin as legacy
 
 RECORD = "local-c0ffee012345-net1.json"
 

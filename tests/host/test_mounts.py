@@ -24,7 +24,7 @@ from tests.host.places import (
 from userspace_cni.attachment.drift import Drift, Other
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.errors import DirectoryRefused
-from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.host.files.mounts import PodMountDriver
 from userspace_cni.linux import paths
 
 MS_SHARED = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 
 from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink.codec import Connection, Message
-from userspace_cni.host.netns import opened
+from userspace_cni.host.netlink.netns import opened
 
 GETLINK, NEWLINK, DELLINK = 18, 16, 17
 IFNAME, LINKINFO, KIND = 3, 18, 1

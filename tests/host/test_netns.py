@@ -12,7 +12,7 @@ import pytest
 
 from tests.host.places import descriptors
 from userspace_cni.base.errors import BadEnvironment
-from userspace_cni.host.netns import NetnsFacts, is_own, link_exists, namespace
+from userspace_cni.host.netlink.netns import NetnsFacts, is_own, link_exists, namespace
 from userspace_cni.linux import paths
 
 SCRIPT = "ip tuntap add tap0 mode tap && ip link property add dev tap0 altname another && echo ready && exec cat"

@@ -13,8 +13,8 @@ import pytest
 from tests.host.places import eventually
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.network_managers import managers_of
-from userspace_cni.host.nics import Nic
+from userspace_cni.host.node_net.network_managers import managers_of
+from userspace_cni.host.node_net.nics import Nic
 
 NIC = Nic("ucnic7", 7777, "02:00:00:00:00:01", 1500, "", up=True, carrier=True, master="")
 

@@ -12,11 +12,11 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from tests.host.places import eventually, soon
 from tests.lab.network.outside import NIC, Wire, wired
 from userspace_cni.attachment.steps import AddressMove
-from userspace_cni.host import nics
-from userspace_cni.host.forwarding import Place
 from userspace_cni.host.netlink.codec import Connection
-from userspace_cni.host.nics import KernelBond, Nic, answering, look, looked, merged, moved
-from userspace_cni.host.rtnetlink import Held, held
+from userspace_cni.host.netlink.rtnetlink import Held, held
+from userspace_cni.host.node_net import nics
+from userspace_cni.host.node_net.forwarding import Place
+from userspace_cni.host.node_net.nics import KernelBond, Nic, answering, look, looked, merged, moved
 
 V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
 

@@ -16,9 +16,10 @@ from tests.host.places import soon
 from userspace_cni.attachment.steps import ConfigFile, DeviceInfo
 from userspace_cni.base.beneath import open_regular
 from userspace_cni.base.errors import BadEnvironment
-from userspace_cni.host import legacy, netns
-from userspace_cni.host.device_info import DeviceInfoDriver
-from userspace_cni.host.files import ConfigFileDriver
+from userspace_cni.host.files.device_info import DeviceInfoDriver
+from userspace_cni.host.files.whole_files import ConfigFileDriver
+from userspace_cni.host.netlink import netns
+from userspace_cni.host.runtimes import former_plugin as legacy
 
 MISC = 10
 UNSERVED = range(239, 255)

@@ -40,15 +40,15 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.consumers import CONSUMERS
-from userspace_cni.host import legacy
-from userspace_cni.host.device_info import DeviceInfoDriver, read_allocation
-from userspace_cni.host.files import ConfigFileDriver
-from userspace_cni.host.ipam import Delegate, find
-from userspace_cni.host.leases import LeaseDriver
-from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.netns import is_own, link_exists, namespace
-from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
+from userspace_cni.host.files.device_info import DeviceInfoDriver, read_allocation
+from userspace_cni.host.files.mounts import PodMountDriver
+from userspace_cni.host.files.placement import PlacedSocketDriver
+from userspace_cni.host.files.vhost_sockets import DirectoryDriver, SocketFileDriver
+from userspace_cni.host.files.whole_files import ConfigFileDriver
+from userspace_cni.host.netlink.netns import is_own, link_exists, namespace
+from userspace_cni.host.runtimes import former_plugin as legacy
+from userspace_cni.host.runtimes.ipam import Delegate, find
+from userspace_cni.host.runtimes.leases import LeaseDriver
 
 USER = "dpdk-of-this-host"
 PODS = "/var/run/uc-pods"

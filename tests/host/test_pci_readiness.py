@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host import pci
+from userspace_cni.host.node_net import pci
 
 NIC = "0000:3b:00.0"
 SIBLING = "0000:3b:00.1"

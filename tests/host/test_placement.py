@@ -30,7 +30,7 @@ from userspace_cni.attachment.drift import Absent, Dead, Other
 from userspace_cni.attachment.steps import PlacedSocket, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
-from userspace_cni.host.placement import PlacedSocketDriver, free_source, is_source_dead
+from userspace_cni.host.files.placement import PlacedSocketDriver, free_source, is_source_dead
 
 LABEL = "system_u:object_r:container_file_t:s0"
 driver = PlacedSocketDriver()

@@ -23,7 +23,7 @@ from tests.unit.routes.building import route
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
 from userspace_cni.base.routing import Inside, PodRoute, Wanted
 from userspace_cni.host.netlink.codec import Answer, Connection, Message
-from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes
+from userspace_cni.host.pod_net.pod_routes import Outcome, Place, PodRoutes
 from userspace_cni.routes.facts import NOTHING_KNOWN, Pod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook
@@ -265,7 +265,7 @@ def test_a_next_hop_that_another_of_ours_reaches(pod: DualPod) -> None:
 
 def test_a_table_that_is_too_full(pod: DualPod, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may change the pod's network cannot fill our memory; the error says what to look at, and ours are set right later."""
-    monkeypatch.setattr("userspace_cni.host.pod_routes.LISTED_MAX", 30)
+    monkeypatch.setattr("userspace_cni.host.pod_net.pod_routes.LISTED_MAX", 30)
     for number in range(30):
         pod.ip("route", "add", f"10.9.{number}.0/24", "dev", "eth1")
     with pytest.raises(UserspaceError, match="more than 30 entries") as raised:

@@ -19,8 +19,8 @@ from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.pod_view import unseen
+from userspace_cni.host.files.placement import PlacedSocketDriver
+from userspace_cni.host.files.pod_view import unseen
 
 INSIDE = "/shared/volume"
 driver = PlacedSocketDriver()

@@ -13,7 +13,7 @@ from tests.host.places import listening, soon, tree
 from userspace_cni.attachment.drift import Dead, Other
 from userspace_cni.attachment.steps import Seen, SocketFile
 from userspace_cni.base.errors import DirectoryRefused
-from userspace_cni.host.sockets import SocketFileDriver
+from userspace_cni.host.files.vhost_sockets import SocketFileDriver
 
 driver = SocketFileDriver()
 

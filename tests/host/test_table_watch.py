@@ -10,8 +10,8 @@ from tests.host.places import eventually, soon
 from tests.lab.node.links import inside
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.attachment.steps import Guard
-from userspace_cni.host.guards import GuardDriver, table_of
-from userspace_cni.host.table_watch import TableWatch
+from userspace_cni.host.node_net.table_watch import TableWatch
+from userspace_cni.host.pod_net.guards import GuardDriver, table_of
 
 STORE = "0123456789abcdef"
 LINK = "uc0123456789ab"

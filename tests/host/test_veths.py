@@ -22,9 +22,9 @@ from userspace_cni.attachment.steps import Link, LinkRef, Seen, Shaper
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.links import LinkDriver, LinkRefDriver, host_ends, ifindex
 from userspace_cni.host.netlink.codec import Connection
-from userspace_cni.host.shapers import ShaperDriver
+from userspace_cni.host.pod_net.pod_links import LinkDriver, LinkRefDriver, host_ends, ifindex
+from userspace_cni.host.pod_net.shapers import ShaperDriver
 
 HOST = "uc0123456789ab"
 ALIAS = "userspace-cni store c0ffee@eth0"
@@ -445,7 +445,7 @@ def test_a_deadline_amid_many_routes(step: Link) -> None:
 
 def test_a_pod_with_more_than_is_read(step: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod that may change its network can make any number of routes: CHECK reads so many, and says that there are more."""
-    monkeypatch.setattr("userspace_cni.host.links.LISTED_MAX", 30)
+    monkeypatch.setattr("userspace_cni.host.pod_net.pod_links.LISTED_MAX", 30)
     assert apply_and_check(step) == []
     for number in range(40):
         run(step.netns, "ip", "route", "add", f"10.64.{number}.0/24", "dev", "eth0")

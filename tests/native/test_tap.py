@@ -27,7 +27,7 @@ from userspace_cni.fastpath.errors import Closed
 from userspace_cni.fastpath.tap import ETHERNET, End, Pump, Tap, TapRefused
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
-from userspace_cni.host.own_link import LinkSettings, set_up
+from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 
 MTU = 9000
 ETHERTYPE = 0x88B5

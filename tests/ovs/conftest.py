@@ -20,12 +20,12 @@ from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ovsdb.commands import AddPort
-    from userspace_cni.dataplane.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.commands import AddPort
+    from userspace_cni.switch.ovsdb.session import Session
 
 STORE = "store-of-the-test"
 LINK = "k1"
@@ -39,7 +39,7 @@ def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
 
 def adding(session: Session, step: OvsPort, marks: dict[str, str]) -> AddPort:
     """The command that adds the port, whose names are free."""
-    from userspace_cni.dataplane.ovsdb.commands import AddPort
+    from userspace_cni.switch.ovsdb.commands import AddPort
 
     command = AddPort(session, step, marks)
     command.held = frozenset({step.bridge, step.name})

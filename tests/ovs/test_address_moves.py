@@ -20,9 +20,9 @@ from tests.ovs.conftest import soon
 from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import Seen
 from userspace_cni.base.errors import StepFailed, Unavailable
-from userspace_cni.host.address_moves import AddressMoveDriver
 from userspace_cni.host.netlink.codec import DUMP, Answer, Connection, Message
-from userspace_cni.host.nics import look, merged
+from userspace_cni.host.node_net.address_moves import AddressMoveDriver
+from userspace_cni.host.node_net.nics import look, merged
 
 NFNL_SUBSYS_NFTABLES = 10
 OF_ANOTHER_BOOT = {"family": 2, "address": "192.0.2.99", "prefixlen": 24, "scope": 0, "attrs": [["IFA_LOCAL", "192.0.2.99"]]}

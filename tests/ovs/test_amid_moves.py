@@ -14,11 +14,11 @@ from tests.lab.switch.switch import Switch
 from tests.lab.switch.veths import veth
 from tests.ovs.conftest import soon
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.host.address_moves import AddressMoveDriver
 from userspace_cni.host.netlink.codec import DUMP, ROUTE, Answer, Connection, Message
-from userspace_cni.host.netns import opened_switch
-from userspace_cni.host.nics import look
-from userspace_cni.host.rtnetlink import DELETE_ADDRESS, new_address
+from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.rtnetlink import DELETE_ADDRESS, new_address
+from userspace_cni.host.node_net.address_moves import AddressMoveDriver
+from userspace_cni.host.node_net.nics import look
 
 PROMOTING = "promote_secondaries"
 FIRST_ADDED, LAST_ADDED = 100, 250
@@ -94,12 +94,12 @@ def test_what_is_added_amid_a_move_stays(small: Uplink, switch: Switch, monkeypa
     driver.apply(step, soon())
     assert (has("nic0", switch), has(BRIDGE, switch)) == ([], sorted([f"{V4}/24", f"{V6}/64", *other.added]))
     moved_there = len(other.added)
-    monkeypatch.setattr("userspace_cni.host.address_moves._ROUNDS", 1)
+    monkeypatch.setattr("userspace_cni.host.node_net.address_moves._ROUNDS", 1)
     with other.amid(BRIDGE, monkeypatch), pytest.raises(Unavailable, match="as fast as they are taken off"):
         driver.undo(step, soon())
     assert len(other.added) > moved_there + 4
     assert everywhere(switch) == sorted([f"{V4}/24", f"{V6}/64", *other.added])
-    monkeypatch.setattr("userspace_cni.host.address_moves._ROUNDS", 2)
+    monkeypatch.setattr("userspace_cni.host.node_net.address_moves._ROUNDS", 2)
     driver.undo(step, soon())
     assert (has(BRIDGE, switch), has("nic0", switch)) == ([], sorted([f"{V4}/24", f"{V6}/64", *other.added]))
     assert other.promoting() == before == ["0", "0"]

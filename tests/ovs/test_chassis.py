@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.lab.switch.switch import Switch
 from tests.ovs.conftest import soon
-from userspace_cni.dataplane.chassis import chassis
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.chassis import chassis
+from userspace_cni.switch.ports import PortDriver
 
 
 def test_the_switchs_name_is_its_system_id(switch: Switch, driver: PortDriver) -> None:

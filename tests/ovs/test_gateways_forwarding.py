@@ -26,8 +26,8 @@ from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import veth
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.gateways import EgressGateway, Gateway
-from userspace_cni.host import legacy_rules
-from userspace_cni.host.datagrams import read
+from userspace_cni.host.node_net import legacy_rules
+from userspace_cni.host.node_net.udp_frames import read
 from userspace_cni.network import concerns
 from userspace_cni.network.passages import passages
 

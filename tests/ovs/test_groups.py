@@ -17,10 +17,10 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb.commands import DeletePort
-from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
-from userspace_cni.dataplane.ovsdb.session import Command, Session
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.ovsdb.commands import DeletePort
+from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.session import Command, Session
+from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
 Connect = Callable[..., PortDriver]

@@ -16,8 +16,8 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import give, inside, veth
 from userspace_cni.attachment.steps import Guard
-from userspace_cni.host.frames import Claim, claim, question
-from userspace_cni.host.guards import GuardDriver, guarded
+from userspace_cni.host.pod_net.guards import GuardDriver, guarded
+from userspace_cni.host.pod_net.neighbour_frames import Claim, claim, question
 
 STORE = "store-of-the-test"
 NODE, POD, NEIGHBOUR, STRANGER = "10.9.0.254", "10.9.0.1", "10.9.0.2", "10.9.1.1"

@@ -18,8 +18,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.dataplane.ovsdb.commands import AddPort
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.ovsdb.commands import AddPort
+from userspace_cni.switch.ports import PortDriver
 
 KINDS: tuple[KernelPort, ...] = ("system", "afxdp", "af_packet", "af_xdp")
 

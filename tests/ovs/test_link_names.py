@@ -21,18 +21,18 @@ from tests.ovs.conftest import STORE, attach, kernel_port, soon
 from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import LinkNameTaken, Unavailable
-from userspace_cni.dataplane.link_names import LinkNames
-from userspace_cni.dataplane.node_bridges import NodeBridgeDriver
-from userspace_cni.dataplane.ovsdb.commands import AddPort
-from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
-from userspace_cni.dataplane.ovsdb.session import Session
-from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.dataplane.read_back import ReadBack
-from userspace_cni.host.netlink import links as links_of_the_kernel
+from userspace_cni.host.netlink import link_messages as links_of_the_kernel
 from userspace_cni.host.netlink.codec import Message
-from userspace_cni.host.netlink.links import marked
-from userspace_cni.host.switch_links import SwitchLinks
-from userspace_cni.host.switch_taps import ALIAS
+from userspace_cni.host.netlink.link_messages import marked
+from userspace_cni.host.node_net.switch_links import SwitchLinks
+from userspace_cni.host.node_net.switch_taps import ALIAS
+from userspace_cni.switch.link_names import LinkNames
+from userspace_cni.switch.node_bridges import NodeBridgeDriver
+from userspace_cni.switch.ovsdb.commands import AddPort
+from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.session import Session
+from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.read_back import ReadBack
 
 BRIDGE = "br-test"
 """The bridge of the steps."""
@@ -258,7 +258,9 @@ def test_many_at_once_on_a_bridge_that_is_not_there(switch: Switch, driver: Port
 
 def test_a_process_without_the_device_of_taps(switch: Switch) -> None:
     """It makes no link, and holds no name by one: the rows are written as ever."""
-    call = f"from userspace_cni.host.switch_links import SwitchLinks; print(SwitchLinks({switch.netns!r}).take({TAKEN!r}))"
+    call = (
+        f"from userspace_cni.host.node_net.switch_links import SwitchLinks; print(SwitchLinks({switch.netns!r}).take({TAKEN!r}))"
+    )
     hidden = 'mount -t tmpfs none /dev/net && exec "$0" -c "$1"'
     argv = ["unshare", "--mount", "sh", "-c", hidden, sys.executable, call]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)

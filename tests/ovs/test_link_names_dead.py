@@ -12,10 +12,10 @@ from tests.ovs.conftest import STORE, attach, soon
 from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.dataplane.node_bridges import NodeBridgeDriver
-from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.host.switch_links import SwitchLinks
-from userspace_cni.host.switch_taps import ALIAS
+from userspace_cni.host.node_net.switch_links import SwitchLinks
+from userspace_cni.host.node_net.switch_taps import ALIAS
+from userspace_cni.switch.node_bridges import NodeBridgeDriver
+from userspace_cni.switch.ports import PortDriver
 
 BRIDGE = "br-test"
 OWN = "br-own"

@@ -20,11 +20,11 @@ from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
-from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
-from userspace_cni.dataplane.ovsdb.session import Session
-from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.session import Session
+from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
 IDS = (MirrorSource("ids"),)

@@ -17,9 +17,9 @@ from userspace_cni.attachment.steps import Internal, OvsPort, Seen, node_marks
 from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.dataplane.interfaces import bridges_of_interfaces
-from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.host.switch_links import SwitchLinks
+from userspace_cni.host.node_net.switch_links import SwitchLinks
+from userspace_cni.switch.interfaces import bridges_of_interfaces
+from userspace_cni.switch.ports import PortDriver
 
 GATEWAY = "gw0"
 MAC = "02:00:00:00:0b:01"

@@ -21,7 +21,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach, kernel_port, soon
 from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import Internal, OvsPort
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.ports import PortDriver
 
 BRIDGE = "br-test"
 STATED = replace(GATEWAY, port="gw-1300", addresses=("10.57.0.1/24",), mtu=1300, masquerade=False)

@@ -15,9 +15,9 @@ from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
 from userspace_cni.agent.metrics import Metrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ports import PortDriver
 
 OURS = "external_ids:owner=userspace-cni"
 SECONDS = 60.0

@@ -16,9 +16,9 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.front_end import Listener
+from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
 MBIT = 1_000_000

@@ -15,8 +15,8 @@ from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import OvsPort, PortRef, VhostUserClient
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, NotServing, SwitchRefused
-from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.dataplane.switch_view import FoundPort
+from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.switch_view import FoundPort
 
 MakePort = Callable[..., OvsPort]
 

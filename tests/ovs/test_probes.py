@@ -24,12 +24,12 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, SwitchRefused, Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
-from userspace_cni.host.probe_directories import Run
+from userspace_cni.host.files.probe_directories import Run
 from userspace_cni.node import probes
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
+from userspace_cni.switch.ports import PortDriver
 
 NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
 VICTIM = """

@@ -16,19 +16,19 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
-from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
-from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
-from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session, named
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.commands import AddPort, DeletePort
+from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.session import Clause, Command, Session, named
+from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
-from userspace_cni.dataplane.ovsdb import commands
-from userspace_cni.dataplane.ovsdb.client import Client
-from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.switch.ovsdb import commands
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ports import PortDriver
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.attachment.steps import OvsPort, VhostUserClient
 ovsdb, rundir, number = sys.argv[1:]

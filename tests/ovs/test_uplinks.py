@@ -16,11 +16,11 @@ from tests.ovs.conftest import STORE, attach, soon
 from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, Seen, UplinkPort, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.node_bridges import NodeBridgeDriver
-from userspace_cni.dataplane.ovsdb.uplinks import PutUplink
-from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.dataplane.uplinks import UplinkDriver
-from userspace_cni.host.switch_links import SwitchLinks
+from userspace_cni.host.node_net.switch_links import SwitchLinks
+from userspace_cni.switch.node_bridges import NodeBridgeDriver
+from userspace_cni.switch.ovsdb.uplinks import PutUplink
+from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.uplinks import UplinkDriver
 
 BRIDGE = "br-net1"
 NIC, SPARE = "n1", "n2"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.switch.proxy import Babbler
 from tests.lab.switch.switch import Switch, wait_until
-from userspace_cni.dataplane import vswitchd
+from userspace_cni.switch import vswitchd
 
 
 def test_a_living_daemon_answers_with_its_version(switch: Switch) -> None:

@@ -22,8 +22,8 @@ from tests.runtimes.seen import conflist, debian_bridge
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.host.cni_cache import CniCache, Sandbox
-from userspace_cni.host.cri import Cri
+from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
+from userspace_cni.host.runtimes.cri import Cri
 
 MANY = 12
 

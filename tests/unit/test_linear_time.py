@@ -53,11 +53,11 @@ from userspace_cni.controller import cluster as controlled
 from userspace_cni.controller.ranges import NodeRange, divide
 from userspace_cni.controller.writes import summaries
 from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
-from userspace_cni.host import pod_routes
-from userspace_cni.host.cni_cache import _sandbox
 from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink import routes as kernel_routes
-from userspace_cni.host.translations import rules
+from userspace_cni.host.netlink import route_messages as kernel_routes
+from userspace_cni.host.node_net.translations import rules
+from userspace_cni.host.pod_net import pod_routes
+from userspace_cni.host.runtimes.cni_cache import _sandbox
 from userspace_cni.kube.client import view_of
 from userspace_cni.kube.notes import _with_entry, _without_entry
 from userspace_cni.kube.watch import _remembered

@@ -1,1 +1,1 @@
-"""The ground below all rooms: system calls that Python has not, deadlines, and what the kernel says of unix sockets."""
+"""The ground below all rooms: system calls that Python lacks, deadlines, what the kernel says of unix sockets and this boot."""

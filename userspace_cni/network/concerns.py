@@ -17,10 +17,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.host import legacy_rules
-from userspace_cni.host.forward_path import generation
-from userspace_cni.host.forwarding import Place
-from userspace_cni.host.netns import opened_switch
+from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.node_net import legacy_rules
+from userspace_cni.host.node_net.forward_path import generation
+from userspace_cni.host.node_net.forwarding import Place
 from userspace_cni.network.passages import CHANGES, Passage, Uplinks, passages
 
 if TYPE_CHECKING:

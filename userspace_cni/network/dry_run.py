@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
-from userspace_cni.host.rtnetlink import shown
+from userspace_cni.host.netlink.rtnetlink import shown
 
 
 def would_do(former: Sequence[Step], steps: Sequence[Step]) -> Iterable[tuple[str, Sequence[str]]]:

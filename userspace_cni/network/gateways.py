@@ -31,15 +31,15 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, StepFailed, Unavailable, UnsupportedField
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.host.mtu import USUAL, node_mtu
-from userspace_cni.host.node_kernel import NODE_PROTOCOL, FoundLink, Kernel, at_node, network_of
+from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, FoundLink, Kernel, at_node, network_of
+from userspace_cni.host.node_net.mtu import USUAL, node_mtu
 from userspace_cni.network.spec_list import GATEWAY, SETTINGS, TRANSLATION
 from userspace_cni.pod.mac import derived_mac
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import EgressGateway, Gateway
-    from userspace_cni.dataplane.ovsdb.reads import BridgeLook
     from userspace_cni.node.local import LocalNode
+    from userspace_cni.switch.ovsdb.reads import BridgeLook
 
 ALL: Final = "all"
 """Name of the one spec of its kind: address translation is of all gateways."""
@@ -104,7 +104,7 @@ class Bridge:
 
 def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at switch and kernel. Raises UserspaceError for what stands against the gateway."""
-    from userspace_cni.dataplane.ovsdb.reads import look_at_bridge
+    from userspace_cni.switch.ovsdb.reads import look_at_bridge
 
     deadline = Deadline.after(_LOOK_S)
     look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=gateway.bridge)

@@ -15,8 +15,8 @@ from userspace_cni.attachment.specs import Spec
 from userspace_cni.attachment.steps import EVERYTHING, HostEnd, Internal, MirrorOutput, OvsPort, Step, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
-from userspace_cni.host.mtu import USUAL
-from userspace_cni.host.switch_links import SwitchLinks
+from userspace_cni.host.node_net.mtu import USUAL
+from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.network.spec_list import MIRROR
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def specs(mirrors: Iterable[tuple[str, NodeMirror]], node: LocalNode) -> Iterato
 
 def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at bridge and output. Unavailable: there is no such bridge. NameTaken: the output has an owner."""
-    from userspace_cni.dataplane.ovsdb.mirror_outputs import look_at_output
+    from userspace_cni.switch.ovsdb.mirror_outputs import look_at_output
 
     look = partial(look_at_output, bridge=mirror.bridge, name=mirror.output)
     found = node.ports.look(look, {}, f"bridge {mirror.bridge}: looking at it", Deadline.after(_LOOK_S))

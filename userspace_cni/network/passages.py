@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
-from userspace_cni.host import legacy_rules, nft_program, packet_trail
-from userspace_cni.host.datagrams import Datagram, framed, read
-from userspace_cni.host.forward_path import Ends, ForwardPath, forward_path
-from userspace_cni.host.netlink.routes import MAIN
-from userspace_cni.host.netlink.traces import BACK, RULE, THERE
-from userspace_cni.host.netns import opened_switch
-from userspace_cni.host.node_kernel import Kernel, at_node
-from userspace_cni.host.packet_trail import AFTER, BEFORE, ROUTING, Trail
+from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.node_kernel import Kernel, at_node
+from userspace_cni.host.netlink.route_messages import MAIN
+from userspace_cni.host.netlink.trace_messages import BACK, RULE, THERE
+from userspace_cni.host.node_net import legacy_rules, nft_program, packet_trail
+from userspace_cni.host.node_net.forward_path import Ends, ForwardPath, forward_path
+from userspace_cni.host.node_net.packet_trail import AFTER, BEFORE, ROUTING, Trail
+from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
-    from userspace_cni.dataplane.openflow.port_frames import PortFrames
-    from userspace_cni.dataplane.ovsdb.reads import BridgeLook
     from userspace_cni.node.local import LocalNode
+    from userspace_cni.switch.openflow.port_frames import PortFrames
+    from userspace_cni.switch.ovsdb.reads import BridgeLook
 
 State = Literal["passes", "lost", "unknown"]
 
@@ -125,16 +125,16 @@ class _Run:
                 switch.release(Deadline.after(_RELEASE_S))
 
     def _connected(self, port: int) -> PortFrames:
-        from userspace_cni.dataplane.openflow.messages import cookie_of
-        from userspace_cni.dataplane.openflow.port_frames import PortFrames
+        from userspace_cni.switch.openflow.messages import cookie_of
+        from userspace_cni.switch.openflow.port_frames import PortFrames
 
         path = self._node.root.path(f"{self._node.settings.ovs_rundir}/{self.gateway.bridge}.mgmt")
         return PortFrames(path, port, self._mac, cookie_of(secrets.randbits(32)), self._deadline)
 
     def _port(self) -> tuple[int, bool]:
         """The number of the gateway's port, and whether its bridge leads to other machines. Raises _Unknown, Unavailable."""
-        from userspace_cni.dataplane.interfaces import port_number
-        from userspace_cni.dataplane.ovsdb.reads import look_at_bridge
+        from userspace_cni.switch.interfaces import port_number
+        from userspace_cni.switch.ovsdb.reads import look_at_bridge
 
         number = port_number(self._node.ports.client, self.gateway.port, self._deadline)
         if not number:

@@ -17,14 +17,14 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.host.mtu import USUAL
+from userspace_cni.host.node_net.mtu import USUAL
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.uplinks import LOOK_S, UplinkLook, internal_ports, look
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.specs import Plan
-    from userspace_cni.host.nics import Nic
+    from userspace_cni.host.node_net.nics import Nic
     from userspace_cni.node.local import LocalNode
 
 GIVE_BACK_S: Final = 10.0

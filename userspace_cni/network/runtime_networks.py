@@ -20,8 +20,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NotServing, Unavailable, Undecodable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.cni.conflist import LARGEST, OUR_TYPE, marked, plugins_of, read_list, require_name
-from userspace_cni.host.files import read_of_root
-from userspace_cni.host.runtime_networks import look_at, require_ours
+from userspace_cni.host.files.whole_files import read_of_root
+from userspace_cni.host.runtimes.runtime_networks import look_at, require_ours
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 from userspace_cni.node.remarks import remarks_on

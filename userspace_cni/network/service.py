@@ -16,9 +16,9 @@ from userspace_cni.attachment.steps import AddressMove, NodeBridge, NodeLink, St
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.host.address_watch import AddressWatch
-from userspace_cni.host.listening import Listener
-from userspace_cni.host.table_watch import TableWatch
+from userspace_cni.host.netlink.listening import Listener
+from userspace_cni.host.node_net.address_watch import AddressWatch
+from userspace_cni.host.node_net.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns
 from userspace_cni.network.keeper import Keeper
 from userspace_cni.network.sources import Sources
@@ -120,9 +120,9 @@ class NodeNetwork:
 
     def _tell(self) -> None:
         """Report to the API from now on. Raises UserspaceError."""
-        from userspace_cni.dataplane.chassis import chassis
         from userspace_cni.kube.objects import Objects
         from userspace_cni.node.reporting import Parts, Report
+        from userspace_cni.switch.chassis import chassis
 
         session, settings = self._node.installation.clients.of("").session, self._node.settings
         self._report = Report(

@@ -13,7 +13,7 @@ from userspace_cni.cni.request import Request, Verb
 from userspace_cni.node.installation import Installation
 
 if TYPE_CHECKING:
-    from userspace_cni.host.leases import LeaseDriver
+    from userspace_cni.host.runtimes.leases import LeaseDriver
     from userspace_cni.node.subnets import Subnets
 
 
@@ -27,7 +27,7 @@ class LocalAddresses:
     @cached_property
     def leases(self) -> LeaseDriver:
         """The caller of delegated plugins."""
-        from userspace_cni.host.leases import LeaseDriver
+        from userspace_cni.host.runtimes.leases import LeaseDriver
 
         return LeaseDriver(self._root)
 
@@ -41,8 +41,8 @@ class LocalAddresses:
 
     def require_delegate(self, request: Request) -> None:
         """Raise unless the network's IPAM plugin can be run."""
-        from userspace_cni.host.ipam import find
-        from userspace_cni.host.leases import require_path
+        from userspace_cni.host.runtimes.ipam import find
+        from userspace_cni.host.runtimes.leases import require_path
 
         find(request.network.ipam, require_path(request.network.ipam, request.environment.variables), self._root)
 
@@ -54,7 +54,7 @@ class LocalAddresses:
         """Call CHECK, GC or STATUS of the IPAM plugin, if there is one that knows the verb."""
         if not request.network.ipam:
             return
-        from userspace_cni.host.leases import delegate
+        from userspace_cni.host.runtimes.leases import delegate
 
         plugin = delegate(Lease(request.network.ipam, request.stdin.decode(), request.environment.variables), self._root)
         if not plugin.knows(verb, deadline):

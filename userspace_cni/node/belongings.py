@@ -21,8 +21,8 @@ from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.whereabouts import CONFIG_FILE
-from userspace_cni.host.files import temporary
-from userspace_cni.host.mounts import detach_all, mount_points
+from userspace_cni.host.files.mounts import detach_all, mount_points
+from userspace_cni.host.files.whole_files import temporary
 
 _RECORD: Final = re.compile(r".+\.json|\.localdb-.+")
 _WHOLE_RECORD: Final = re.compile(r"[^.].*\.json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ovsdb.changes import Listeners
+    from userspace_cni.switch.ovsdb.changes import Listeners
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,6 @@ class Callbacks:
 
     def listeners(self) -> Listeners:
         """Those of a session with OVSDB."""
-        from userspace_cni.dataplane.ovsdb.changes import Listeners
+        from userspace_cni.switch.ovsdb.changes import Listeners
 
         return Listeners(self.disconnect, self.change)

@@ -15,8 +15,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment
-from userspace_cni.host.devices import DOMAIN, device_id, number_of, resource_of
-from userspace_cni.host.numa import node_of_nic, nodes_of_mask
+from userspace_cni.host.files.device_directories import DOMAIN, device_id, number_of, resource_of
+from userspace_cni.host.node_net.numa import node_of_nic, nodes_of_mask
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def device_of(environment: Environment, options: Options, node: LocalNode, deadl
     InvalidConfig for a device that is not this pod's, or of another bridge, and when all devices are taken; Unavailable when the
     kubelet does not answer.
     """
-    from userspace_cni.host.podresources import devices_of
+    from userspace_cni.host.runtimes.podresources import devices_of
 
     asked, bridge = options.asked.device_id, options.bridge
     namespace, pod = environment.pod_namespace, environment.pod_name

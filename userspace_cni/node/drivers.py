@@ -40,18 +40,18 @@ from userspace_cni.attachment.steps import (
 )
 
 if TYPE_CHECKING:
-    from userspace_cni.host.switch_links import SwitchLinks
+    from userspace_cni.host.node_net.switch_links import SwitchLinks
     from userspace_cni.node.local import LocalNode
 
 
 def _port_ref(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.dataplane.port_refs import PortRefDriver
+    from userspace_cni.switch.port_refs import PortRefDriver
 
     return PortRefDriver(node.ports)
 
 
 def _placed_socket(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.placement import PlacedSocketDriver
+    from userspace_cni.host.files.placement import PlacedSocketDriver
     from userspace_cni.node.switch_sockets import free_source
 
     return PlacedSocketDriver(node.root, lambda path, deadline: free_source(path, node, deadline))
@@ -64,31 +64,31 @@ def _legacy(node: LocalNode) -> Driver[Any]:
 
 
 def _directory(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.sockets import DirectoryDriver
+    from userspace_cni.host.files.vhost_sockets import DirectoryDriver
 
     return DirectoryDriver(node.root, node.journal.has_made)
 
 
 def _socket_file(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.sockets import SocketFileDriver
+    from userspace_cni.host.files.vhost_sockets import SocketFileDriver
 
     return SocketFileDriver(node.root)
 
 
 def _pod_mount(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.mounts import PodMountDriver
+    from userspace_cni.host.files.mounts import PodMountDriver
 
     return PodMountDriver(node.settings.ovs_rundir, node.root, node.installation.devices.allows)
 
 
 def _device_info(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.device_info import DeviceInfoDriver
+    from userspace_cni.host.files.device_info import DeviceInfoDriver
 
     return DeviceInfoDriver(node.root)
 
 
 def _config_file(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.files import ConfigFileDriver
+    from userspace_cni.host.files.whole_files import ConfigFileDriver
 
     return ConfigFileDriver(node.root)
 
@@ -100,98 +100,98 @@ def _pod_note(node: LocalNode) -> Driver[Any]:
 
 
 def _guard(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.guards import GuardDriver
+    from userspace_cni.host.pod_net.guards import GuardDriver
 
     return GuardDriver(node.root)
 
 
 def _link(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.links import LinkDriver
+    from userspace_cni.host.pod_net.pod_links import LinkDriver
 
     return LinkDriver(node.root, node.settings.route_protocol)
 
 
 def _link_ref(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.links import LinkRefDriver
+    from userspace_cni.host.pod_net.pod_links import LinkRefDriver
 
     return LinkRefDriver(node.root)
 
 
 def _shaper(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.shapers import ShaperDriver
+    from userspace_cni.host.pod_net.shapers import ShaperDriver
 
     return ShaperDriver(node.root)
 
 
 def _announcement(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.announcements import AnnouncementDriver
+    from userspace_cni.host.pod_net.announcements import AnnouncementDriver
 
     return AnnouncementDriver(node.root)
 
 
 def _node_link(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.node_links import NodeLinkDriver
+    from userspace_cni.host.node_net.node_links import NodeLinkDriver
 
     return NodeLinkDriver(node.root)
 
 
 def _node_route(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.node_links import NodeRouteDriver
+    from userspace_cni.host.node_net.node_links import NodeRouteDriver
 
     return NodeRouteDriver(node.root)
 
 
 def _policy_route(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.policy_routes import PolicyRouteDriver
+    from userspace_cni.host.node_net.policy_routes import PolicyRouteDriver
 
     return PolicyRouteDriver(node.root)
 
 
 def _translation(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.translations import TranslationDriver
+    from userspace_cni.host.node_net.translations import TranslationDriver
 
     return TranslationDriver(node.root)
 
 
 def _node_bridge(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.dataplane.node_bridges import NodeBridgeDriver
-    from userspace_cni.host.switch_links import SwitchLinks
+    from userspace_cni.host.node_net.switch_links import SwitchLinks
+    from userspace_cni.switch.node_bridges import NodeBridgeDriver
 
     return NodeBridgeDriver(node.ports, node.journal.identity, SwitchLinks(node.settings.switch_netns, node.root))
 
 
 def _mirror_output(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.dataplane.mirror_outputs import MirrorOutputDriver
+    from userspace_cni.switch.mirror_outputs import MirrorOutputDriver
 
     return MirrorOutputDriver(node.ports, node.journal.identity)
 
 
 def _uplink_port(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.dataplane.uplinks import UplinkDriver
+    from userspace_cni.switch.uplinks import UplinkDriver
 
     return UplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
 
 
 def _polled_uplink(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.dataplane.polled_uplinks import PolledUplinkDriver
+    from userspace_cni.switch.polled_uplinks import PolledUplinkDriver
 
     return PolledUplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
 
 
 def _runtime_network(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.runtime_networks import RuntimeNetworkDriver
+    from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
 
     return RuntimeNetworkDriver(node.root)
 
 
 def _switch_links(node: LocalNode) -> Callable[[str], SwitchLinks]:
-    from userspace_cni.host.switch_links import SwitchLinks
+    from userspace_cni.host.node_net.switch_links import SwitchLinks
 
     return lambda switch_netns: SwitchLinks(switch_netns, node.root)
 
 
 def _address_move(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.host.address_moves import AddressMoveDriver
+    from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 
     return AddressMoveDriver(node.root, node.boot_id)
 

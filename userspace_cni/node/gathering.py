@@ -101,7 +101,7 @@ class Gathering:
 
     def _beside_others(self, facts: FactsOf) -> FactsOf:
         """The facts, with the ports of pods that have the interface's MAC already."""
-        from userspace_cni.dataplane.node_ports import ports_with_mac
+        from userspace_cni.switch.node_ports import ports_with_mac
 
         if not facts.pod.namespace:
             return facts
@@ -137,14 +137,14 @@ class Gathering:
 
         Open vSwitch changes no link that was moved to another network namespace, and still shows the state that it had.
         """
-        from userspace_cni.dataplane.node_ports import node_ports
+        from userspace_cni.switch.node_ports import node_ports
 
         found = node_ports(self.node.ports.client, self.options.bridge, self.deadline)
         gets_addresses = bool(self.request.network.ipam or self.options.addresses_noted)
         asked = [each.name for each in found if gets_addresses or each.mtu]
         if not asked:
             return found
-        from userspace_cni.host.switch_links import addresses_of
+        from userspace_cni.host.node_net.switch_links import addresses_of
 
         held = addresses_of(asked, self.node.settings.switch_netns, self.node.root)
         return tuple(replace(each, addresses=held.get(each.name, ()), mtu=each.mtu if each.name in held else 0) for each in found)
@@ -176,7 +176,7 @@ class Gathering:
     # -- a vhost-user interface -------------------------------------------------------------------------------------------
 
     def _allocation(self) -> tuple[Allocation | None, dict[str, Any]]:
-        from userspace_cni.host.device_info import find_allocation
+        from userspace_cni.host.files.device_info import find_allocation
 
         trusted = self.node.settings.device_info_dir
         info, allocation = find_allocation(self.options.asked.device_info_file, trusted, self.node.root)
@@ -243,8 +243,8 @@ class Gathering:
     # -- a kernel link ----------------------------------------------------------------------------------------------------
 
     def _link(self, link: LinkOptions) -> dict[str, Any]:
-        from userspace_cni.host.links import own_addresses
-        from userspace_cni.host.mtu import NodeMtu, node_mtu, node_services
+        from userspace_cni.host.node_net.mtu import NodeMtu, node_mtu, node_services
+        from userspace_cni.host.pod_net.pod_links import own_addresses
 
         settings = self.node.settings
         said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.root)

@@ -14,7 +14,7 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
 
 if TYPE_CHECKING:
-    from userspace_cni.host.devices import DeviceDirectories
+    from userspace_cni.host.files.device_directories import DeviceDirectories
     from userspace_cni.kube.client import Clients
 
 
@@ -56,6 +56,6 @@ class Installation:
     @cached_property
     def devices(self) -> DeviceDirectories:
         """The directories that are offered to pods as devices."""
-        from userspace_cni.host.devices import DeviceDirectories
+        from userspace_cni.host.files.device_directories import DeviceDirectories
 
         return DeviceDirectories(self.settings.run_dir, self.root)

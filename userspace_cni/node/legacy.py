@@ -26,7 +26,7 @@ class LegacyDriver(Driver[LegacyRecord]):
 
     def undo(self, step: LegacyRecord, deadline: Deadline) -> None:
         """Remove everything that the record names, the record last."""
-        from userspace_cni.host import legacy
+        from userspace_cni.host.runtimes import former_plugin as legacy
 
         root = self._node.root
         name = legacy.read_port_name(step.path, root)
@@ -39,7 +39,7 @@ class LegacyDriver(Driver[LegacyRecord]):
 
     def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:
         """Remove the socket, and its mount and directory unless others need them; attachments of ours then own the mount."""
-        from userspace_cni.host import legacy
+        from userspace_cni.host.runtimes import former_plugin as legacy
 
         names = legacy.other_port_names(step.path, self._node.root)
         used = [other.server_path for name in names if (other := self._node.ports.find(name, deadline))]

@@ -16,8 +16,8 @@ from userspace_cni.base.log import say
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
-    from userspace_cni.dataplane.counters import LimitDrops
     from userspace_cni.node.local import LocalNode
+    from userspace_cni.switch.counters import LimitDrops
 
 
 def limited(records: Iterable[Record], node: LocalNode, deadline: Deadline) -> list[Limited]:
@@ -46,7 +46,7 @@ def _of_switch(node: LocalNode, deadline: Deadline) -> dict[str, LimitDrops]:
 
 
 def _of_pod(shaper: Shaper, node: LocalNode, deadline: Deadline) -> int | None:
-    from userspace_cni.host.shapers import ShaperDriver
+    from userspace_cni.host.pod_net.shapers import ShaperDriver
 
     if not deadline.remaining():
         return None

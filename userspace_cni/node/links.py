@@ -18,7 +18,7 @@ _SWEEP_S: Final = 5.0
 
 def guards(node: LocalNode) -> tuple[int, int]:
     """How many of the recorded host ends that need a guard have one that drops, and how many need one. Raises UserspaceError."""
-    from userspace_cni.host.guards import guarded
+    from userspace_cni.host.pod_net.guards import guarded
 
     needed = [step for record in node.journal.records() for step in record.steps if isinstance(step, Guard)]
     there = guarded(node.settings.switch_netns, node.journal.identity(), node.root) if needed else {}
@@ -42,8 +42,8 @@ def sweep(node: LocalNode) -> int:
 
 
 def _sweep_guards(node: LocalNode) -> int:
-    from userspace_cni.host.guards import guarded
-    from userspace_cni.host.links import host_ends
+    from userspace_cni.host.pod_net.guards import guarded
+    from userspace_cni.host.pod_net.pod_links import host_ends
 
     store, netns = node.journal.identity(), node.settings.switch_netns
     there = guarded(netns, store, node.root)

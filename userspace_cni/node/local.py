@@ -23,7 +23,7 @@ from userspace_cni.base.tenancy import require_mirrors
 from userspace_cni.cni.links import opened_as
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request
-from userspace_cni.host import boot
+from userspace_cni.linux import boot
 from userspace_cni.node.addresses import LocalAddresses
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.drivers import MAKERS
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.listing import Limited
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
-    from userspace_cni.dataplane.counters import Counters
-    from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
-    from userspace_cni.dataplane.ports import PortDriver
-    from userspace_cni.dataplane.vswitchd import Lifeline
     from userspace_cni.kube.events import Events
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.gathering import Gathering
     from userspace_cni.node.probes import DeadRuns
     from userspace_cni.node.provider_bridges import ProviderBridges
     from userspace_cni.node.subnets import Subnets
+    from userspace_cni.switch.counters import Counters
+    from userspace_cni.switch.ovsdb.rows.port import KnownPort
+    from userspace_cni.switch.ports import PortDriver
+    from userspace_cni.switch.vswitchd import Lifeline
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _COUNTERS_S: Final = 2.0
@@ -106,10 +106,10 @@ class LocalNode:
     @cached_property
     def ports(self) -> PortDriver:
         """The only user of OVSDB in this process."""
-        from userspace_cni.dataplane.ovsdb.client import Client
-        from userspace_cni.dataplane.ports import PortDriver
-        from userspace_cni.host.switch_links import SwitchLinks
+        from userspace_cni.host.node_net.switch_links import SwitchLinks
         from userspace_cni.node.switch_sockets import NodeSockets
+        from userspace_cni.switch.ovsdb.client import Client
+        from userspace_cni.switch.ports import PortDriver
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
@@ -313,7 +313,7 @@ class LocalNode:
 
     def watch_life(self, ended: Callable[[], None]) -> Lifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
-        from userspace_cni.dataplane.vswitchd import Lifeline
+        from userspace_cni.switch.vswitchd import Lifeline
 
         return Lifeline(self.root.path(self.settings.ovs_rundir), ended)
 

@@ -36,15 +36,16 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals
 from userspace_cni.base.threads import start
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.dataplane import counters
-from userspace_cni.dataplane.openflow import flows, messages
-from userspace_cni.dataplane.openflow.flows import Flows
-from userspace_cni.dataplane.openflow.messages import Flow
-from userspace_cni.dataplane.ovsdb.bridges import Bridge, known_bridges
-from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, is_mirrored, probe_rows, state_of
-from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.host import boot, borrowed_sockets, probe_directories
-from userspace_cni.host.probe_directories import PREFIX, Run
+from userspace_cni.host.files import borrowed_sockets, probe_directories
+from userspace_cni.host.files.probe_directories import PREFIX, Run
+from userspace_cni.linux import boot
+from userspace_cni.switch import counters
+from userspace_cni.switch.openflow import flows, messages
+from userspace_cni.switch.openflow.flows import Flows
+from userspace_cni.switch.openflow.messages import Flow
+from userspace_cni.switch.ovsdb.bridges import Bridge, known_bridges
+from userspace_cni.switch.ovsdb.probes import OWNER, PortState, ProbeRow, is_mirrored, probe_rows, state_of
+from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -181,7 +182,7 @@ class ProbePorts:
         self._signals = Signals(self._stop)
 
     def __enter__(self) -> Self:
-        import userspace_cni.dataplane.ovsdb.session  # noqa: F401 - it takes long, and a signal during an import may get lost
+        import userspace_cni.switch.ovsdb.session  # noqa: F401 - it takes long, and a signal during an import may get lost
 
         self._catch_signals()
         return self

@@ -9,7 +9,7 @@ from userspace_cni.attachment.steps import Guard, LegacyRecord, LinkRef, Step, h
 from userspace_cni.base.errors import HostNamespace, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.cni.request import Environment
-from userspace_cni.host import netns
+from userspace_cni.host.netlink import netns
 
 if TYPE_CHECKING:
     from userspace_cni.node.installation import Installation
@@ -42,7 +42,7 @@ class LocalSandboxes:
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
         """The former plugin's record of this attachment."""
-        from userspace_cni.host.legacy import find_record
+        from userspace_cni.host.runtimes.former_plugin import find_record
 
         return find_record(self._settings.legacy_state_dir, container_id, ifname, self._root)
 

@@ -17,7 +17,7 @@ from userspace_cni.base.errors import on_one_line
 from userspace_cni.base.notices import NODE_NOT_READY, NODE_READY, Notice
 
 CHASSIS: Final = "userspace-cni.io/chassis"
-"""Annotation of a Node: the name of its switch (`dataplane.chassis`)."""
+"""Annotation of a Node: the name of its switch (`switch.chassis`)."""
 KUBEOVN_CHASSIS: Final = "ovn.kubernetes.io/chassis"
 """The same for programs that know kube-ovn."""
 LABELS: Final = ".provider-network.userspace-cni.io/"

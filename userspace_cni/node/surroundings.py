@@ -16,9 +16,9 @@ from typing import Final
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.host import mountinfo
-from userspace_cni.host.ipam import CHROOT
-from userspace_cni.host.mountinfo import Mount
+from userspace_cni.host.files import mountinfo
+from userspace_cni.host.files.mountinfo import Mount
+from userspace_cni.host.runtimes.ipam import CHROOT
 
 _CAPABILITIES: Final = {
     "CHOWN": (0, "pod directories are given to their users"),

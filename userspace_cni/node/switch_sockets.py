@@ -27,7 +27,7 @@ class NodeSockets:
     def waiting(self, path: str, netns: str) -> int:
         """The inode of the socket at `path` at which a process of that namespace listens, and to which no program is connected; 0
         where it is not so, or cannot be seen."""
-        from userspace_cni.host.waiting import waiting
+        from userspace_cni.host.files.waiting_application import waiting
 
         return waiting(path, netns, self._node.settings.switch_netns, self._node.root)
 
@@ -39,7 +39,7 @@ def free_source(path: str, node: LocalNode, deadline: Deadline) -> bool:
     keeps the number, and the next attempt, which comes with any change of the configuration, binds whatever has that number by
     then. As long as the dead socket is there that fails; without it, ovs-vswitchd hangs.
     """
-    from userspace_cni.host import placement
+    from userspace_cni.host.files import placement
 
     name = path.rpartition("/")[2]
     if not placement.is_source_dead(path, node.root) or node.ports.has_failed(name, deadline):

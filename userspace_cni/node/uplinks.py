@@ -14,10 +14,10 @@ from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork
-from userspace_cni.dataplane.interfaces import bridges_of_interfaces, open_interfaces
-from userspace_cni.host import nics, pci
-from userspace_cni.host.network_managers import Manager, managers_of
-from userspace_cni.host.nics import Nic
+from userspace_cni.host.node_net import nics, pci
+from userspace_cni.host.node_net.network_managers import Manager, managers_of
+from userspace_cni.host.node_net.nics import Nic
+from userspace_cni.switch.interfaces import bridges_of_interfaces, open_interfaces
 
 if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode

@@ -21,9 +21,9 @@ from userspace_cni.probe import histogram
 from userspace_cni.probe.endpoints import ETHERTYPE, mac_bytes
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ovsdb.bridges import Bridge
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
     from userspace_cni.node.probes import ProbePort, ProbePorts
+    from userspace_cni.switch.ovsdb.bridges import Bridge
 
 STAGES: Final = ("port", "socket", "negotiation", "frame")
 """The switch opens the port; it connects to our socket; vhost-user is negotiated; the first frame is back."""

@@ -125,8 +125,8 @@ def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
 def _noted(site: Site, places: Sequence[Socket]) -> Iterator[None]:
     """Within this block a note says where our sockets are, for the case that this process is killed."""
     from userspace_cni.base.root import HostRoot
-    from userspace_cni.host import borrowed_sockets
-    from userspace_cni.host.probe_directories import Run
+    from userspace_cni.host.files import borrowed_sockets
+    from userspace_cni.host.files.probe_directories import Run
 
     with borrowed_sockets.noted(Run.new(), places, site.settings.run_dir, HostRoot(site.settings.host_root)):
         yield

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.base.errors import ContainerGone, HostNamespace, InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
-from userspace_cni.host.netns import opened_pod
-from userspace_cni.host.pod_routes import Outcome, Place, PodRoutes, Way
+from userspace_cni.host.netlink.netns import opened_pod
+from userspace_cni.host.pod_net.pod_routes import Outcome, Place, PodRoutes, Way
 from userspace_cni.linux import paths
 from userspace_cni.routes.explanation import Drift, Explanation, drift, explain
 from userspace_cni.routes.known import Known

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from userspace_cni.base.errors import HostNamespace, UserspaceError
 from userspace_cni.base.routing import Inside, Wanted
-from userspace_cni.host.pod_routes import Outcome, Place
+from userspace_cni.host.pod_net.pod_routes import Outcome, Place
 from userspace_cni.routes.facts import Cluster, Pod
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.places import Located

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.loops import longer
-from userspace_cni.host.cni_cache import CniCache, Sandbox
-from userspace_cni.host.pod_routes import Place
+from userspace_cni.host.pod_net.pod_routes import Place
+from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
 from userspace_cni.routes.facts import ID_SHOWN, title_of
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig, UserspaceError, of_kernel
 from userspace_cni.base.log import say
-from userspace_cni.host.files import read_file, read_trusted, replace_file
-from userspace_cni.host.listening import DirectoryWatch
-from userspace_cni.host.pod_routes import PodRoutes
+from userspace_cni.host.files.whole_files import read_file, read_trusted, replace_file
+from userspace_cni.host.netlink.listening import DirectoryWatch
+from userspace_cni.host.pod_net.pod_routes import PodRoutes
 from userspace_cni.node.belongings import KNOWN_ROUTES
 from userspace_cni.routes.events import RefusalEvents
 from userspace_cni.routes.keeper import RouteKeeper
@@ -265,7 +265,7 @@ def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Pla
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
     cri = None
     if settings.cri_socket:
-        from userspace_cni.host.cri import Cri
+        from userspace_cni.host.runtimes.cri import Cri
 
         cri = Cri(settings.cri_socket, node.root)
     return Passes(kernel or kernel_of(node, Known()), rules), Places(node, cri)

@@ -26,7 +26,7 @@ from userspace_cni.fastpath.errors import FastPathError, SocketRefused
 from userspace_cni.fastpath.tap import ETHERNET, Carried, End, Flow, Pump, Tap
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.vhost.sockets import Access, is_alive
-from userspace_cni.host.own_link import LinkSettings, set_up
+from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 from userspace_cni.linux.unix_sockets import connections_here
 from userspace_cni.pod.interface import Interface
 from userspace_cni.pod.source import Found, Sources, own_sandbox_ids

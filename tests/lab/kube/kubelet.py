@@ -18,7 +18,7 @@ import grpc
 
 from tests.lab.switch.switch import wait_until
 from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
-from userspace_cni.host.podresources import v1_pb2 as v1
+from userspace_cni.host.runtimes.podresources import v1_pb2 as v1
 
 CALL_S = 60
 Given = Mapping[str, tuple[str, ...]]

@@ -12,9 +12,9 @@ from tests.lab.network.outside import QUEUES, Wire, wired
 from tests.lab.node.links import drop_guards, links
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.steps import AddressMove
-from userspace_cni.host.boot import boot_id
-from userspace_cni.host.netlink import nftables
-from userspace_cni.host.nics import answering, look, merged, moved
+from userspace_cni.host.netlink import nftables_messages as nftables
+from userspace_cni.host.node_net.nics import answering, look, merged, moved
+from userspace_cni.linux.boot import boot_id
 
 BRIDGE = "br-net1"
 V4, V6 = "192.0.2.11", "2001:db8::11"

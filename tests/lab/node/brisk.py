@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from userspace_cni.agent import pace, watchdog
-from userspace_cni.host import listening
+from userspace_cni.host.netlink import listening
 from userspace_cni.kube import object_watch, watch
 from userspace_cni.kube.lacking import CONFIRM_S as ON_A_NODE_S
 from userspace_cni.kube.list_watch import ListWatch

@@ -16,7 +16,7 @@ OF_OTHERS: Final = ("prometheus_client", "pyroute2", "urllib3.util.ssl_", "yaml"
 """What is imported when it is first used. Not gRPC, which is not made for a process that forks."""
 ROOMS: Final = (
     *("agent", "attachment", "base", "cli", "cni", "consumers"),
-    *("dataplane", "host", "kube", "network", "node", "probe", "routes", "tap"),
+    *("host", "kube", "network", "node", "probe", "routes", "switch", "tap"),
 )
 OF_TESTS: Final = ("tests.lab.node.forked_node", "tests.lab.node.inside", "tests.lab.node.served", "tests.agent.living")
 

@@ -23,7 +23,7 @@ from userspace_cni.attachment.steps import Driver, Lease, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import Answer
-from userspace_cni.host.boot import boot_id
+from userspace_cni.linux.boot import boot_id
 from userspace_cni.node.addresses import LocalAddresses
 from userspace_cni.node.installation import Installation
 from userspace_cni.node.local import LocalNode

@@ -45,14 +45,14 @@ IN_THE_CLUSTER: Final = (
 )
 """What the cluster's tests are chosen for: they run nearly all of the product."""
 IN_THE_GUEST: Final = (
-    "userspace_cni/dataplane/polled_uplinks.py",
-    "userspace_cni/dataplane/uplinks.py",
-    "userspace_cni/host/address_moves.py",
-    "userspace_cni/host/address_watch.py",
-    "userspace_cni/host/network_managers.py",
-    "userspace_cni/host/nics.py",
-    "userspace_cni/host/numa.py",
-    "userspace_cni/host/pci.py",
+    "userspace_cni/switch/polled_uplinks.py",
+    "userspace_cni/switch/uplinks.py",
+    "userspace_cni/host/node_net/address_moves.py",
+    "userspace_cni/host/node_net/address_watch.py",
+    "userspace_cni/host/node_net/network_managers.py",
+    "userspace_cni/host/node_net/nics.py",
+    "userspace_cni/host/node_net/numa.py",
+    "userspace_cni/host/node_net/pci.py",
     "userspace_cni/network/providers.py",
     "userspace_cni/node/devices.py",
     "userspace_cni/node/uplinks.py",

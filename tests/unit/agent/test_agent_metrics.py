@@ -25,7 +25,7 @@ DISCONNECTED = {"mode": "client", "status": "disconnected"}
 
 @dataclass(frozen=True)
 class Port:
-    """A port as the dataplane knows it."""
+    """A port as the switch knows it."""
 
     name: str
     interface_type: str = "dpdkvhostuserclient"

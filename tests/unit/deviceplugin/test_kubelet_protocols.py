@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
-from userspace_cni.host.podresources import v1_pb2 as v1
+from userspace_cni.host.runtimes.podresources import v1_pb2 as v1
 
 ROOT = Path(__file__).resolve().parents[3]
-DIRECTORIES = ("userspace_cni/deviceplugin/protocol", "userspace_cni/host/cri", "userspace_cni/host/podresources")
+DIRECTORIES = (
+    "userspace_cni/deviceplugin/protocol",
+    "userspace_cni/host/runtimes/cri",
+    "userspace_cni/host/runtimes/podresources",
+)
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.host.places import in_child
-from userspace_cni.host import closer as tested
-from userspace_cni.host.closer import Closer
+from userspace_cni.host.netlink import closer as tested
+from userspace_cni.host.netlink.closer import Closer
 
 SECONDS = 60.0
-ENDING = "import sys; from userspace_cni.host.closer import Closer; Closer(3600).close(sys.stdin); print('ended')"
+ENDING = "import sys; from userspace_cni.host.netlink.closer import Closer; Closer(3600).close(sys.stdin); print('ended')"
 
 
 class Slow:

@@ -16,10 +16,10 @@ import pytest
 from tests.host.places import eventually
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.boot import boottime_ns
-from userspace_cni.host.cni_cache import CniCache, Sandbox
-from userspace_cni.host.listening import DirectoryWatch
+from userspace_cni.host.netlink.listening import DirectoryWatch
+from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
 from userspace_cni.linux import paths
+from userspace_cni.linux.boot import boottime_ns
 
 BOX = "a" * 64
 POD = Sandbox(BOX, "default", "web-0", "11-22", "/proc/self/ns/net")
@@ -190,7 +190,7 @@ def listens(told: list[int], directory: Path) -> bool:
 
 def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """It is listened to once it is there, and the one that takes its place, too; that there is none is told once, as no fault."""
-    monkeypatch.setattr("userspace_cni.host.listening.AGAIN_S", 0.02)
+    monkeypatch.setattr("userspace_cni.host.netlink.listening.AGAIN_S", 0.02)
     told: list[int] = []
     watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")
     watch.start()
@@ -221,8 +221,8 @@ def test_a_directory_that_comes_just_now(tmp_path: Path, monkeypatch: pytest.Mon
         Path(directory).mkdir(exist_ok=True)
         return inotify(directory)
 
-    monkeypatch.setattr("userspace_cni.host.listening.AGAIN_S", 0.02)
-    monkeypatch.setattr("userspace_cni.host.listening.paths.inotify", made_and_listened_to)
+    monkeypatch.setattr("userspace_cni.host.netlink.listening.AGAIN_S", 0.02)
+    monkeypatch.setattr("userspace_cni.host.netlink.listening.paths.inotify", made_and_listened_to)
     told: list[int] = []
     watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")
     watch.start()

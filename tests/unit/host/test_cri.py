@@ -17,8 +17,8 @@ import pytest
 
 from userspace_cni.base.errors import DirectoryRefused, StepFailed, Unavailable
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.cni_cache import Sandbox
-from userspace_cni.host.cri import Cri, v1_pb2
+from userspace_cni.host.runtimes.cni_cache import Sandbox
+from userspace_cni.host.runtimes.cri import Cri, v1_pb2
 
 WAIT_S: Final = 60.0
 MIB: Final = 1 << 20
@@ -243,7 +243,7 @@ def test_sandboxes_that_were_not_asked_for(runtime: Runtime, cri: Cri) -> None:
 
 def test_a_runtime_that_does_not_answer(runtime: Runtime, cri: Cri, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is Unavailable; the error names the socket, and the setting that says where it is."""
-    monkeypatch.setattr("userspace_cni.host.cri.ASK_S", 0.1)
+    monkeypatch.setattr("userspace_cni.host.runtimes.cri.ASK_S", 0.1)
     runtime.instead[""] = runtime.going
     with pytest.raises(Unavailable, match=rf"{runtime.path}.*DEADLINE_EXCEEDED.*setting cri_socket"):
         cri.sandboxes()
@@ -251,8 +251,8 @@ def test_a_runtime_that_does_not_answer(runtime: Runtime, cri: Cri, monkeypatch:
 
 def test_statuses_that_do_not_come(runtime: Runtime, cri: Cri, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where none of them comes the runtime is Unavailable, however many there are."""
-    monkeypatch.setattr("userspace_cni.host.cri.ASK_S", 1.0)
-    monkeypatch.setattr("userspace_cni.host.cri.STATUSES_S", 0.3)
+    monkeypatch.setattr("userspace_cni.host.runtimes.cri.ASK_S", 1.0)
+    monkeypatch.setattr("userspace_cni.host.runtimes.cri.STATUSES_S", 0.3)
     for number in range(30):
         pod = Sandbox(f"{number:064x}", "ns", "app", "uid", "/run/netns/x")
         runtime.add(pod)
@@ -357,8 +357,8 @@ def test_no_thread_can_be_started(runtime: Runtime, cri: Cri, monkeypatch: pytes
 
 def test_what_is_not_imported() -> None:
     """gRPC and protobuf are loaded by asking, and not by being able to ask."""
-    program = "import sys, userspace_cni.host.cri, userspace_cni.host.podresources; print(sorted(sys.modules))"
+    program = "import sys, userspace_cni.host.runtimes.cri, userspace_cni.host.runtimes.podresources; print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "'userspace_cni.host.cri'" in shown
+    assert "'userspace_cni.host.runtimes.cri'" in shown
     assert "grpc" not in shown
     assert "google" not in shown

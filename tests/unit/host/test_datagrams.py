@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.host.datagrams import Datagram, framed, read
+from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
 
 V4 = Datagram(IPv4Address("10.56.0.9"), 4000, IPv4Address("198.18.0.7"), 5000, b"abc")
 V6 = Datagram(IPv6Address("fd00:56::9"), 4000, IPv6Address("2001:2::7"), 5000, b"abcd")

@@ -15,9 +15,9 @@ from userspace_cni.attachment.steps import ConfigFile, DeviceInfo
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.boot import boot_id, boottime_ns
-from userspace_cni.host.device_info import DeviceInfoDriver, place_of, read_allocation
-from userspace_cni.host.files import ConfigFileDriver
+from userspace_cni.host.files.device_info import DeviceInfoDriver, place_of, read_allocation
+from userspace_cni.host.files.whole_files import ConfigFileDriver
+from userspace_cni.linux.boot import boot_id, boottime_ns
 
 CONTENT = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "server", "path": "/run/vhost/sock"}}
 

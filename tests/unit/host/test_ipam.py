@@ -26,7 +26,7 @@ from userspace_cni.base.errors import (
     Unavailable,
     UserspaceError,
 )
-from userspace_cni.host.ipam import STDOUT_MAX, Delegate, find
+from userspace_cni.host.runtimes.ipam import STDOUT_MAX, Delegate, find
 
 DEBIAN = Path("/usr/lib/cni")
 ANSWER = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}

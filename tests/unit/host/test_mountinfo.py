@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from userspace_cni.host.mountinfo import Mount, read
+from userspace_cni.host.files.mountinfo import Mount, read
 
 LINE = "36 35 98:0 {root} {point} rw,relatime shared:1 master:2 - ext4 /dev/root rw\n"
 

@@ -10,7 +10,7 @@ import pytest
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.host.mtu import NodeMtu, node_mtu, node_services
+from userspace_cni.host.node_net.mtu import NodeMtu, node_mtu, node_services
 
 
 def settings(path: Path, mtu: int = 0) -> Settings:

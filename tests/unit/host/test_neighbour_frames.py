@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.host.frames import Address, Claim, announcement, claim, question
+from userspace_cni.host.pod_net.neighbour_frames import Address, Claim, announcement, claim, question
 
 MAC = "02:00:00:00:00:01"
 V4, V6 = IPv4Address("10.9.0.1"), IPv6Address("2001:db8::1:2345")

@@ -9,7 +9,7 @@ import pytest
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.root import HERE
-from userspace_cni.host import nft_program
+from userspace_cni.host.node_net import nft_program
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, seconds: float = 60.0) -> object:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.devices import device_id, number_of, resource_of
-from userspace_cni.host.numa import node_of_nic, nodes_of_mask
+from userspace_cni.host.files.device_directories import device_id, number_of, resource_of
+from userspace_cni.host.node_net.numa import node_of_nic, nodes_of_mask
 from userspace_cni.node.devices import DeviceRoom
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from userspace_cni.host import packet_trail
-from userspace_cni.host.netlink import traces
-from userspace_cni.host.netlink.traces import BACK, FORWARD, FORWARDED, LEAVING, POLICY, RETURN, RULE, THERE, Traced
-from userspace_cni.host.packet_trail import Trail
+from userspace_cni.host.netlink import trace_messages as traces
+from userspace_cni.host.netlink.trace_messages import BACK, FORWARD, FORWARDED, LEAVING, POLICY, RETURN, RULE, THERE, Traced
+from userspace_cni.host.node_net import packet_trail
+from userspace_cni.host.node_net.packet_trail import Trail
 
 BEGUN = Traced(7, 2, "way", THERE, RULE, 3, ended=False, queued=False, leads_to="", link=0)
 

@@ -9,10 +9,10 @@ import pytest
 
 from userspace_cni.attachment.steps import PolicyRoute
 from userspace_cni.host.netlink.codec import Connection, Message, attribute, u32
-from userspace_cni.host.netlink.routes import MAIN
-from userspace_cni.host.node_kernel import NODE_PROTOCOL, FoundRule, Kernel
-from userspace_cni.host.policy_routes import _rules_of_ours
-from userspace_cni.host.rtnetlink import IPV4, default_routes, held
+from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, FoundRule, Kernel
+from userspace_cni.host.netlink.route_messages import MAIN
+from userspace_cni.host.netlink.rtnetlink import IPV4, default_routes, held
+from userspace_cni.host.node_net.policy_routes import _rules_of_ours
 
 INDEX = 7
 NET = bytes((198, 51, 100, 0))

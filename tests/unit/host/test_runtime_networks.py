@@ -16,8 +16,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cni.conflist import marked, store_of
-from userspace_cni.host import files, runtime_networks
-from userspace_cni.host.runtime_networks import RuntimeNetworkDriver
+from userspace_cni.host.files import whole_files as files
+from userspace_cni.host.runtimes import runtime_networks
+from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
 
 STORE = "c0ffee"
 CONFIG = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "userspace"}]}

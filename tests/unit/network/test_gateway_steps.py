@@ -10,7 +10,7 @@ from userspace_cni.attachment.records import step_from_json, step_to_json
 from userspace_cni.attachment.steps import NodeLink, NodeRoute, OvsPort, PolicyRoute, Translation
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
-from userspace_cni.host.translations import rules
+from userspace_cni.host.node_net.translations import rules
 from userspace_cni.network.gateways import Bridge, part_of, steps_of
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
 

@@ -11,8 +11,8 @@ from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, Ov
 from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.host.network_managers import Manager
-from userspace_cni.host.nics import KernelBond, Nic, Upper
+from userspace_cni.host.node_net.network_managers import Manager
+from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
 from userspace_cni.network.providers import carried, steps_of
 from userspace_cni.node.uplinks import UplinkLook
 

@@ -27,8 +27,8 @@ from userspace_cni.base.vlans import Vlan
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 from userspace_cni.fastpath.vhost.sockets import Access
-from userspace_cni.host import borrowed_sockets
-from userspace_cni.host.probe_directories import Run
+from userspace_cni.host.files import borrowed_sockets
+from userspace_cni.host.files.probe_directories import Run
 from userspace_cni.probe import endpoints, opening
 from userspace_cni.probe.borrowed_socket import BorrowedSocket
 from userspace_cni.probe.ending import Ended, Ending

@@ -13,8 +13,8 @@ import pytest
 from tests.lab.runtimes.cached import BOX, cached
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.host.cni_cache import Sandbox
-from userspace_cni.host.pod_routes import Place
+from userspace_cni.host.pod_net.pod_routes import Place
+from userspace_cni.host.runtimes.cni_cache import Sandbox
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import places
 from userspace_cni.routes.keeper import RouteKeeper

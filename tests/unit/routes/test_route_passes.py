@@ -11,7 +11,7 @@ import pytest
 
 from userspace_cni.base.errors import ContainerGone, HostNamespace
 from userspace_cni.base.routing import Inside, PodLink, Wanted
-from userspace_cni.host.pod_routes import Outcome, Place
+from userspace_cni.host.pod_net.pod_routes import Outcome, Place
 from userspace_cni.routes.facts import Cluster, Pod, Service
 from userspace_cni.routes.known import RANGES_MAX, Known, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
 from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules

@@ -18,8 +18,8 @@ from userspace_cni.probe import histogram
 from userspace_cni.probe.bridge import COUNT, TIMEOUT_S, Course, Stage, Verdict, probe
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ovsdb.bridges import Bridge
     from userspace_cni.node.probes import ProbePorts
+    from userspace_cni.switch.ovsdb.bridges import Bridge
 
 _COLUMNS: Final = (
     Column("BRIDGE"),

@@ -1,0 +1,1 @@
+"""Directories, mounts, sockets and files of pods and of the node."""

@@ -1,0 +1,1 @@
+"""What the node itself has in the kernel: NICs, addresses, gateways, routing, and links for the switch."""

@@ -1,0 +1,428 @@
+"""Moves the addresses and routes of a NIC to the bridge that has the NIC as its port, and back: the driver of `AddressMove`.
+
+The node must never be cut off. So what is new is made before what is old is taken away, each batch is one send of netlink, and a
+node works at every point between two of them: with its addresses on the NIC; on both; on the bridge. The NIC is cut off from the
+node's stack, which would hear each frame twice, only while the bridge has the addresses. Before anything moves, and after it, a
+next hop must answer over the bridge; where none does, the addresses are on the NIC.
+
+There: the bridge's link up, its addresses, its routes in the place of the NIC's; the cut; the NIC's addresses away.
+Back: the cut away; the NIC's addresses and routes; the bridge's away.
+
+What others have added at the bridge meanwhile goes back with the rest, and what they have removed stays removed, also amid a
+move: an address that is in neither place where others are is not made again. What a record of another boot says is no source of
+addresses.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Final
+
+from userspace_cni.attachment.drift import Absent, Drift, Value
+from userspace_cni.attachment.steps import AddressMove, Driver, Seen
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, combined, of_kernel
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.host.netlink import link_messages as links
+from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
+from userspace_cni.host.netlink.netns import Netns, is_gone, opened_switch
+from userspace_cni.host.netlink.rtnetlink import (
+    DELETE_ADDRESS,
+    IPV4,
+    IPV6,
+    NODAD,
+    NOPREFIXROUTE,
+    Entry,
+    address_key,
+    delete_address,
+    delete_route,
+    network_of,
+    new_address,
+    replace_route,
+    route_key,
+    shown,
+)
+from userspace_cni.host.node_net.nics import Nic, looked, merged, silent_on
+from userspace_cni.host.pod_net.ingress_drops import NEEDED, Drops, differences, supported
+from userspace_cni.host.pod_net.neighbour_frames import announcement
+from userspace_cni.host.pod_net.neighbour_queries import wire
+from userspace_cni.linux import boot
+
+_BACK_S: Final = 5.0
+_ROUNDS: Final = 5
+"""Of going back, while others add addresses at the bridge: one that is done in some milliseconds needs two."""
+_THERE: Final = frozenset({errno.EEXIST})
+_TAKEN_OFF: Final = frozenset({errno.EADDRNOTAVAIL})
+"""The kernel's word of an address that was to be taken off, and that others have taken off meanwhile."""
+_GONE: Final = frozenset({errno.EADDRNOTAVAIL, errno.ESRCH, errno.ENODEV, errno.ENOENT})
+
+
+def table_of(store: str) -> str:
+    """The name of our table with the cuts of NICs."""
+    return f"userspace-cni-cut-{store}"
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """A look at the two links of a move. Equal ones share it (`Seen.once`)."""
+
+    nic: str
+    bridge: str
+    switch_netns: str
+    root: HostRoot
+
+    def __call__(self) -> tuple[Nic | None, Nic | None]:
+        """The NIC and the bridge's local link, None for one that is not there."""
+        found = looked((self.nic, self.bridge), self.switch_netns, self.root)
+        return found.get(self.nic), found.get(self.bridge)
+
+
+class AddressMoveDriver(Driver[AddressMove]):
+    """Moves of addresses. `root` is the host's: the path of the switch's namespace is the host's; `boot_id` that of this boot."""
+
+    def __init__(self, root: HostRoot = HERE, boot_id: Callable[[], str] = boot.boot_id) -> None:
+        self._root = root
+        self._boot_id = boot_id
+
+    def apply(self, step: AddressMove, deadline: Deadline) -> None:
+        """Move what is not there yet. Raises StepFailed when no next hop answers over the bridge; then the NIC has it all.
+
+        What others add at the NIC meanwhile stays there, for the next plan to move.
+        """
+        deadline.require(_what(step))
+        if step.boot_id != self._boot_id():
+            raise StepFailed(f"{_what(step)}: it was planned in another boot", "the NIC's addresses have to be looked at anew")
+        _, bridge = self._both(step)
+        self._require_chains(step)
+        with self._opened(step) as (netns, kernel):
+            self._raise_bridge(step, bridge, netns, kernel, deadline)
+            try:
+                nic, bridge = self._both(step)  # asking the next hops may have taken seconds
+                now = _unremoved(step, nic, bridge)
+                _send(kernel, _what(step), _to_bridge(now, bridge), _THERE | _TAKEN_OFF, bridge)
+                self._cut(step)
+                gone = _take_off(kernel, f"{_what(step)}: taking them off the NIC", nic, *_of_nic(now, nic))
+                if gone and self._is_up(step, step.nic):
+                    _take_off(kernel, f"{_what(step)}: removing what others have removed", bridge, (), gone)
+                _announce(netns, bridge, now.addresses)
+                _require_answer(now, netns, bridge, deadline, "they are on the NIC again")
+            except UserspaceError as error:
+                self._go_back(step, error)
+        _tell("addresses have moved to the bridge", step, _beside(now.addresses, (*bridge.addresses, *gone)))
+
+    def undo(self, step: AddressMove, deadline: Deadline) -> None:
+        """Move all that the bridge has to the NIC, and set the bridge's link down where the NIC hears for itself again.
+
+        It ends when a look finds nothing at the bridge: others may have added something amid it. Raises Unavailable while there
+        is no NIC and the bridge has addresses: with it they would be gone.
+        """
+        deadline.require(_what(step))
+        if step.switch_netns and is_gone(step.switch_netns, self._root):
+            return
+        nic, bridge = self._look(step)()
+        self._drops(step).remove(step.nic)
+        known = step if step.boot_id == self._boot_id() else replace(step, addresses=(), routes=())
+        with self._opened(step) as (netns, kernel):
+            for _ in range(_ROUNDS):
+                if nic is None:
+                    _require_nothing_left(step, bridge)
+                    return
+                self._give_back(merged(known, nic, bridge), nic, bridge, netns, kernel)
+                nic, bridge = self._look(step)()
+                if bridge is None or not bridge.addresses:
+                    break
+            else:
+                raise Unavailable(
+                    f"{_what(step)}: going back: {step.bridge} gets addresses as fast as they are taken off",
+                    f"see which program adds them: ip monitor address dev {step.bridge}",
+                )
+            if bridge and step.cut:
+                _send(kernel, f"{_what(step)}: setting the bridge's link down", [links.set_down(bridge.index)], _GONE)
+
+    def _give_back(self, back: AddressMove, nic: Nic, bridge: Nic | None, netns: Netns, kernel: Connection) -> None:
+        """One round of going back."""
+        given, what = _to_nic(back, nic), _what(back)
+        if not nic.up and (given or _over_nic(back, nic)):  # the kernel takes no routes over a link that is down
+            _send(kernel, f"{what}: setting the NIC up", [links.changed(nic.index, up=True)], frozenset())
+        _send(kernel, f"{what}: going back", given, _THERE | _TAKEN_OFF, nic)
+        _send(kernel, f"{what}: leading routes over the NIC", _over_nic(back, self._look(back)()[0] or nic), _THERE)
+        gone: Sequence[Entry] = ()
+        if bridge:
+            gone = _take_off(kernel, f"{what}: clearing the bridge", bridge, bridge.routes, bridge.addresses)
+            if gone and self._is_up(back, back.bridge):
+                _take_off(kernel, f"{what}: removing what others have removed", nic, (), gone)
+        _announce(netns, nic, back.addresses)
+        _tell("addresses have gone back to the NIC", back, _beside(back.addresses, (*nic.addresses, *gone)))
+
+    def check(self, step: AddressMove, deadline: Deadline) -> list[Drift]:
+        """The bridge's link is up and has every address and route, the NIC has none of them, and is cut off."""
+        deadline.require(_what(step))
+        look = "in the switch's network namespace: ip address, ip route show table all, nft list tables"
+        found = (*_differences(step, *self._look(step)()), *self._cut_differences(step, self._drops(step)()))
+        return [Drift(_what(step), *each, look) for each in found]
+
+    def lost(self, step: AddressMove, seen: Seen, deadline: Deadline) -> bool:
+        """Whether the bridge lacks something that others have not removed, or the NIC has something of it."""
+        deadline.require(_what(step))
+        ends = seen.once(self._look(step))
+        found = _differences(_still(step, merged(step, *ends)), *ends)
+        return next(found, None) is not None or bool(self._cut_differences(step, seen.once(self._drops(step))))
+
+    def _both(self, step: AddressMove) -> tuple[Nic, Nic]:
+        """A fresh look at both links, which must be those that were planned with."""
+        nic, bridge = self._look(step)()
+        if nic is None or nic.index != step.ifindex:
+            raise StepFailed(f"{_what(step)}: link {step.nic} is gone, or was made anew", "ip link; it is looked at again")
+        if bridge is None:
+            raise Unavailable(
+                f"{_what(step)}: there is no link {step.bridge}", "ovs-vswitchd has not made it yet: is it running?"
+            )
+        if bridge.mac != nic.mac:
+            raise StepFailed(
+                f"{_what(step)}: link {step.bridge} has the MAC address {bridge.mac}, the NIC {nic.mac}",
+                "neighbours would lose the node until they ask again: ovs-vsctl get bridge … other_config:hwaddr",
+            )
+        return nic, bridge
+
+    def _require_chains(self, step: AddressMove) -> None:
+        """Where the NIC is still to be cut off, the kernel must be able to: that is found out before anything moves."""
+        if not step.cut or step.nic in self._drops(step)():
+            return
+        lacking = supported(step.switch_netns, self._root)
+        if lacking:
+            raise StepFailed(f"{_what(step)}: the NIC cannot be cut off from the stack, and nothing was moved: {lacking}", NEEDED)
+
+    def _raise_bridge(self, step: AddressMove, bridge: Nic, netns: Netns, kernel: Connection, deadline: Deadline) -> None:
+        """Set the bridge's link up; a bridge over which no next hop answers gets nothing."""
+        _send(kernel, f"{_what(step)}: setting the bridge's link up", [links.changed(bridge.index, up=True)], frozenset())
+        moved = {address_key(each) for each in bridge.addresses}
+        if any(address_key(each) in moved for each in step.addresses):
+            return
+        try:
+            _require_answer(step, netns, bridge, deadline, "nothing was moved")
+        except UserspaceError:
+            if step.cut and not bridge.up:
+                _send(kernel, f"{_what(step)}: setting the bridge's link down", [links.set_down(bridge.index)], _GONE)
+            raise
+
+    def _cut(self, step: AddressMove) -> None:
+        if not step.cut:
+            self._drops(step).remove(step.nic)
+        elif not self._drops(step).make(step.nic):
+            raise StepFailed(f"{_what(step)}: cutting the NIC off from the stack: the kernel has no such chains", NEEDED)
+
+    def _go_back(self, step: AddressMove, error: UserspaceError) -> None:
+        say("warning", "moving addresses failed, they go back to the NIC", error=error, move=step.summary)
+        try:
+            self.undo(step, Deadline.after(_BACK_S))
+        except UserspaceError as other:
+            raise combined(f"{error.message}; and not all of it can be put back now", (error, other)) from error
+        raise error
+
+    def _cut_differences(self, step: AddressMove, chains: object) -> list[tuple[str, Value, Value]]:
+        chain = chains.get(step.nic) if isinstance(chains, dict) else None
+        if step.cut:
+            return [(f"cut {field}".strip(), expected, found) for field, expected, found in differences(step.nic, chain)]
+        return [("cut", Absent(), "a chain that drops what arrives")] if chain else []
+
+    def _is_up(self, step: AddressMove, name: str) -> bool:
+        """Whether the link is up: one that was set down has lost its addresses of IPv6 by that, and not by another program."""
+        link = looked((name,), step.switch_netns, self._root).get(name)
+        return link is not None and link.up
+
+    def _look(self, step: AddressMove) -> _Ends:
+        return _Ends(step.nic, step.bridge, step.switch_netns, self._root)
+
+    def _drops(self, step: AddressMove) -> Drops:
+        return Drops(step.switch_netns, table_of(step.store), self._root)
+
+    @contextmanager
+    def _opened(self, step: AddressMove) -> Iterator[tuple[Netns, Connection]]:
+        with opened_switch(step.switch_netns, self._root) as netns:
+            try:
+                kernel = netns.do(lambda: Connection(ROUTE))
+            except OSError as error:
+                raise of_kernel(_what(step), error, _RIGHTS) from error
+            with kernel:
+                yield netns, kernel
+
+
+_RIGHTS: Final = "it takes CAP_NET_ADMIN in the network namespace of the switch; ip address, ip route show what is there"
+
+
+def _what(step: AddressMove) -> str:
+    return f"moving the addresses of {step.nic} to {step.bridge}"
+
+
+def _shown(addresses: Iterable[Entry]) -> str:
+    return ", ".join(f"{each['address']}/{each['prefixlen']}" for each in addresses)
+
+
+def _in_order(addresses: Sequence[Entry]) -> list[Entry]:
+    """So that the kernel shows them in the former order: a secondary one of IPv4 after its primary, the newest of IPv6 first."""
+    later = [each for each in addresses if each["family"] == IPV6]
+    return [each for each in addresses if each["family"] != IPV6] + later[::-1]
+
+
+def _to_bridge(step: AddressMove, bridge: Nic) -> list[Message]:
+    """The routes after the addresses: the kernel makes none by itself, so that none is in the way of another."""
+    quiet = {IPV4: NOPREFIXROUTE, IPV6: NOPREFIXROUTE | NODAD}
+    return _given(step.addresses, bridge, quiet) + [
+        replace_route(each, bridge.index) for each in step.routes if not bridge.up or each not in bridge.routes
+    ]
+
+
+def _given(wanted: Sequence[Entry], link: Nic, flags: Mapping[int, int]) -> list[Message]:
+    """Give the link the addresses that it lacks, in order, with more flags by their family.
+
+    Of two IPv4 addresses of one network the later is secondary, and goes with the first: so one that is there too early is taken
+    off first, and given again.
+    """
+    has = {address_key(each) for each in link.addresses}
+    given: list[Entry] = []
+    for each in _in_order(wanted):
+        follows = each["family"] == IPV4 and network_of(each) in map(network_of, given)
+        if follows or address_key(each) not in has:
+            given.append(each)
+    early = [delete_address(each, link.index) for each in given if address_key(each) in has]
+    return early + [new_address(each, link.index, link.name, flags=flags.get(each["family"], 0)) for each in given]
+
+
+def _of_nic(step: AddressMove, nic: Nic) -> tuple[list[Entry], list[Entry]]:
+    """The routes and addresses of the NIC that have moved; deleting a route that was replaced does nothing."""
+    addresses, routes = {address_key(each) for each in step.addresses}, {route_key(each) for each in step.routes}
+    stale = [each for each in nic.routes if route_key(each) in routes]
+    return stale, [each for each in nic.addresses if address_key(each) in addresses]
+
+
+def _to_nic(back: AddressMove, nic: Nic) -> list[Message]:
+    """An address of IPv6 serves at once only without duplicate detection, and then gets the flags that it had."""
+    has = {address_key(each) for each in nic.addresses}
+    later = [each for each in back.addresses if each["family"] == IPV6 and address_key(each) not in has]
+    return _given(back.addresses, nic, {IPV6: NODAD}) + [new_address(each, nic.index, nic.name) for each in later]
+
+
+def _over_nic(back: AddressMove, nic: Nic) -> list[Message]:
+    """The routes that have not come with the addresses."""
+    has = {route_key(each) for each in nic.routes}
+    return [replace_route(each, nic.index) for each in back.routes if route_key(each) not in has]
+
+
+def _take_off(kernel: Connection, what: str, link: Nic, routes: Iterable[Entry], addresses: Sequence[Entry]) -> Sequence[Entry]:
+    """Take routes and addresses off the link, the last address first; returns the addresses that it had no more."""
+    old = _in_order(addresses)[::-1]
+    stale = [delete_route(each, link.index) for each in routes]
+    answers = _send(kernel, what, stale + [delete_address(each, link.index) for each in old], _GONE, link)
+    ends = zip(old, answers[len(stale) :], strict=True)
+    return [each for each, answer in ends if answer.error and answer.error.errno in _TAKEN_OFF]
+
+
+def _send(
+    kernel: Connection, what: str, messages: Sequence[Message], passed: frozenset[int], link: Nic | None = None
+) -> list[Answer]:
+    """Send the messages, in one call if they are not too many; all are tried. Raises the first refusal that is not `passed`.
+
+    `link`: the one from which some of them take addresses. What others have just added there in the network of one of these must
+    not go with it: the kernel keeps it for as long as the call takes, so that also a killed process leaves the setting as it was.
+    """
+    takes = link is not None and not link.promotes and any(each.type == DELETE_ADDRESS for each in messages)
+    around = [links.promoting(link.index, on=on) for on in (True, False)] if link and takes else []
+    found: list[Answer] = []
+    try:
+        for at in range(0, len(messages), EXCHANGE_MAX - 2):
+            batch = messages[at : at + EXCHANGE_MAX - 2]
+            found += kernel.exchange(*around[:1], *batch, *around[1:])[len(around[:1]) :][: len(batch)]
+    except OSError as error:
+        raise of_kernel(what, error, _RIGHTS) from error
+    refused = next((each.error for each in found if each.error and each.error.errno not in passed), None)
+    if refused:
+        raise of_kernel(what, refused, _RIGHTS) from refused
+    return found
+
+
+def _beside(addresses: Iterable[Entry], others: Iterable[Entry]) -> list[Entry]:
+    """The addresses that are not among the others."""
+    known = {address_key(each) for each in others}
+    return [each for each in addresses if address_key(each) not in known]
+
+
+def _tell(what: str, step: AddressMove, addresses: Sequence[Entry]) -> None:
+    if addresses:
+        say("info", what, nic=step.nic, bridge=step.bridge, addresses=_shown(addresses))
+
+
+def _require_nothing_left(step: AddressMove, bridge: Nic | None) -> None:
+    if bridge and bridge.addresses:
+        raise Unavailable(
+            f"there is no NIC {step.nic} to which {_shown(bridge.addresses)} could go back: {step.bridge} stays, and has them",
+            "they go back when the NIC is there again; `userspace-cni uplink remove NAME --force` gives them up",
+        )
+
+
+def _announce(netns: Netns, link: Nic, addresses: Iterable[Entry]) -> None:
+    """Tell the neighbours, who mostly know it: NIC and bridge have one MAC address. What fails shows by the next hop."""
+    with suppress(OSError, UserspaceError), wire(netns, link.name, listening=False) as opened:
+        for each in addresses:
+            opened.send(announcement(link.mac, ip_address(each["address"])))
+
+
+def _require_answer(step: AddressMove, netns: Netns, bridge: Nic, deadline: Deadline, outcome: str) -> None:
+    own = [f"{each['address']}/{each['prefixlen']}" for each in step.addresses]
+    if step.next_hops and len(silent_on(netns, bridge, own, step.next_hops, deadline)) == len(set(step.next_hops)):
+        raise StepFailed(
+            f"{_what(step)}: over the bridge no answer from the next hop {', '.join(step.next_hops)}; {outcome}",
+            "look at the port of the NIC and its VLANs (ovs-vsctl show), and at the next hop itself",
+        )
+
+
+def _still(step: AddressMove, now: AddressMove) -> AddressMove:
+    """The move without what others have removed from the bridge since it was planned: the next plan is without it, too."""
+    addresses, routes = {address_key(each) for each in now.addresses}, {route_key(each) for each in now.routes}
+    return replace(
+        step,
+        addresses=tuple(each for each in step.addresses if address_key(each) in addresses),
+        routes=tuple(each for each in step.routes if route_key(each) in routes),
+    )
+
+
+def _unremoved(step: AddressMove, nic: Nic, bridge: Nic) -> AddressMove:
+    """The move without what others have removed since it was planned: what neither link has, while one has others of its family.
+
+    Where neither has any of a family, they were lost (the link was set down, or made anew), and are made again.
+    """
+    return replace(
+        step,
+        addresses=_present(address_key, step.addresses, (*nic.addresses, *bridge.addresses)),
+        routes=_present(route_key, step.routes, (*nic.routes, *bridge.routes)),
+    )
+
+
+def _present(key: Callable[[Entry], tuple[object, ...]], wanted: Sequence[Entry], found: Sequence[Entry]) -> tuple[Entry, ...]:
+    there = {key(each) for each in found}
+    families = {each["family"] for each in wanted if key(each) in there}
+    return tuple(each for each in wanted if key(each) in there or each["family"] not in families)
+
+
+def _differences(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> Iterator[tuple[str, Value, Value]]:
+    """Field, expected and found of what is not as moved."""
+    if nic is None:
+        yield f"link {step.nic}", "the NIC", Absent()
+    if bridge is None or not bridge.up:
+        yield f"link {step.bridge}", "up", "down" if bridge else Absent()
+        return
+    there = {address_key(each) for each in bridge.addresses}
+    here = {address_key(each) for each in nic.addresses} if nic else set()
+    ways = {route_key(each) for each in bridge.routes}
+    for address in step.addresses:
+        if address_key(address) not in there:
+            yield f"address of {step.bridge}", _shown([address]), Absent()
+        if address_key(address) in here:
+            yield f"address of {step.nic}", Absent(), _shown([address])
+    for route in step.routes:
+        if route_key(route) not in ways:
+            yield f"route over {step.bridge}", shown(route), Absent()

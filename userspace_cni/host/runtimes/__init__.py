@@ -1,0 +1,1 @@
+"""What container runtimes, the kubelet and delegated plugins are asked and told."""

@@ -1,0 +1,55 @@
+"""Which bridge has an interface, which are open, and by which number: asked by what the node itself is to have. Only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.switch.ovsdb.client import Client
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.session import Session
+
+
+def bridges_of_interfaces(client: Client, deadline: Deadline) -> Mapping[str, str]:
+    """The bridge of every interface of the switch by the interface's name; of a bond's members, and of bridges' local ones, too.
+
+    Raises Unavailable.
+    """
+    from userspace_cni.switch.ovsdb.replica import every_port, references, value_of
+
+    def look(session: Session) -> dict[str, str]:
+        ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
+        found: dict[str, str] = {}
+        for name, bridge in session.replica.names("Bridge").items():
+            of_ports = (references(ports[each], "interfaces") for each in references(bridge, "ports") if each in ports)
+            members = (interfaces[each] for of_port in of_ports for each in of_port if each in interfaces)
+            found |= {value_of(each, "name"): name for each in members}
+        return found
+
+    return client.read(look, every_port(), "looking at the switch's interfaces", deadline)
+
+
+def port_number(client: Client, name: str, deadline: Deadline) -> int:
+    """The number by which OpenFlow knows the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
+    from userspace_cni.switch.ovsdb.replica import named, value_of
+
+    def look(session: Session) -> int:
+        row = session.row("Interface", name)
+        return max(0, *value_of(row, "ofport")) if row is not None and value_of(row, "ofport") else 0
+
+    return client.read(look, named(name), f"port {name}: looking at its interface", deadline)
+
+
+def open_interfaces(client: Client, deadline: Deadline) -> frozenset[str]:
+    """The names of the interfaces that ovs-vswitchd has open, as it said last. Raises Unavailable."""
+    from userspace_cni.switch.ovsdb.replica import every_port, value_of
+    from userspace_cni.switch.ovsdb.rows.uplink import why_closed
+
+    def look(session: Session) -> frozenset[str]:
+        rows = session.tables["Interface"].rows.values()
+        found = ({column: value_of(row, column) for column in ("name", "error", "ofport")} for row in rows)
+        return frozenset(str(each["name"]) for each in found if not why_closed(each))
+
+    return client.read(look, every_port(), "looking at the switch's interfaces", deadline)

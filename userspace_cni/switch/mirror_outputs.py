@@ -1,0 +1,91 @@
+"""Mirrors of the node whose output is a port of others: the driver of MirrorOutput.
+
+The port and its bridge are left as they are, and so is a mirror of another owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from userspace_cni.attachment.drift import Absent, Drift
+from userspace_cni.attachment.steps import EVERYTHING, Driver, MirrorOutput, Seen
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.switch.flow_renewal import FlowRenewal
+from userspace_cni.switch.ovsdb.rows.marks import marks_of, other_store, same_attachment
+from userspace_cni.switch.ports import PortDriver
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.mirror_outputs import DeleteMirror, PutMirror
+    from userspace_cni.switch.ovsdb.session import Session
+
+
+class MirrorOutputDriver(Driver[MirrorOutput]):
+    """Mirrors through the client of `ports`. `store`: the id of our state directory."""
+
+    def __init__(self, ports: PortDriver, store: Callable[[], str]) -> None:
+        self._ports = ports
+        self._flows = FlowRenewal(ports.daemon)
+        self._store = store
+
+    def apply(self, step: MirrorOutput, deadline: Deadline) -> None:
+        """Make the mirror, and have flows in use follow it. NameTaken: mirror or port has an owner. Unavailable: no such port."""
+        from userspace_cni.switch.ovsdb.mirror_outputs import PutMirror
+
+        marks = marks_of(step, self._store())
+        self._write(step, lambda session: PutMirror(session, step, marks), "making it", deadline)
+
+    def undo(self, step: MirrorOutput, deadline: Deadline) -> None:
+        """Delete the mirror, if it is ours. Its output is left as it is."""
+        from userspace_cni.switch.ovsdb.mirror_outputs import DeleteMirror
+
+        self._write(step, lambda session: DeleteMirror(session, step), "deleting it", deadline)
+
+    def check(self, step: MirrorOutput, deadline: Deadline) -> list[Drift]:
+        """A mirror that is not there, has another output, or shows something else."""
+        from userspace_cni.switch.ovsdb.mirror_outputs import needed
+
+        look = partial(self._differences, step)
+        return self._ports.client.read(look, needed(step), _what(step, "reading it"), deadline, enough=lambda found: not found)
+
+    def lost(self, step: MirrorOutput, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+        """Whether there is no mirror of that name with that output."""
+        return seen.ports is not None and (step.name, step.port) not in seen.once(self._ports.mirror_outputs)
+
+    def changed(self, step: MirrorOutput, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - as above
+        """What it shows."""
+        found = [] if seen.ports is None else self._ports.client.status().look(partial(self._differences, step))
+        return [drift for drift in found if drift.field]
+
+    def _write(
+        self, step: MirrorOutput, make: Callable[[Session], PutMirror | DeleteMirror], doing: str, deadline: Deadline
+    ) -> None:
+        from userspace_cni.switch.ovsdb.mirror_outputs import needed
+
+        def write(session: Session) -> None:
+            command = make(session)
+            session.transact([command], deadline)
+            if command.flows_after is not None:
+                self._flows.after(session, command.flows_after, deadline)
+
+        self._ports.client.use(write, needed(step), _what(step, doing), deadline)
+
+    @staticmethod
+    def _differences(step: MirrorOutput, session: Session) -> list[Drift]:
+        from userspace_cni.switch.ovsdb.mirrors import find_mirror
+        from userspace_cni.switch.ovsdb.replica import refers, value_of
+
+        subject, details = f"mirror {step.name} of bridge {step.bridge}", f"ovs-vsctl list Mirror {step.name}"
+        port = session.row("Port", step.port)
+        row = find_mirror(session.replica, session.row("Bridge", step.bridge), step.name)
+        marks = {} if row is None else value_of(row, "external_ids")
+        ours = same_attachment(step, marks) and not other_store(step, marks)
+        if row is None or port is None or not ours or not refers(row, "output_port", port.uuid):
+            return [Drift(subject, "", f"a mirror to port {step.port}", Absent("none of ours"), details)]
+        shows, wanted = value_of(row, "select_all"), step.shows == EVERYTHING
+        return [Drift(subject, "select_all", wanted, shows, details)] if shows != wanted else []
+
+
+def _what(step: MirrorOutput, doing: str) -> str:
+    return f"mirror {step.name} of bridge {step.bridge}: {doing}"

@@ -1,0 +1,131 @@
+"""The links of the node itself on a bridge, and ports of other pods: what a pod's port must leave as it is. Only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from userspace_cni.attachment.facts import NodePort, PodPort
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, is_ours
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.session import Session
+
+
+def node_ports(client: Client, bridge: str, deadline: Deadline) -> tuple[NodePort, ...]:
+    """The links of the node, without addresses. A client of one call replicates the fewest rows that tell. Raises Unavailable."""
+    from userspace_cni.switch.ovsdb.replica import every_port, named, of_type
+
+    what = f"bridge {bridge}: looking at the node's own ports"
+    names = client.read(_internal, of_type("internal") | named(bridge), what, deadline)
+    if not names:
+        return ()
+    found = client.read(partial(_ports, bridge, names), named(*names), what, deadline)
+    if not any(each.mtu for each in found):
+        return found
+    least = client.read(partial(_least_mtu, bridge), every_port(), what, deadline)
+    return tuple(replace(each, least=least) for each in found)
+
+
+def ports_with_mac(client: Client, bridge: str, mac: str, deadline: Deadline) -> tuple[PodPort, ...]:
+    """The ports of pods on the bridge that have this MAC, which is in small letters. Raises Unavailable.
+
+    A resident client finds them by the MAC; one of a call has the server choose the rows.
+    """
+    from userspace_cni.switch.ovsdb.replica import named, with_marks
+
+    what, marks = f"bridge {bridge}: looking for ports with MAC {mac}", {"owner": OWNER, ATTACHED_MAC: mac}
+    names = client.read(lambda session: session.replica.with_mac(mac), with_marks(marks), what, deadline)
+    if not names:
+        return ()
+    return client.read(partial(_pod_ports, bridge, names), named(*names), what, deadline)
+
+
+def _pod_ports(bridge: str, names: Iterable[str], session: Session) -> tuple[PodPort, ...]:
+    """Those of the names that are on the bridge and have our mark."""
+    from userspace_cni.switch.ovsdb.replica import value_of
+
+    marks = ((port, value_of(port, "external_ids")) for port in _on_bridge(bridge, names, session))
+    return tuple(PodPort(ids.get("pod-namespace", ""), _vlan(port)) for port, ids in marks if is_ours(ids))
+
+
+def _on_bridge(bridge: str, names: Iterable[str], session: Session) -> Iterator[Any]:
+    """The rows of the ports of these names that are on the bridge."""
+    from userspace_cni.switch.ovsdb.replica import refers
+
+    row = session.row("Bridge", bridge)
+    ports = (session.row("Port", name) for name in names)
+    return (port for port in ports if row is not None and port is not None and refers(row, "ports", port.uuid))
+
+
+def _vlan(port: Any) -> Vlan:
+    from userspace_cni.switch.ovsdb.replica import value_of
+
+    return Vlan(_one(value_of(port, "tag"), None), tuple(value_of(port, "trunks")), _one(value_of(port, "vlan_mode"), ""))
+
+
+def _internal(session: Session) -> tuple[str, ...]:
+    """Internal ports of all bridges."""
+    return tuple(sorted(session.replica.internal))
+
+
+def _ports(bridge: str, names: Iterable[str], session: Session) -> tuple[NodePort, ...]:
+    return tuple(_found(bridge, names, session))
+
+
+def _found(bridge: str, names: Iterable[str], session: Session) -> Iterator[NodePort]:
+    """Those of the names that are on the bridge; an internal port has one interface, which has its name."""
+    from userspace_cni.switch.ovsdb.reads import local_port_without_mtu
+    from userspace_cni.switch.ovsdb.replica import value_of
+
+    unheld = local_port_without_mtu(session, session.row("Bridge", bridge))
+    for port in _on_bridge(bridge, names, session):
+        name = value_of(port, "name")
+        interface = session.row("Interface", name)
+        if interface is None:
+            continue
+        marks = value_of(port, "external_ids")
+        # of our own ports the MTU is asked for by who has made them, and by the next port
+        keeps = value_of(interface, "mtu_request") or marks.get("owner") in (OWNER, NODE_OWNER) or interface is unheld
+        yield NodePort(
+            name,
+            _one(value_of(interface, "mac_in_use"), ""),
+            _vlan(port),
+            mtu=_one(value_of(interface, "mtu"), 0) if not keeps and _counts(name, bridge, interface) else 0,
+        )
+
+
+def _counts(name: str, bridge: str, interface: Any) -> bool:
+    """Whether the MTU of a link matters to its owner: that of a bridge's own link does while it is up, as few are ever used.
+
+    Any other was made to be used, and comes up with the MTU that it was given while it was down.
+    """
+    from userspace_cni.switch.ovsdb.replica import value_of
+
+    return name != bridge or value_of(interface, "admin_state") == ["up"]
+
+
+def _least_mtu(bridge: str, session: Session) -> int:
+    """The smallest MTU of the bridge's ports that are neither pods' nor links of the node, 0 for none."""
+    from userspace_cni.switch.ovsdb.replica import references, value_of
+
+    ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
+    row = session.row("Bridge", bridge)
+    mtus = []
+    for port in (ports[each] for each in references(row, "ports") if each in ports) if row is not None else ():
+        if is_ours(value_of(port, "external_ids")):
+            continue
+        for interface in (interfaces[each] for each in references(port, "interfaces") if each in interfaces):
+            if value_of(interface, "type") not in ("internal", "patch"):
+                mtus += [mtu for mtu in value_of(interface, "mtu") if mtu]
+    return min(mtus, default=0)
+
+
+def _one(values: list[Any], default: Any) -> Any:
+    return values[0] if values else default

@@ -1,0 +1,151 @@
+"""The commands about a bridge of the node's own. A bridge without the marks of its spec and of our store is never changed."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Literal
+
+from userspace_cni.attachment.steps import NODE_OWNER, NodeBridge
+from userspace_cni.base.errors import NameTaken, SwitchRefused
+from userspace_cni.switch.ovsdb.commands import DUPLICATES, is_duplicate
+from userspace_cni.switch.ovsdb.groups import Draft
+from userspace_cni.switch.ovsdb.reads import link_index
+from userspace_cni.switch.ovsdb.replica import SWITCH, count, every_port, references, value_of
+from userspace_cni.switch.ovsdb.rows.bridge import (
+    datapath_of,
+    in_the_way,
+    node_bridge_columns,
+    node_bridge_link_columns,
+    other_datapath,
+)
+from userspace_cni.switch.ovsdb.rows.columns import changed_columns, new_columns
+from userspace_cni.switch.ovsdb.rows.marks import is_nodes, other_store, same_attachment, whose
+from userspace_cni.switch.ovsdb.session import Clause, Command, Refused, Session, Watch, named
+
+
+class PutNodeBridge(Command):
+    """Makes the bridge with its local port, or changes it to what the step says.
+
+    `done`: ovs-vswitchd has gone through its rows since.
+    """
+
+    done: Watch[Literal[True]]
+
+    def __init__(self, session: Session, step: NodeBridge, marks: dict[str, str]) -> None:
+        super().__init__(session)
+        self.port = step.name
+        self._step = step
+        self._marks = marks
+        self._asked = 0
+        self._duplicates = 0
+
+    def needs(self) -> frozenset[Clause]:
+        """The rows of its local port."""
+        return named(self._step.name)
+
+    def run_idl(self, txn: Draft) -> None:
+        """Insert the rows, or update them when they are ours."""
+        step, api = self._step, self.api
+        bridge, local = api.row("Bridge", step.name), api.row("Interface", step.name)
+        if bridge is None:
+            self._require_free(txn)
+            draft = txn.bridge(step.name, None)
+            draft.make(
+                new_columns(node_bridge_columns(step, self._marks)),
+                {"name": step.name},
+                node_bridge_link_columns(step),
+            )
+        else:
+            self._require_own(bridge)
+            txn.verify(bridge, "external_ids", "datapath_type", "other_config")
+            rows = [(bridge, node_bridge_columns(step, self._marks))]
+            rows += [(local, node_bridge_link_columns(step))] if local is not None else []
+            for row, wanted in rows:
+                if changes := changed_columns(wanted, {column: value_of(row, column) for column in wanted}):
+                    txn.update(row, changes)
+        self._asked = txn.confirm()
+
+    def post_commit(self, txn: Draft) -> None:
+        """Watch for ovs-vswitchd's answer."""
+        self.done = self.api.watch(SWITCH, txn.confirmed(self._asked))
+
+    def should_retry(self, refused: Refused) -> bool:
+        """Whether another session has just taken the name: it shows whose it is then."""
+        self._duplicates += 1
+        return is_duplicate(refused) and self._duplicates < DUPLICATES
+
+    def _require_free(self, txn: Draft) -> None:
+        step, api = self._step, self.api
+        for table in ("Port", "Interface"):
+            if api.row(table, step.name) is not None:
+                raise NameTaken(f"bridge {step.name} cannot be made: a port has its name", f"ovs-vsctl list {table} {step.name}")
+        api.root()  # raises when there is no row to add a bridge to
+        txn.bridge(step.name, None).require_maker(NODE_OWNER)
+
+    def _require_own(self, bridge: Any) -> None:
+        step, marks = self._step, value_of(bridge, "external_ids")
+        if not same_attachment(step, marks) or other_store(step, marks):
+            raise NameTaken(
+                f"bridge {step.name} exists and belongs to {whose(marks)}",
+                in_the_way(step.name, count(bridge, "ports") - 1, is_nodes=is_nodes(marks)),
+            )
+        found = datapath_of(value_of(bridge, "datapath_type"))
+        if found != step.datapath:
+            raise SwitchRefused(
+                f"bridge {step.name} has datapath_type {found}, and is to have {step.datapath}",
+                other_datapath(step.name, step.datapath, count(bridge, "ports") - 1),
+            )
+
+
+class DeleteNodeBridge(Command):
+    """Deletes the bridge if it is ours, unless others have ports on it.
+
+    `left_alone`: whose it is if it is not ours. `users`: the ports of others, for which it stays. `gone`: it is not there now.
+    `link`: the index of its link, 0 for unknown.
+    """
+
+    def __init__(self, session: Session, step: NodeBridge) -> None:
+        super().__init__(session)
+        self.port = step.name
+        self._step = step
+        self.left_alone = ""
+        self.users: tuple[str, ...] = ()
+        self.gone = False
+        self.link = 0
+
+    def needs(self) -> frozenset[Clause]:
+        """All ports: any of them may be on it."""
+        return every_port()
+
+    def run_idl(self, txn: Draft) -> None:
+        """Remove the reference to the bridge; if there is none, have the server confirm that."""
+        step = self._step
+        self.left_alone, self.users, self.gone = "", (), False
+        bridge = self.api.row("Bridge", step.name)
+        if bridge is None:
+            txn.expect("Bridge", [["name", "==", step.name]], [])
+            self.gone = True
+            return
+        txn.verify(bridge, "external_ids", "ports")
+        marks = value_of(bridge, "external_ids")
+        if not same_attachment(step, marks) or other_store(step, marks):
+            self.left_alone = whose(marks)
+            return
+        self.link = link_index(self.api, step.name)
+        self.users = tuple(sorted(filter(None, map(self._user, references(bridge, "ports")))))
+        if not self.users:
+            txn.bridge(step.name, bridge).give_up()
+
+    def post_commit(self, txn: Draft) -> None:
+        """Whether it was deleted: others of the group may have added a port."""
+        bridge = self.api.row("Bridge", self._step.name)
+        self.gone = self.gone or txn.bridge(self._step.name, bridge).deleted
+
+    def _user(self, reference: uuid.UUID) -> str:
+        """The name of a port that keeps the bridge; "" for its local one, and for one of the same spec."""
+        port = self.api.tables["Port"].rows.get(reference)
+        if port is None:
+            return str(reference)
+        name, marks = value_of(port, "name"), value_of(port, "external_ids")
+        mine = same_attachment(self._step, marks) and not other_store(self._step, marks)
+        return "" if mine or name == self._step.name else str(name)

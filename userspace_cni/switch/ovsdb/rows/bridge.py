@@ -1,0 +1,93 @@
+"""The columns of a bridge that we make, and of its local port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from userspace_cni.attachment.drift import Absent, Drift, Value
+from userspace_cni.attachment.steps import OWNER, NodeBridge
+from userspace_cni.base.port_kinds import Datapath
+from userspace_cni.switch.ovsdb.rows.columns import Columns, optional
+
+DATAPATH_TYPE: Final[Datapath] = "netdev"
+"""The datapath type of bridges that can have DPDK ports."""
+HWADDR: Final = "hwaddr"
+WRITTEN: Final = frozenset({f"other_config:{HWADDR}", "mtu_request"})
+"""Fields of `bridge_differences` that are written again; not a datapath, which would take all ports down."""
+LOCAL_MTU: Final = 1500
+"""Interface.mtu_request of the local port of a bridge that is made for pods: what OVS gives that of a bridge without other ports.
+
+An internal port that asks for no MTU gets the smallest of its bridge's other ports, so that a pod would change it."""
+
+
+def datapath_of(datapath_type: str) -> str:
+    """The datapath that a value of Bridge.datapath_type means."""
+    return datapath_type or "system"
+
+
+def bridge_columns(name: str, datapath_type: str) -> Columns:
+    """Columns of a Bridge that we make."""
+    return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER}}
+
+
+def local_port_columns(bridge: str) -> tuple[Columns, Columns]:
+    """Columns of the Port and the Interface that stand for the bridge itself, as ovs-vsctl add-br makes them, but for the MTU."""
+    return {"name": bridge}, {"name": bridge, "type": "internal", "mtu_request": [LOCAL_MTU]}
+
+
+def in_the_way(name: str, ports: int, *, is_nodes: bool) -> str:
+    """What to do about a bridge of others that has a name which is needed: nothing that cuts off what is on it.
+
+    `ports`: how many it has beside its own; `is_nodes`: it is the node's own, for something else.
+    """
+    if is_nodes:
+        return "it is not changed here: another name, or take out what it is there for; userspace-cni network shows that"
+    if not ports:
+        return f"it is not changed here, and nothing is on it: another name, or ovs-vsctl del-br {name}"
+    return f"it is not changed here, and {_carried(name, ports)}: another name, or wait until they are detached"
+
+
+def other_datapath(name: str, datapath: str, ports: int) -> str:
+    """What to do about a bridge of another datapath: changing that makes all ports anew, which cuts off pods."""
+    if not ports:
+        return f"another bridge, or, as nothing is on it: ovs-vsctl set Bridge {name} datapath_type={datapath}"
+    return f"another bridge: a change would cut off what is on it, for {_carried(name, ports)}"
+
+
+def _carried(name: str, ports: int) -> str:
+    return f"it has {ports} port{'s' if ports > 1 else ''} (ovs-vsctl list-ports {name}; userspace-cni list names the pods)"
+
+
+def node_bridge_columns(step: NodeBridge, marks: Mapping[str, str]) -> Columns:
+    """Columns of a Bridge of the node's own, as `changed_columns` takes them."""
+    return {
+        "name": step.name,
+        "datapath_type": step.datapath,
+        "external_ids": dict(marks),
+        "other_config": {HWADDR: step.mac or None},
+    }
+
+
+def node_bridge_link_columns(step: NodeBridge) -> Columns:
+    """Columns of the Interface that stands for a bridge of the node's own."""
+    return {"name": step.name, "type": "internal", "mtu_request": optional(step.mtu or None)}
+
+
+def bridge_differences(step: NodeBridge, bridge: Mapping[str, Any] | None, link: Mapping[str, Any]) -> list[Drift]:
+    """Every difference between the step and the rows of its Bridge, None for none, and of the Interface of its local port."""
+    subject, look = f"bridge {step.name}", f"ovs-vsctl list Bridge {step.name}; ovs-vsctl list Interface {step.name}"
+    if bridge is None:
+        return [Drift(subject, "", f"a bridge for {step.marks.get('spec', 'the node')}", Absent("none"), look)]
+    requested, error, ofport = (link.get(column) or [] for column in ("mtu_request", "error", "ofport"))
+    compared: list[tuple[str, Value, Value]] = [
+        ("datapath_type", step.datapath, datapath_of(bridge["datapath_type"])),
+        (f"other_config:{HWADDR}", step.mac, bridge["other_config"].get(HWADDR, "")),
+        ("mtu_request", step.mtu, requested[0] if requested else 0),
+        *((f"external_ids:{key}", value, bridge["external_ids"].get(key, "")) for key, value in sorted(step.marks.items())),
+    ]
+    drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in compared if wanted != found]
+    if error or not ofport or ofport[0] <= 0:
+        state = error[0] if error else "not opened by ovs-vswitchd"
+        drifts.append(Drift(subject, "state", "an open local port", state, look, ", "))
+    return drifts

@@ -1,0 +1,156 @@
+"""The columns of an uplink's port, with one interface or several that are bonded, and their differences from a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.attachment.drift import Absent, Drift, Value
+from userspace_cni.attachment.steps import UplinkPort
+from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.base.provider_networks import VDEV, link_of
+from userspace_cni.switch.ovsdb.rows.columns import Columns, changed_columns, optional
+from userspace_cni.switch.ovsdb.rows.interface import AFXDP, DEVARGS
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
+
+DPDK: Final = "dpdk"
+SYSTEM: Final = "system"
+RX_QUEUES: Final = "n_rxq"
+POLLED: Final = "polled"
+"""Of an interface of a step, "later" or "now": its type changes in place between system and afxdp."""
+_TYPES: Final = (SYSTEM, AFXDP, DPDK)
+
+
+@dataclass(frozen=True)
+class UplinkRow:
+    """A port as OVSDB has it: the name of its bridge, "" for none, and the columns of Port and, by name, of its interfaces."""
+
+    bridge: str
+    port: Mapping[str, Any]
+    interfaces: Mapping[str, Mapping[str, Any]]
+
+
+def link_behind(interface: Mapping[str, Any]) -> str:
+    """The kernel link that ovs-vswitchd opens for an interface of a step; "" for none that the kernel has."""
+    return link_of(f"{VDEV}{interface.get('devargs', '')}" if interface["type"] == DPDK else interface["name"])
+
+
+def uplink_port_columns(step: UplinkPort, marks: Mapping[str, str]) -> Columns:
+    """Columns of the Port row, without `interfaces`. VLAN 0 stands for untagged frames."""
+    return {
+        "name": step.name,
+        "tag": [],
+        "trunks": sorted({0, *step.trunks}) if step.trunks else [],
+        "vlan_mode": [],
+        "bond_mode": optional(step.bond_mode or None),
+        "lacp": optional(step.lacp or None),
+        "bond_updelay": step.updelay_ms,
+        "external_ids": dict(marks),
+    }
+
+
+def uplink_interface_columns(
+    step: UplinkPort, interface: Mapping[str, Any], marks: Mapping[str, str], index: int | None = None
+) -> Columns:
+    """Columns of an Interface row, as `changed_columns` takes them. `index`: of its kernel link, None where it has none.
+
+    Raises SwitchRefused for what its type cannot have.
+    """
+    kind = interface["type"]
+    if kind not in _TYPES:
+        raise SwitchRefused(f"uplink {step.name}: an interface of type {kind!r}", f"one of {', '.join(_TYPES)}")
+    if step.rx_queues and kind == SYSTEM:
+        raise SwitchRefused(
+            f"uplink {step.name}: {interface['name']} is opened as system, which has one queue to read from",
+            "leave out the count of queues, or open it as afxdp",
+        )
+    return {
+        "name": interface["name"],
+        "type": kind,
+        "options": {DEVARGS: interface.get("devargs") or None, RX_QUEUES: str(step.rx_queues) if step.rx_queues else None},
+        "mtu_request": optional(step.mtu or None),
+        "external_ids": dict(marks) | {IFINDEX: None if index is None else str(index)},
+    }
+
+
+def is_outdated(interface: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> bool:
+    """Whether ovs-vswitchd has something else open than the step's interface: a link that has gone, another type or device."""
+    recorded = None if index is None else str(index)
+    in_place = POLLED in interface and {found["type"], interface["type"]} <= {SYSTEM, AFXDP}
+    return bool(
+        (found["type"] != interface["type"] and not in_place)
+        or found["options"].get(DEVARGS, "") != interface.get("devargs", "")
+        or found["external_ids"].get(IFINDEX) != recorded
+    )
+
+
+def own_columns(wanted: Columns, interface: Mapping[str, Any], found: Mapping[str, Any]) -> Columns:
+    """The columns of an interface that are there now, but for those that the step which polls it has set since."""
+    polled = interface.get(POLLED) == "later" and found["type"] == AFXDP
+    return {column: value for column, value in wanted.items() if not (polled and column in ("type", "options"))}
+
+
+def why_closed(found: Mapping[str, Any]) -> str:
+    """Why ovs-vswitchd has not opened the interface of this row; "" if it has."""
+    if found["error"]:
+        return str(found["error"][0])
+    return "" if found["ofport"] and found["ofport"][0] > 0 else "not opened by ovs-vswitchd"
+
+
+def why_other_mtu(step: UplinkPort, name: str, found: Mapping[str, Any]) -> str:
+    """The MTU that the open interface has in the place of the step's; "" if it has that one."""
+    mtu = found["mtu"][0] if found["mtu"] else 0
+    return "" if not step.mtu or mtu == step.mtu else f"{name} has MTU {mtu or 'unknown'}, not {step.mtu}"
+
+
+def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping[str, int]) -> list[Drift]:
+    """Every difference between the step and the rows. `indexes`: of the kernel links that its interfaces have, 0 for a missing
+    one, by interface; those without a link are not in it."""
+    subject, look = f"uplink {step.name}", _look(step)
+    if row is None:
+        return [Drift(subject, "", f"a port on bridge {step.bridge}", Absent("none"), look)]
+    names = sorted(each["name"] for each in step.interfaces)
+    places = (("bridge", step.bridge, row.bridge), ("interfaces", ", ".join(names), ", ".join(sorted(row.interfaces))))
+    drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in places if wanted != found]
+    drifts += written_differences(step, row)
+    for name in (each["name"] for each in step.interfaces if each["name"] in row.interfaces):
+        found, index = row.interfaces[name], indexes.get(name)
+        if index is not None and found["external_ids"].get(IFINDEX) != str(index):
+            opened = f"the NIC with ifindex {found['external_ids'].get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
+            now = f"one that was made since, with ifindex {index}" if index else Absent("no NIC of that name")
+            drifts.append(Drift(subject, name, opened, now, "it carries nothing until it is added anew, which the agent does"))
+        if why := why_closed(found):
+            drifts.append(Drift(subject, name, "an open interface", why, look))
+        elif why_other_mtu(step, name, found):
+            drifts.append(Drift(subject, f"{name} MTU", step.mtu, found["mtu"][0] if found["mtu"] else 0, look))
+    return drifts
+
+
+def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
+    """The differences in what a program writes into the rows, and the switch does not."""
+    changes = changed_columns(uplink_port_columns(step, step.marks), row.port)
+    compared = [(column, value, row.port[column]) for column, value in changes.items()]
+    for each in step.interfaces:
+        name = each["name"]
+        if found := row.interfaces.get(name):
+            wanted = uplink_interface_columns(step, each, step.marks)
+            wanted["external_ids"] = dict(step.marks)
+            changes = changed_columns(own_columns(wanted, each, found), found)
+            compared += [(f"{name} {column}", value, found[column]) for column, value in changes.items()]
+    shown = [(column, _shown(wanted), _shown(found)) for column, wanted, found in compared]
+    subject, look = f"uplink {step.name}", _look(step)
+    return [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in shown if wanted != found]
+
+
+def _look(step: UplinkPort) -> str:
+    return f"ovs-vsctl list Port {step.name}; ovs-vsctl list Interface"
+
+
+def _shown(value: Any) -> Value:
+    """A column's value as people read it."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}={each}" for key, each in sorted(value.items()))
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or Absent("none")
+    return str(value)

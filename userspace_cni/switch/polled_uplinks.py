@@ -1,0 +1,84 @@
+"""Ports of uplinks that are polled once the NIC's addresses have left it: the driver of PolledUplink.
+
+The type changes in place, in one transaction, and no frame is without a port for longer than ovs-vswitchd needs to open another
+socket. `undo` makes it a port of type system again, of which the node's stack hears the frames, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.steps import Seen, UplinkPort
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NameTaken, Unavailable
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
+from userspace_cni.switch.ovsdb.rows.uplink import SYSTEM, UplinkRow
+from userspace_cni.switch.uplinks import LET_GO_S, UplinkDriver
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.session import Session, Watch
+
+
+class PolledUplinkDriver(UplinkDriver):
+    """As that of uplinks, by which it is applied."""
+
+    def undo(self, step: UplinkPort, deadline: Deadline) -> None:
+        """Open the interface as system again, where the port is there, is ours and has the NIC that is there.
+
+        A daemon that is dead finds it so when it is started; one that hangs, when it goes on.
+        """
+        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.switch.ovsdb.uplinks import PutUplink
+
+        plain = replace(step, interfaces=tuple({**each, "type": SYSTEM} for each in step.interfaces), rx_queues=0)
+        indexes = self._found(step, self._links(step.switch_netns))
+
+        def put(session: Session) -> Watch[Literal[True]] | None:
+            row = session.look(partial(self._row, step))
+            if row is None or not _has(row, indexes):
+                return None
+            command = PutUplink(session, plain, marks_of(step, self._store()), indexes, self._afxdp_max)
+            session.transact([command], deadline)
+            return command.done
+
+        with suppress(NameTaken):  # another's by now, which is not changed
+            done = self._client.use(put, every_port(), f"uplink {step.name}: opening it as system", deadline)
+            if done:
+                with suppress(Unavailable):
+                    self._read_back.wait(done, deadline.within(LET_GO_S), or_dead=True)
+
+    def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
+        """The type of each interface; the rest is its port's."""
+        from userspace_cni.switch.ovsdb.replica import every_port
+
+        def look(session: Session) -> list[Drift]:
+            row, found = self._row(step, session), []
+            for each in step.interfaces if row else ():
+                kind = row.interfaces.get(each["name"], each)["type"] if row else ""
+                if kind != each["type"]:
+                    look = f"ovs-vsctl list Interface {each['name']}"
+                    found.append(Drift(f"uplink {step.name}", f"{each['name']} type", each["type"], kind, look))
+            return found
+
+        return self._client.read(look, every_port(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found)
+
+    def lost(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+        """Whether the switch has no such port, or opens it otherwise."""
+        if seen.ports is None:
+            return False
+        row = self._client.status().look(partial(self._row, step))
+        return row is None or any(row.interfaces.get(each["name"], {}).get("type") != each["type"] for each in step.interfaces)
+
+    def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+        """Nothing: what is not lost of it is its port's."""
+        return []
+
+
+def _has(row: UplinkRow, indexes: dict[str, int]) -> bool:
+    """Whether its interfaces are those of the links that are there: one that was made anew is not polled."""
+    recorded = {name: columns["external_ids"].get(IFINDEX) for name, columns in row.interfaces.items()}
+    return all(recorded.get(name) == str(index) for name, index in indexes.items())

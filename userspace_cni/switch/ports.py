@@ -1,0 +1,342 @@
+"""Ports on Open vSwitch: the driver of OvsPort.
+
+Rows are written and removed in one transaction, which callers at the same time share. Then the driver reads back whether
+ovs-vswitchd opened the interface, because a commit succeeds even when it cannot. It runs no program, and deletes nothing that is
+not marked as ours (or named by a record of the plugin that this one replaces). Importing this module is cheap: ovs and ovsdbapp
+are loaded when the first call needs them.
+
+All methods may be called from several threads, and raise only errors of `userspace_cni.base.errors`: Unavailable when OVSDB or
+ovs-vswitchd does not answer in time; then it is unknown what happened, and `undo` is to be called until it succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from userspace_cni.attachment.drift import Dead, Drift
+from userspace_cni.attachment.steps import Driver, HostEnd, Internal, OvsPort, PortRef, Seen
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.log import say
+from userspace_cni.base.retries import Retries
+from userspace_cni.switch.flow_renewal import FlowRenewal
+from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
+from userspace_cni.switch.link_names import LinkNames
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
+from userspace_cni.switch.ovsdb.rows.port import differences, written_differences
+from userspace_cni.switch.port_sockets import GivenUp, NoSockets, PortSockets
+from userspace_cni.switch.read_back import ReadBack
+from userspace_cni.switch.switch_view import SwitchView
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.commands import AddPort
+    from userspace_cni.switch.ovsdb.session import Clause, Session
+
+
+class PortDriver(SwitchView, Driver[OvsPort]):
+    """Applies, undoes and checks ports through the one client of OVSDB, and answers other questions about the switch.
+
+    `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
+    `sockets`: the files behind ports. `links`: the kernel links where ovs-vswitchd opens its ports.
+    `afxdp_max`: how many ports of type afxdp the switch may have.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ovs_rundir: str,
+        store: Callable[[], str],
+        sockets: PortSockets | None = None,
+        links: KernelLinks | None = None,
+        afxdp_max: int = 0,
+    ) -> None:
+        super().__init__(client, ovs_rundir)
+        self._store = store
+        self._links = links or NoLinks()
+        self._read_back = ReadBack(self.daemon, self._links)
+        self._sockets = sockets or NoSockets()
+        self._given_up = GivenUp(self._sockets.waiting)
+        self._flows = FlowRenewal(self.daemon)
+        self._afxdp_max = afxdp_max
+        self._retries = Retries()
+
+    def apply(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
+        """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
+
+        A port that exists and could not be opened is tried again if its application makes the socket.
+        A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone. So is a
+        port that DPDK has given up.
+        LinkNameTaken: a link that is not ours has a name that OVSDB would get. NameTaken: the row has another owner.
+        BadRequest: the port that it shows has gone.
+        SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
+        rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
+        """
+        from userspace_cni.switch.ovsdb.commands import AddPort
+        from userspace_cni.switch.ovsdb.session import SessionLost
+
+        anew = isinstance(step.interface, Internal) and not self._links.index(step.name)
+        anew = anew or self._given_up.take(step.name)
+
+        if step.switch_makes_socket:
+            self._sockets.free(step.name, deadline)
+        marks = marks_of(step, step.marks.get("store") or self._store()) | self._link_mark(step)
+        needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
+        held = LinkNames(self._links, self._read_back)
+
+        def command_of(session: Session) -> AddPort:
+            return AddPort(session, step, marks, self._afxdp_max, anew=anew)
+
+        def add(session: Session) -> AddPort:
+            command = self._written(session, step, command_of, held, deadline)
+            if command.stale:
+                why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
+                say("warning", f"port {step.name} is made anew, because {why}")
+                self._read_back.wait(command.done, deadline, or_dead=True)
+                command = self._written(session, step, command_of, held, deadline)
+            if command.closed:
+                self._retries.tried(step.name, self.daemon.name)
+            return command
+
+        def served(command: AddPort) -> None:
+            self._settle(command, held, deadline)
+            self._read_back.require(command, step, deadline)
+            if isinstance(step.interface, HostEnd):
+                # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
+                self._links.set_up(step.name)
+            if command.flows_after is not None:
+                self._flows.after(command.api, command.flows_after, deadline)
+
+        added = self.client.use(add, needs, what, deadline)
+
+        def rest() -> None:
+            try:
+                with self.client.attempting(what):
+                    served(added)
+            except SessionLost:
+                self.client.use(lambda session: served(add(session)), needs, what, deadline)
+
+        return rest
+
+    @staticmethod
+    def _written(
+        session: Session, step: OvsPort, make: Callable[[Session], AddPort], held: LinkNames, deadline: Deadline
+    ) -> AddPort:
+        """The command that has written the rows, after the names that OVSDB gets by it were taken."""
+        from userspace_cni.switch.ovsdb.commands import lacking, names_of
+
+        unheld = lacking(session, names_of(step))
+        while True:
+            for name in unheld - held.names:
+                held.hold(name, session, deadline, gets_tap=_gets_tap(step, name))
+            command = make(session)
+            command.held = frozenset(held.names)
+            session.transact([command], deadline)
+            if not command.unheld:
+                return command
+            unheld = command.unheld  # another process has taken the bridge away since the look
+
+    def _settle(self, command: AddPort, held: LinkNames, deadline: Deadline) -> None:
+        """Wait until ovs-vswitchd has opened the taps that were made for it; it makes its own where it has not."""
+        if held.taps and command.done is not None:
+            self._read_back.wait(command.done, deadline)
+            if held.settle(command.api, deadline):
+                command.watch_opened()
+
+    def undo(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
+        """Delete port, interface and QoS row, and the bridge if we made it and this was its last port.
+
+        A row that is not ours is left alone, with a line on stderr, and counts as absent. Returns when the database says so,
+        whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here. It
+        deletes the links that it has open; those that it has not are deleted here.
+        """
+        from userspace_cni.switch.ovsdb.commands import DeletePort, lacking
+
+        def delete(session: Session) -> tuple[DeletePort, frozenset[str]]:
+            command = DeletePort(session, step.ref)
+            session.transact([command], deadline)
+            return command, lacking(session, command.links)
+
+        done, gone = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
+        if done.left_alone:
+            say("warning", f"port {step.name} is left alone: {done.left_alone}")
+        else:
+            self._delete_links({name: done.links[name] for name in sorted(gone)})
+        if step.switch_makes_socket:
+            self._sockets.free(step.name, deadline)
+
+    def _delete_links(self, opened: Mapping[str, int]) -> None:
+        """Delete those of our links with these names that ovs-vswitchd does not have open. `opened`: the index of each."""
+        for name, index in opened.items():
+            try:
+                self._links.let_go(name, index)
+            except Unavailable as error:  # the rows are gone; a link that stays is marked, and serves the next bridge of its name
+                say("warning", f"{error.message}: it may be left", hint=error.details)
+
+    def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
+        """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""
+        from userspace_cni.switch.ovsdb.reads import find_port
+
+        index = self._links.index(step.name) if isinstance(step.interface, HostEnd) else None
+
+        def look(session: Session) -> list[Drift]:
+            return differences(step, find_port(session, step.name), index)
+
+        # The replica may lag behind writes of other processes: so the server is asked before a drift is reported.
+        what = f"port {step.name}: reading it"
+        drifts = self.client.read(look, _rows_of(step), what, deadline, enough=lambda found: not found)
+        liveness = self.daemon.ask(deadline)
+        if liveness.state == "alive":
+            drifts += self._read_back.drifts(step, deadline)
+        if liveness.state == "dead":
+            drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
+        return drifts
+
+    def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one that DPDK has
+        given up, one whose link has gone or was made anew, or not one of its mirrors."""
+        if seen.ports is None:
+            return False
+        marks = seen.ports.get(step.name)
+        if marks is None or step.name in seen.once(self.closed_ports):
+            return True
+        if isinstance(step.interface, HostEnd):
+            link = seen.once(self._links).get(step.name)
+            if link is None or marks.get(IFINDEX) != str(link.index):
+                return True
+        if isinstance(step.interface, Internal) and step.name not in seen.once(self._links):
+            return True
+        if step.server_path and step.name in seen.once(self.unconnected_ports) and self._given_up.look(step):
+            return True
+        return any((name, step.name) not in seen.once(self.mirror_outputs) for name in step.mirror_outputs)
+
+    def changed(self, step: OvsPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+        """What of its rows another program has written."""
+        from userspace_cni.switch.ovsdb.reads import find_port
+
+        if seen.ports is None:
+            return []
+        row = self.client.status().look(lambda session: find_port(session, step.name))
+        return written_differences(step, row) if row else []
+
+    def closed_ports(self) -> frozenset[str]:
+        """Names of the ports of attachments and of the node that ovs-vswitchd could not open, and for which a retry is due.
+
+        From the replica of a resident driver. Raises Unavailable.
+        """
+        from userspace_cni.switch.ovsdb.reads import closed_ports
+
+        seen = self.daemon.seen
+        lives = seen is not None and seen.state == "alive"
+        closed = self.client.status().look(lambda session: closed_ports(session, unseen=lives))
+        self._retries.keep(set(closed))
+        return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def unconnected_ports(self) -> frozenset[str]:
+        """Names of the ports of attachments to whose applications DPDK connects, and is not connected.
+
+        None of them where ovs-vswitchd did not live at the last look. From the replica of a resident driver. Raises Unavailable.
+        """
+        from userspace_cni.switch.ovsdb.reads import unconnected_ports
+
+        seen = self.daemon.seen
+        lives = seen is not None and seen.state == "alive"
+        found = self.client.status().look(unconnected_ports) if lives else frozenset[str]()
+        self._given_up.keep(found)
+        return found
+
+    def require_free(self, names: Collection[str], deadline: Deadline) -> None:
+        """Raise LinkNameTaken if OVSDB lacks one of these names and a link that is not ours has it, or OVS keeps it for itself.
+
+        Raises Unavailable where that cannot be seen: unknown is not free.
+        """
+        from userspace_cni.switch.ovsdb.commands import lacking
+        from userspace_cni.switch.ovsdb.session import named
+
+        def judge(session: Session) -> None:
+            for name in lacking(session, names):
+                LinkNames(self._links, self._read_back).require_free(name, session, deadline)
+
+        self.client.use(judge, named(*names), "looking for the names of a port", deadline)
+
+    def let_go(self, names: Collection[str], deadline: Deadline) -> None:
+        """Delete the links of these names that were made for ovs-vswitchd, and that neither OVSDB nor a process has."""
+        from userspace_cni.switch.ovsdb.commands import lacking
+        from userspace_cni.switch.ovsdb.session import named
+
+        look = partial(lacking, names=tuple(names))
+        for name in self.client.read(look, named(*names), "looking for the names of links", deadline):
+            self._links.let_go(name)
+
+    def sweep_mirrors(self, keep: Callable[[Mapping[str, str]], bool], deadline: Deadline) -> int:
+        """Delete mirrors of ours whose output was deleted by hand, unless `keep`, given their marks, says so; how many.
+
+        `keep` gets mirrors of all stores, and must keep those that a record names: their output is made again. Needs a resident
+        driver.
+        """
+        from userspace_cni.switch.ovsdb.commands import SweepMirrors
+        from userspace_cni.switch.ovsdb.mirrors import without_output
+
+        def sweep(session: Session) -> int:
+            command = SweepMirrors(session, keep)
+            session.transact([command], deadline)
+            return command.swept
+
+        def orphans(session: Session) -> bool:
+            return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
+
+        from userspace_cni.switch.ovsdb.replica import value_of
+
+        what = "removing mirrors without an output"
+        if not self.client.status().look(orphans):
+            return 0
+        return self.client.use(sweep, frozenset(), what, deadline)
+
+    def sweep_limits(self, deadline: Deadline) -> int:
+        """Delete the QoS and Queue rows of this store to which no port refers; how many there were. For a resident driver.
+
+        A port that another program deleted leaves them. Raises Unavailable.
+        """
+        from userspace_cni.switch.ovsdb.limits import SweepLimits, orphans
+
+        store = self._store()
+        if not self.client.status().look(lambda session: orphans(session.replica, store)):
+            return 0
+
+        def sweep(session: Session) -> int:
+            command = SweepLimits(session, store)
+            session.transact([command], deadline)
+            return command.swept
+
+        return self.client.use(sweep, frozenset(), "deleting limits of ports that are gone", deadline)
+
+    def _link_mark(self, step: OvsPort) -> dict[str, str]:
+        """The mark by which the link behind a kernel port is known again. Raises SwitchRefused when there is no link."""
+        if not isinstance(step.interface, HostEnd):
+            return {}
+        index = self._links.index(step.name)
+        if not index:
+            hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
+            raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)
+        return {IFINDEX: str(index)}
+
+
+def _gets_tap(step: OvsPort, name: str) -> bool:
+    """Whether ovs-vswitchd makes a tap of that name, of the step's bridge or port. The kernel's datapath takes no link over."""
+    return step.datapath == DATAPATH_TYPE and (name == step.bridge or isinstance(step.interface, Internal))
+
+
+def _rows_of(step: OvsPort) -> frozenset[Clause]:
+    from userspace_cni.switch.ovsdb import limits
+
+    return _names(step) | (limits.clauses_of(step) if step.limits else frozenset())
+
+
+def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.switch.ovsdb.mirrors import clauses_of
+    from userspace_cni.switch.ovsdb.session import named
+
+    return named(step.name, step.bridge) | clauses_of(step)

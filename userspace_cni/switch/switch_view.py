@@ -1,0 +1,247 @@
+"""The switch as the node sees it: its session, whether it lives, and what is asked of it. Nothing here writes.
+
+All methods may be called from several threads, and raise only errors of `userspace_cni.base.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER, PortRef
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NotServing, Unavailable
+from userspace_cni.base.port_kinds import Datapath
+from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
+from userspace_cni.switch.ovsdb.rows.interface import SERVER_PATH
+from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
+from userspace_cni.switch.ovsdb.rows.port import KnownPort, ref_of
+from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchFacts
+from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, Liveness
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.counters import Counters, LimitDrops
+    from userspace_cni.switch.ovsdb.session import Session
+
+T = TypeVar("T")
+
+SERVING_SECONDS = 2.0
+
+_RUNNING_PODS_SUFFER = 51
+
+
+@dataclass(frozen=True)
+class FoundPort:
+    """A port, ours or another. `marks`: our marks among its external_ids, {} if there are none."""
+
+    name: str
+    bridge: str
+    interface_type: str
+    server_path: str
+    marks: dict[str, str]
+
+
+class SwitchView:
+    """What is asked of the switch, through the one client of OVSDB. `ovs_rundir`: where ovs-vswitchd has its control socket."""
+
+    def __init__(self, client: Client, ovs_rundir: str) -> None:
+        self.client = client
+        self.daemon = Daemon(client.remote, ovs_rundir)
+
+    def connect(self, deadline: Deadline) -> None:
+        """Open a session unless one is open. Raises Unavailable."""
+        self.client.connect(deadline)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a session is open."""
+        return self.client.connected
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions opened so far."""
+        return self.client.sessions
+
+    def close(self) -> None:
+        """End the session; calls that wait for it fail. The next call opens another; a resident driver's call fails."""
+        self.client.close()
+
+    def watch_liveness(self) -> Liveness:
+        """Ask ovs-vswitchd whether it lives, for up to 2 s, and remember it for `serving`."""
+        return self.daemon.watch()
+
+    def glance(self) -> Liveness:
+        """Ask ovs-vswitchd for 30 ms whether it lives; when it is silent, the result of the last `watch_liveness`."""
+        return self.daemon.glance()
+
+    def reach(self, name: str, bridge: str, deadline: Deadline) -> BridgeMaker:
+        """Open the session with OVSDB for this port; returns who made its bridge.
+
+        Raises Unavailable, before any effect that would have to be undone.
+        """
+        from userspace_cni.switch.ovsdb.session import named
+
+        def look(session: Session) -> BridgeMaker:
+            marks = session.replica.bridge_marks.get(bridge)
+            return "" if marks is None else made_by(marks)
+
+        return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
+
+    def marked(
+        self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
+    ) -> list[PortRef]:
+        """Every port with our owner mark and the given marks, of any store."""
+        from userspace_cni.switch.ovsdb.reads import port_rows
+        from userspace_cni.switch.ovsdb.session import with_marks
+
+        chosen = {"network": network, "container-id": container_id, "ifname": ifname}
+        wanted = {"owner": OWNER} | {key: value for key, value in chosen.items() if value is not None}
+        rows = self.client.read(lambda session: port_rows(session, wanted), with_marks(wanted), "listing our ports", deadline)
+        return sorted(map(ref_of, rows), key=lambda step: step.name)
+
+    def owned(self) -> dict[str, Mapping[str, str]]:
+        """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
+        marks = self.client.status().replica.marks.copy()
+        return {name: of for name, of in marks.items() if is_ours(of)}
+
+    def of_node(self, store: str) -> dict[str, Mapping[str, str]]:
+        """external_ids of every port of this store's node attachments, by name, from the replica of a resident driver.
+
+        Raises Unavailable.
+        """
+        marks = self.client.status().replica.marks.copy()
+        return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
+
+    def mirror_outputs(self) -> frozenset[tuple[str, str]]:
+        """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""
+        from userspace_cni.switch.ovsdb.reads import mirror_outputs
+
+        return self.client.status().look(mirror_outputs)
+
+    def has_failed(self, name: str, deadline: Deadline) -> bool:
+        """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
+        from userspace_cni.switch.ovsdb.reads import is_closed
+        from userspace_cni.switch.ovsdb.session import named
+
+        if self.daemon.peek().state == "dead":
+            return False
+        # The caller removes the socket of a port that has not failed. The replica may lag: so the server must confirm it.
+        what = f"port {name}: looking at it"
+        return self.client.read(lambda session: is_closed(session, name), named(name), what, deadline, enough=bool)
+
+    def known(self) -> list[KnownPort]:
+        """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
+        from userspace_cni.switch.ovsdb.reads import known_ports
+
+        return self.client.status().look(known_ports)
+
+    @property
+    def dpdk(self) -> bool:
+        """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
+        return self.client.status().replica.dpdk
+
+    def has_bridge(self, name: str) -> bool:
+        """Whether there is a bridge of that name, from the replica of a resident driver; False without a session."""
+        return self.client.connected and name in self.client.status().replica.bridge_marks
+
+    def administrators_bridges(self) -> frozenset[str]:
+        """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
+
+        Costs no lock. Raises Unavailable.
+        """
+        replica = self.client.status().replica
+        marks = replica.bridge_marks.copy()
+        kinds = replica.datapaths.copy().items()
+        return frozenset(name for name, kind in kinds if kind == DATAPATH_TYPE and not is_ours(marks.get(name, {})))
+
+    def hardware(self) -> tuple[Mapping[str, tuple[str, ...]], str]:
+        """The device arguments of the NICs of each bridge, and other_config:pmd-cpu-mask, "" if unset.
+
+        From the replica of a resident driver. Raises Unavailable.
+        """
+        from userspace_cni.switch.ovsdb.reads import other_config, uplinks
+
+        return self.client.status().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
+
+    def able(self, deadline: Deadline) -> Abilities:
+        """What kinds of ports and bridges the switch can have. Raises Unavailable."""
+        from userspace_cni.switch.ovsdb.reads import abilities
+
+        return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
+
+    def limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
+        """The frames that limits of our ports have dropped; asks of limited ports alone. For a resident driver.
+
+        Raises Unavailable and SwitchRefused.
+        """
+        from userspace_cni.switch import counters
+
+        return counters.ask_drops(self.client, self.daemon, deadline)
+
+    def counters(self, deadline: Deadline) -> list[Counters]:
+        """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
+        from userspace_cni.switch import counters
+
+        return counters.ask(self.client, self.daemon.rundir, deadline)
+
+    def find(self, name: str, deadline: Deadline) -> FoundPort | None:
+        """The port `name`, None if there is none."""
+        from userspace_cni.switch.ovsdb.reads import find_port
+        from userspace_cni.switch.ovsdb.session import named
+
+        what = f"port {name}: looking for it"
+        row = self.client.read(lambda session: find_port(session, name), named(name), what, deadline, enough=bool)
+        if row is None:
+            return None
+        return FoundPort(name, row.bridge, row.interface["type"], row.interface["options"].get(SERVER_PATH, ""), row.marks)
+
+    def look(self, look: Callable[[Session], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
+        """The result of `look` on a session with the ports that have these external_ids; a resident driver's has all ports."""
+        from userspace_cni.switch.ovsdb.session import with_marks
+
+        return self.client.read(look, with_marks(dict(chosen)), what, deadline)
+
+    def facts(self, deadline: Deadline) -> SwitchFacts:
+        """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
+        from userspace_cni.switch.ovsdb.reads import switch_facts
+
+        return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
+
+    def vhost_sock_dir(self, deadline: Deadline) -> str:
+        """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
+
+        from userspace_cni.switch.ovsdb.reads import other_config
+
+        return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
+
+    def serving(self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True) -> None:
+        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing.
+
+        `datapath`: the datapath_type that the bridge must have. `needs_dpdk`: of all ports but those opened as system or afxdp.
+        """
+        try:
+            dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
+        except Unavailable as error:
+            raise NotServing(error.message, error.details) from error
+        asked = deadline.within(SERVING_SECONDS)
+        liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(asked, JUDGED_SECONDS)
+        if liveness.state in ("dead", "silent"):
+            raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
+        if needs_dpdk and not dpdk:
+            hint = "ovs-vsctl get Open_vSwitch . dpdk_initialized other_config, and the log of ovs-vswitchd"
+            raise NotServing("ovs-vswitchd runs without DPDK", hint, code=_RUNNING_PODS_SUFFER)
+        if datapath_type is not None and datapath_of(datapath_type) != datapath:
+            raise NotServing(f"bridge {bridge} has datapath_type {datapath_of(datapath_type)}", f"{datapath} is needed")
+
+    def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
+        """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
+        if self.client.resident:
+            replica = self.client.status().replica
+            return replica.dpdk, replica.datapaths.get(bridge)
+
+        def look(session: Session) -> tuple[bool, str | None]:
+            return session.replica.dpdk, session.replica.datapaths.get(bridge)
+
+        return self.client.read(look, frozenset(), "asking OVSDB", deadline)

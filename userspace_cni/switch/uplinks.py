@@ -1,0 +1,235 @@
+"""Ports of the node's uplinks: the driver of UplinkPort.
+
+A commit succeeds whatever ovs-vswitchd can do, so `apply` reads back that it has opened the interfaces, with the MTU that was
+asked for. Of a bond one has to be open; the others are told. An interface that another port has, of another program or of a pod,
+is refused and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.drift import Dead, Drift
+from userspace_cni.attachment.steps import Driver, Seen, UplinkPort
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.log import say
+from userspace_cni.base.retries import Retries
+from userspace_cni.switch.kernel_links import Nics
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
+from userspace_cni.switch.ovsdb.rows.uplink import (
+    SYSTEM,
+    UplinkRow,
+    link_behind,
+    uplink_differences,
+    why_closed,
+    why_other_mtu,
+    written_differences,
+)
+from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.read_back import ReadBack
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.session import Session, Watch
+    from userspace_cni.switch.ovsdb.uplinks import PutUplink
+
+_MERGING: Final = ("gro", "lro")
+LET_GO_S: Final = 2.0
+_MTU_S: Final = 1.0
+"""ovs-vswitchd writes Interface.mtu after it has said that it has gone through its rows."""
+
+
+class UplinkDriver(Driver[UplinkPort]):
+    """Uplinks through the client of `ports`. `store`: the id of our state directory; `links` gives the links of the network
+    namespace of that path; `afxdp_max`: how many ports of type afxdp the switch may have."""
+
+    def __init__(self, ports: PortDriver, store: Callable[[], str], links: Callable[[str], Nics], afxdp_max: int) -> None:
+        self._client = ports.client
+        self._daemon = ports.daemon
+        self._read_back = ReadBack(ports.daemon)
+        self._store = store
+        self._links = links
+        self._afxdp_max = afxdp_max
+        self._retries = Retries()
+
+    def apply(self, step: UplinkPort, deadline: Deadline) -> None:
+        """Add the port, or change the one that is there, and wait until it is open.
+
+        NameTaken: port, bridge or an interface is another's. SwitchRefused: no such NIC, a kind that this switch cannot open, no
+        interface that it has opened, another MTU than asked. Unavailable: it does not answer, or the bridge is missing.
+        """
+        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.switch.ovsdb.uplinks import PutUplink
+
+        nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
+        indexes = self._indexes(step, nics)
+        for each in step.interfaces:
+            if each["type"] == SYSTEM:
+                nics.set_offloads(each["name"], _MERGING, on=False)
+
+        def put(session: Session) -> PutUplink:
+            command = PutUplink(session, step, marks, indexes, self._afxdp_max)
+            session.transact([command], deadline)
+            if command.stale:
+                say("warning", f"uplink {step.name}: what ovs-vswitchd has open is made anew")
+                self._read_back.wait(command.done, deadline, or_dead=True)
+                command = PutUplink(session, step, marks, indexes, self._afxdp_max)
+                session.transact([command], deadline)
+            self._read_back.wait(command.done, deadline)
+            self._require(step, command.api, deadline)
+            return command
+
+        self._client.use(put, every_port(), f"uplink {step.name}: adding it to bridge {step.bridge}", deadline)
+        for name in filter(None, map(link_behind, step.interfaces)):
+            # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
+            nics.set_up(name)
+
+    def undo(self, step: UplinkPort, deadline: Deadline) -> None:
+        """Delete the port, if it is ours, and give its NICs the settings back that they had."""
+        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.switch.ovsdb.uplinks import DeleteUplink
+
+        def delete(session: Session) -> DeleteUplink:
+            command = DeleteUplink(session, step)
+            session.transact([command], deadline)
+            return command
+
+        done = self._client.use(delete, every_port(), f"uplink {step.name}: deleting it", deadline)
+        self._retries.forget(step.name)
+        if done.left_alone:
+            say("warning", f"uplink {step.name} is left alone: it belongs to {done.left_alone}")
+            return
+        with suppress(Unavailable):  # the rows are gone, and a switch that hangs lets go of the NIC when it goes on
+            self._read_back.wait(done.done, deadline.within(LET_GO_S), or_dead=True)
+        nics = self._links(step.switch_netns)
+        for each in step.interfaces:
+            if name := link_behind(each):
+                nics.set_offloads(name, each.get("offloads", ()), on=True)
+                if each.get("mtu"):
+                    nics.set_mtu(name, each["mtu"])
+
+    def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
+        """Every difference between the step and the rows, NICs that were made anew, and offloads that break TCP."""
+        from userspace_cni.switch.ovsdb.replica import every_port
+
+        nics = self._links(step.switch_netns)
+        indexes = self._found(step, nics)
+
+        def look(session: Session) -> list[Drift]:
+            return uplink_differences(step, self._row(step, session), indexes)
+
+        drifts = self._client.read(
+            look, every_port(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found
+        )
+        liveness = self._daemon.ask(deadline)
+        if liveness.state == "dead":
+            dead = Dead("ovs-vswitchd dead")
+            drifts.append(Drift(f"uplink {step.name}", "", "a switch that serves it", dead, liveness.reason))
+        return drifts + self._offloads_on(step, nics)
+
+    def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+        """What of its rows another program has written: VLANs, bond, MTU, queues. And offloads of its NICs that break TCP."""
+        if seen.ports is None:
+            return []
+        row = self._client.status().look(partial(self._row, step))
+        return [*(written_differences(step, row) if row else ()), *self._offloads_on(step, self._links(step.switch_netns))]
+
+    @staticmethod
+    def _offloads_on(step: UplinkPort, nics: Nics) -> list[Drift]:
+        drifts = []
+        for name in (each["name"] for each in step.interfaces if each["type"] == SYSTEM):
+            if on := nics.offloads(name):
+                why = f"OVS drops what the kernel has merged: ethtool -K {name} {' '.join(f'{each} off' for each in on)}"
+                drifts.append(Drift(f"NIC {name}", "offloads", "gro and lro off", f"{' and '.join(on)} on", why))
+        return drifts
+
+    def lost(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+        """Whether the switch has no such port, one that lacks an interface or has one of a NIC that has gone or was made anew, or
+        one that it could not open and may be asked to again by now."""
+        if seen.ports is None:
+            return False
+        row = self._client.status().look(partial(self._row, step))
+        if row is None or row.bridge != step.bridge:
+            return True
+        found = seen.once(self._links(step.switch_netns))
+        closed = False
+        for each in step.interfaces:
+            columns, link = row.interfaces.get(each["name"]), link_behind(each)
+            if columns is None:
+                return True
+            if link and columns["external_ids"].get(IFINDEX) != str(found[link].index if link in found else 0):
+                return True
+            closed = closed or self._is_closed(columns)
+        if not closed:
+            self._retries.forget(step.name)
+        return closed and self._retries.due(step.name, self._daemon.name)
+
+    def _is_closed(self, columns: Mapping[str, Any]) -> bool:
+        """Whether ovs-vswitchd could not open the interface, or says nothing of it although it lives."""
+        seen = self._daemon.seen
+        answered = bool(columns["error"] or columns["ofport"])
+        return bool(why_closed(columns)) and (answered or (seen is not None and seen.state == "alive"))
+
+    @staticmethod
+    def _row(step: UplinkPort, session: Session) -> UplinkRow | None:
+        from userspace_cni.switch.ovsdb.uplinks import find_uplink
+
+        return find_uplink(session, step)
+
+    def _indexes(self, step: UplinkPort, nics: Nics) -> dict[str, int]:
+        """As `_found`. Raises SwitchRefused unless one of the NICs is there; another of a bond is told."""
+        found = self._found(step, nics)
+        missing = [name for name, index in found.items() if not index]
+        if missing and len(missing) == len(step.interfaces):
+            raise SwitchRefused(
+                f"uplink {step.name}: there is no NIC {', '.join(missing)}",
+                "ip link, in the network namespace of ovs-vswitchd: is setting switch_netns right?",
+            )
+        for name in missing:
+            say("warning", f"uplink {step.name}: its bond lacks {name}, for there is no such NIC")
+        return found
+
+    @staticmethod
+    def _found(step: UplinkPort, nics: Nics) -> dict[str, int]:
+        """The index of the link behind each interface, 0 for a missing one; those that the kernel does not know are left out."""
+        links = {each["name"]: link_behind(each) for each in step.interfaces}
+        return {name: nics.index(link) for name, link in links.items() if link}
+
+    def _require(self, step: UplinkPort, session: Session, deadline: Deadline) -> None:
+        """Raise SwitchRefused unless the port is open, with its MTU; interfaces of a bond that are not are told."""
+        for interface in step.interfaces:
+            self._read_back.await_word(interface["name"], session, deadline)
+        row = session.look(partial(self._row, step))
+        if row is None:
+            raise SwitchRefused(f"uplink {step.name}: another process deleted its rows", "ovs-vsctl show")
+        reasons = {name: why_closed(columns) for name, columns in row.interfaces.items()}
+        closed = [f"{name}: {why}" for name, why in reasons.items() if why]
+        if closed:
+            self._retries.tried(step.name, self._daemon.name)
+        if len(closed) == len(reasons):
+            raise SwitchRefused(
+                f"uplink {step.name}: ovs-vswitchd has not opened it: {'; '.join(closed)}",
+                f"ovs-vsctl list Interface {' '.join(reasons)}, and the log of ovs-vswitchd",
+            )
+        for each in closed:
+            say("warning", f"uplink {step.name}: an interface of its bond is not open: {each}")
+        self._require_mtu(step, session, [name for name, why in reasons.items() if not why], deadline)
+
+    def _require_mtu(self, step: UplinkPort, session: Session, names: Iterable[str], deadline: Deadline) -> None:
+        """Raise SwitchRefused for an open interface with another MTU: ovs-vswitchd says why in its log alone."""
+        for name in names if step.mtu else ():
+            watch: Watch[bool] = session.watch(name, lambda name=name: self._other_mtu(step, name, session) == "" or None)  # type: ignore[misc]
+            if watch.wait(deadline.within(_MTU_S).remaining()) is None:
+                watch.forget()
+                other = session.look(lambda session, name=name: self._other_mtu(step, name, session))  # type: ignore[misc]
+                if other:
+                    raise SwitchRefused(
+                        f"uplink {step.name}: {other}", "the NIC's driver does not take it; see the log of ovs-vswitchd"
+                    )
+
+    def _other_mtu(self, step: UplinkPort, name: str, session: Session) -> str:
+        row = self._row(step, session)
+        return "" if row is None or name not in row.interfaces else why_other_mtu(step, name, row.interfaces[name])
