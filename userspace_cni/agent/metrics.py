@@ -82,20 +82,6 @@ class SpecState(Protocol):
         ...
 
 
-class Lacking(Protocol):
-    """Something that a gateway needs of the node and has not."""
-
-    @property
-    def gateway(self) -> str:
-        """The gateway's port."""
-        ...
-
-    @property
-    def what(self) -> str:
-        """What it is: a sysctl, a chain, a router."""
-        ...
-
-
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
@@ -134,12 +120,14 @@ class Metrics:
         self._dead = dead
         self._limits = limits
         self._specs: Callable[[], Iterable[SpecState]] = tuple
-        self._concerns: Callable[[], Iterable[Lacking]] = tuple
+        self._concerns: Callable[[], Iterable[tuple[str, str]]] = tuple
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
-    def show_specs(self, look: Callable[[], Iterable[SpecState]], concerns: Callable[[], Iterable[Lacking]] = tuple) -> None:
-        """Add what the node itself is to have, as `look` gives it at each scrape, and what `concerns` says that gateways lack."""
-        self._specs, self._concerns = look, concerns
+    def show_specs(
+        self, look: Callable[[], Iterable[SpecState]], lacking: Callable[[], Iterable[tuple[str, str]]] = tuple
+    ) -> None:
+        """Add what the node itself is to have, as `look` gives it at each scrape. `lacking`: gateways and what each lacks."""
+        self._specs, self._concerns = look, lacking
 
     def count_spec_failure(self, kind: str) -> None:
         """Count a spec of this kind that has got a problem, or another one."""
@@ -287,10 +275,10 @@ def _of_specs(specs: list[SpecState]) -> Iterator[str]:
     yield family("userspace_cni_spec_ready", "gauge", "1 while the node has what is asked of it", samples)
 
 
-def _of_concerns(concerns: list[Lacking]) -> Iterator[str]:
+def _of_concerns(concerns: list[tuple[str, str]]) -> Iterator[str]:
     """What gateways lack; nothing of one that lacks nothing."""
     text = "1 for something that a gateway needs of the node and has not: a sysctl, a rule of another program, a router"
-    samples = [(labels({"gateway": each.gateway, "what": each.what}), 1) for each in concerns]
+    samples = [(labels({"gateway": gateway, "what": what}), 1) for gateway, what in concerns]
     yield family("userspace_cni_gateway_concern", "gauge", text, samples)
 
 

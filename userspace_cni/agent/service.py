@@ -47,6 +47,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.cni import protocol
 from userspace_cni.cni.request import Called, subject_of
+from userspace_cni.network.concerns import lacking
 from userspace_cni.network.service import NodeNetwork
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.local import LocalNode
@@ -124,7 +125,7 @@ class Agent:
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
         self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
         self.routes = self._node_routes()
-        self.metrics.show_specs(lambda: self.network.statuses, lambda: self.network.concerns.found)
+        self.metrics.show_specs(lambda: self.network.statuses, lambda: lacking(self.network.concerns.found))
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         before_answer = self.routes.before_answer if self.routes else lambda _: None

@@ -6,7 +6,8 @@ Every room that sees something wrong says it as a `Finding`, for commands, Event
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 Severity = Literal["error", "warning", "note", "good"]
@@ -39,3 +40,9 @@ class Finding:
     found: str = ""
     code: int = 0
     since: float | None = field(default=None, compare=False)
+
+
+def dated(findings: Iterable[Finding], former: Iterable[Finding], now: float) -> tuple[Finding, ...]:
+    """The findings with the time since when they are there: those of the `former` look since then, the others since `now`."""
+    since = {each: each.since for each in former}
+    return tuple(replace(each, since=since.get(each, now)) for each in findings)

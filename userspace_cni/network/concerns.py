@@ -1,6 +1,6 @@
 """What keeps a gateway from being of use although it is as desired. It is reported; nothing of it is ever set, or ends a process.
 
-Sysctls, other programs' rules and routers are the administrator's: each concern says what was found and what is needed. Whether
+Sysctls, other programs' rules and routers are the administrator's: each finding says what was found and what is needed. Whether
 the node forwards is not read out of its rules, of which there are many kinds: it is tried.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.findings import Finding, dated
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.host.netlink.netns import opened_switch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _FORWARDING: Final[Mapping[int, str]] = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _STRICT: Final = "1"
+_SUBJECT: Final = "gateway "
 _LOOK_S: Final = 5.0
 FIRST_LOOK_S: Final = 2.0
 """Seconds until the first look: the gateways are made by then."""
@@ -41,25 +43,10 @@ SELDOM_S: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Concern:
-    """One thing: `what` it is about, as a sysctl or a router; what was `found`, and what is `needed`; `gateway`: the port."""
-
-    gateway: str
-    what: str
-    found: str
-    needed: str
-
-    @property
-    def sentence(self) -> str:
-        """In words."""
-        return f"gateway {self.gateway}: {self.what} is {self.found}; needed: {self.needed}"
-
-
-@dataclass(frozen=True)
 class Look:
-    """What was found: concerns, and of each gateway and version of IP whether the node forwards for it."""
+    """What was found: what gateways lack, and of each gateway and version of IP whether the node forwards for it."""
 
-    concerns: Sequence[Concern] = ()
+    concerns: Sequence[Finding] = ()
     passages: Sequence[Passage] = ()
 
 
@@ -75,7 +62,7 @@ class Concerns(Loop):
         self._gateways = gateways
         self._trying = threading.Lock()
         self._trials = _Trials(node)
-        self.found: Sequence[Concern] = ()
+        self.found: Sequence[Finding] = ()
         self.passages: Sequence[Passage] = ()
 
     def look(self) -> None:
@@ -96,10 +83,10 @@ class Concerns(Loop):
     def _look(self, *, due: bool) -> None:
         gateways = self._gateways()
         tried = self._trials.made(gateways) if due or self._trials.are_due(gateways) else self.passages
-        found = (*_lacking(gateways, self._node), *_of_passages(tried))
-        for concern in found:
-            if concern not in self.found:
-                say("warning", "a gateway lacks something", concern=concern.sentence)
+        found = dated((*_lacking(gateways, self._node), *_of_passages(tried)), self.found, time.time())
+        for each in found:
+            if each not in self.found:
+                say("warning", "a gateway lacks something", concern=sentence(each))
         self.found, self.passages = found, tried
 
 
@@ -157,6 +144,17 @@ class _Trials:
             return False
 
 
+def sentence(concern: Finding) -> str:
+    """What a gateway lacks, in words."""
+    needed = ": ".join(filter(None, (concern.expected, concern.why)))
+    return f"{concern.subject}: {concern.message}; needed: {needed}"
+
+
+def lacking(concerns: Iterable[Finding]) -> list[tuple[str, str]]:
+    """Of each the gateway's port, and what it lacks."""
+    return [(each.subject.removeprefix(_SUBJECT), each.path) for each in concerns]
+
+
 def look_at(gateways: Sequence[Gateway], node: LocalNode) -> Look:
     """What is to be said of these gateways, which the node has, and whether it forwards for them. Never fails."""
     tried = forwarded(gateways, node)
@@ -176,28 +174,36 @@ def forwarded(gateways: Sequence[Gateway], node: LocalNode) -> Sequence[Passage]
     return passages(gateways, node, uplinks, Deadline.after(TRIALS_S))
 
 
-def _lacking(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Concern, ...]:
+def _lacking(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Finding, ...]:
     """What they lack that can be read. Takes up to a second for routers that are silent."""
     if not gateways:
         return ()
     place, deadline = Place(node.settings.switch_netns, node.root), Deadline.after(_LOOK_S)
-    found: list[Concern] = []
+    found: list[Finding] = []
     for look in (_sysctls, _guards, _routers):
         try:
             found += look(gateways, node, place, deadline)
         except UserspaceError as error:
-            found.append(Concern(gateways[0].port, "what it needs of the node", f"not known: {error}", "a look at it"))
+            what = "what it needs of the node"
+            found.append(_concern("gateway-not-seen", gateways[0].port, what, f"not known: {error}", "a look at it"))
     return tuple(found)
 
 
-def _of_passages(tried: Sequence[Passage]) -> Iterator[Concern]:
+def _concern(name: str, gateway: str, what: str, found: str, needed: str, why: str = "") -> Finding:
+    """A finding about `what`, as a sysctl or a router, of which the gateway's port needs something else than was found."""
+    said = f"{what} is {found}"
+    return Finding(name, "warning", f"{_SUBJECT}{gateway}", said, path=what, why=why, expected=needed, found=found)
+
+
+def _of_passages(tried: Sequence[Passage]) -> Iterator[Finding]:
     for each in tried:
         if each.state == "lost":
+            what = f"forwarding of IPv{each.version}"
             needed = "a way for what comes from the gateway's link, and for the answers to it"
-            yield Concern(each.gateway, f"forwarding of IPv{each.version}", f"lost {each.reason}", needed)
+            yield _concern("gateway-loses", each.gateway, what, f"lost {each.reason}", needed)
         elif each.state == "unknown":
-            needed = "a look from a pod: nothing shows that it is forwarded"
-            yield Concern(each.gateway, f"whether IPv{each.version} is forwarded", f"unknown: {each.reason}", needed)
+            what, why = f"whether IPv{each.version} is forwarded", "nothing shows that it is forwarded"
+            yield _concern("gateway-untried", each.gateway, what, f"unknown: {each.reason}", "a look from a pod", why)
 
 
 def _uplinks(gateways: Sequence[Gateway], place: Place) -> Uplinks:
@@ -210,7 +216,7 @@ def _uplinks(gateways: Sequence[Gateway], place: Place) -> Uplinks:
     }
 
 
-def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadline: Deadline) -> Iterator[Concern]:
+def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadline: Deadline) -> Iterator[Finding]:
     ways = place.ways(each.egress_gateway.via for each in gateways if each.egress_gateway)
     filters = {hop: ("net/ipv4/conf/all/rp_filter", f"net/ipv4/conf/{link}/rp_filter") for hop, link in ways.items()}
     values = place.sysctls([*_FORWARDING.values(), *(name for each in filters.values() for name in each)])
@@ -218,22 +224,22 @@ def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadl
         for version in sorted({each.version for each in gateway.subnets}):
             name = _FORWARDING[version]
             if values[name] == "0":
-                yield Concern(gateway.port, _dotted(name), "0", f"1: the node forwards no IPv{version}")
+                why = f"the node forwards no IPv{version}"
+                yield _concern("gateway-sysctl", gateway.port, _dotted(name), "0", "1", why)
         for name in filters.get(gateway.egress_gateway.via, ()) if gateway.egress_gateway else ():
             if values[name] == _STRICT:
-                yield Concern(gateway.port, _dotted(name), "1", "0 or 2: answers come by another way than the main table's")
+                why = "answers come by another way than the main table's"
+                yield _concern("gateway-sysctl", gateway.port, _dotted(name), "1", "0 or 2", why)
 
 
-def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: Place, _deadline: Deadline) -> Iterator[Concern]:
+def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: Place, _deadline: Deadline) -> Iterator[Finding]:
     guarded, needed = node.guarded()
     if guarded < needed:
-        what = "the count of pods' host ends with a guard"
-        yield Concern(
-            gateways[0].port, what, f"{guarded} of {needed}", "all: pods of others reach the node's stack past their VLAN"
-        )
+        what, why = "the count of pods' host ends with a guard", "pods of others reach the node's stack past their VLAN"
+        yield _concern("gateway-guards", gateways[0].port, what, f"{guarded} of {needed}", "all", why)
 
 
-def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadline: Deadline) -> Iterator[Concern]:
+def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadline: Deadline) -> Iterator[Finding]:
     """The routers that each gateway needs: its own, that of its egress, else the node's."""
     defaults = place.next_hops()
     wanted = {each.port: _hops(each, {version: hop for version, (hop, _) in defaults.items()}) for each in gateways}
@@ -243,8 +249,8 @@ def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadli
     for port, hops in wanted.items():
         for hop in hops:
             if hop in silent or hop not in ways:
-                found = "silent" if hop in ways else "no neighbour"
-                yield Concern(port, f"router {hop}", found, "an answer to ARP or neighbour solicitation")
+                found, needed = "silent" if hop in ways else "no neighbour", "an answer to ARP or neighbour solicitation"
+                yield _concern("gateway-router", port, f"router {hop}", found, needed)
 
 
 def _hops(gateway: Gateway, defaults: Mapping[int, str]) -> list[str]:

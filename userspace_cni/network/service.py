@@ -19,7 +19,7 @@ from userspace_cni.base.log import say
 from userspace_cni.host.netlink.listening import Listener
 from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
-from userspace_cni.network.concerns import Concerns
+from userspace_cni.network.concerns import Concerns, sentence
 from userspace_cni.network.keeper import Keeper
 from userspace_cni.network.sources import Sources
 from userspace_cni.network.spec_list import MIRROR
@@ -197,7 +197,7 @@ class NodeNetwork:
         """All of it, as JSON values."""
         return {
             "specs": [described(each) for each in self.statuses],
-            "concerns": [each.sentence for each in self.concerns.found],
+            "concerns": [sentence(each) for each in self.concerns.found],
             "passages": [asdict(each) for each in self.concerns.passages],
             "mirrors": mirror_problems(self.statuses),
             "objects": " | ".join(filter(None, (self._objects.problem, self._node.subnets.problem))) if self._objects else "",

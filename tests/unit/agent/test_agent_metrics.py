@@ -17,7 +17,6 @@ from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.stages import STAGES
-from userspace_cni.network.concerns import Concern
 
 CONNECTED = {"mode": "client", "status": "connected", "features": "0x0000000950008000", "num_of_vrings": "2"}
 DISCONNECTED = {"mode": "client", "status": "disconnected"}
@@ -192,7 +191,7 @@ def test_what_the_node_is_to_have() -> None:
     """A spec has a series that is 1 while it holds; what a gateway lacks has one while it lacks it."""
     held = SpecStatus("gateway", "br0-gw", "settings", "", "", ())
     specs = [held, SpecStatus("translation", "all", "settings", "", "no nft", ())]
-    lacks = [Concern("br0-gw", "net.ipv4.ip_forward", "0", "1")]
+    lacks = [("br0-gw", "net.ipv4.ip_forward")]
     told = metrics()
     told.show_specs(lambda: specs, lambda: lacks)
     text = text_of(told)

@@ -20,7 +20,7 @@ from userspace_cni.cli.client import Client, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.network.concerns import Look, look_at
+from userspace_cni.network.concerns import Look, look_at, sentence
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.service import described, mirror_problems
 from userspace_cni.network.sources import Sources
@@ -94,7 +94,7 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
     found = look_at(sources.gateways, site.drivers) if forwarding else Look()
     return {
         "specs": [described(each) for each in statuses],
-        "concerns": [each.sentence for each in found.concerns],
+        "concerns": [sentence(each) for each in found.concerns],
         "passages": [asdict(each) for each in found.passages],
         "mirrors": mirror_problems(statuses),
         "objects": "",
@@ -145,8 +145,8 @@ def show(found: Mapping[str, Any]) -> None:
         view.note("nothing is asked of the node itself")
     if problem := found.get("settings"):
         view.note(f"the settings are wrong, and this is what the agent keeps of what it read before: {problem}")
-    for sentence in [*found["concerns"], *([found["objects"]] if found["objects"] else []), *_scopes(found["specs"])]:
-        view.note(sentence)
+    for text in [*found["concerns"], *([found["objects"]] if found["objects"] else []), *_scopes(found["specs"])]:
+        view.note(text)
 
 
 def _scopes(specs: Iterable[Mapping[str, Any]]) -> list[str]:
