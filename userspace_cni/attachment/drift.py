@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from userspace_cni.base.errors import Drifted
+from userspace_cni.base.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,18 @@ class Drift:
     joint: str = ": "
 
 
-def row(drift: Drift) -> dict[str, str]:
-    """The drift in English, as `check` shows it: what, expected, found, details."""
-    return {
-        "what": drift.subject + (drift.joint + drift.field if drift.field else ""),
-        "expected": _shown(drift.expected),
-        "found": _shown(drift.found),
-        "details": drift.details,
-    }
+def finding(drift: Drift, kind: str = "", attachment: str = "") -> Finding:
+    """The drift in English, as a finding about an attachment. `kind`: of its step."""
+    what = drift.subject + (drift.joint + drift.field if drift.field else "")
+    expected, found = _shown(drift.expected), _shown(drift.found)
+    said = f"expected {expected}, found {found}"
+    return Finding(kind, "error", attachment, said, drift.details, what, expected=expected, found=found)
 
 
 def sentence(drift: Drift, what: str = "") -> str:
     """The drift in one sentence. `what` replaces subject and field where the reader knows the subject."""
-    parts = row(drift)
-    return f"{what or parts['what']}: expected {parts['expected']}, found {parts['found']}"
+    found = finding(drift)
+    return f"{what or found.path}: {found.message}"
 
 
 def without_told(drifts: Sequence[Drift], subject: str, told: Mapping[str, object]) -> list[Drift]:

@@ -41,6 +41,8 @@ APART_S: Final = 5.0
 """Seconds between the two looks after which a whole attachment may be removed."""
 SWITCH_S: Final = 3.0
 """Seconds for connecting to OVSDB, on a node that is not busy."""
+ATTACHMENT_S: Final = 3.0
+"""Seconds for looking at one attachment, on a node that is not busy."""
 LIFE_S: Final = 2.0
 """Seconds for an answer of ovs-vswitchd, on a node that is not busy."""
 
@@ -48,6 +50,11 @@ LIFE_S: Final = 2.0
 def patient(seconds: float) -> Deadline:
     """The deadline for what takes so long at most on a node that is not busy."""
     return Deadline.after(node_load.look().patience(seconds))
+
+
+def attachment_limit() -> Deadline:
+    """The deadline for looking at one attachment, from now on."""
+    return patient(ATTACHMENT_S)
 
 
 def look_at_silence() -> str:

@@ -16,6 +16,7 @@ Keys = Mapping[str, str]
 _KIND: Final[Keys] = {each: each for each in ("name", "severity")}
 _SAID: Final[Keys] = {each: each for each in ("message", "remedy")}
 OF_TRAPS: Final[Keys] = {**_KIND, "where": "subject", **_SAID, "path": "path"}
+OF_DRIFTS: Final[Keys] = {"step": "name", "what": "path", "expected": "expected", "found": "found", "details": "remedy"}
 OF_NETWORKS: Final[Keys] = {**_KIND, **_SAID, "key": "path", "code": "code"}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from userspace_cni.attachment.drift import Absent, Condition, Dead, Drift, Other, refusal, row, sentence
+from userspace_cni.attachment.drift import Absent, Condition, Dead, Drift, Other, finding, refusal, sentence
+from userspace_cni.base.findings import Finding
 
 SENTENCES = {
     "a column": (Drift("port p", "tag", 5, 0, joint=", "), "port p, tag: expected 5, found 0"),
@@ -27,14 +28,19 @@ def test_a_sentence_about_a_known_subject() -> None:
     assert sentence(Drift("directory /d", "mode", "0750", "0777"), "mode") == "mode: expected 0750, found 0777"
 
 
-def test_a_row() -> None:
+def test_a_finding() -> None:
     """Every part is text; a value that looks like a sentence stays whole."""
-    assert row(Drift("port p", "state", "an open interface", "could not open: expected x, found y", "its log", ", ")) == {
-        "what": "port p, state",
-        "expected": "an open interface",
-        "found": "could not open: expected x, found y",
-        "details": "its log",
-    }
+    drift = Drift("port p", "state", "an open interface", "could not open: expected x, found y", "its log", ", ")
+    assert finding(drift, "port", "pod/net1") == Finding(
+        "port",
+        "error",
+        "pod/net1",
+        "expected an open interface, found could not open: expected x, found y",
+        "its log",
+        "port p, state",
+        expected="an open interface",
+        found="could not open: expected x, found y",
+    )
 
 
 def test_conditions_differ_by_what_they_are() -> None:

@@ -30,10 +30,10 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import Rule
 from userspace_cni.cli import client, node_load
 from userspace_cni.cli.main import userspace_cni
-from userspace_cni.cli.node.check import Outcome, check_one
 from userspace_cni.cli.node_load import NodeLoad
-from userspace_cni.cli.site import Site
+from userspace_cni.cli.site import Site, attachment_limit
 from userspace_cni.cni import protocol
+from userspace_cni.diagnosis.attachments import Outcome, check_one
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugePages, HugetlbMount, Pool
 
@@ -315,10 +315,10 @@ def test_check_without_the_switch(town: Town) -> None:
 def test_check_during_a_del(town: Town) -> None:
     """An attachment that is deleted while it is looked at does not differ."""
     town.lose()
-    record, site = town.record(), Site(Settings(), town)
-    assert check_one(record, site).drifts
+    record = town.record()
+    assert check_one(record, town, attachment_limit).drifts
     town.call("DEL")
-    assert check_one(record, site) == Outcome()
+    assert check_one(record, town, attachment_limit) == Outcome()
 
 
 # -- gc ------------------------------------------------------------------------------------------------------------------

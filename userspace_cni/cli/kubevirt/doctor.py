@@ -21,8 +21,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
 from userspace_cni.cli.kubevirt.sockets import Parties, look
-from userspace_cni.cli.node.check import check_one
-from userspace_cni.cli.site import SWITCH_S, NodeCommand, Refused, Site, look_at_silence, open_site, patient
+from userspace_cni.cli.site import SWITCH_S, NodeCommand, Refused, Site, attachment_limit, look_at_silence, open_site, patient
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.consumers.kubevirt.guests import (
@@ -37,6 +36,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     verdict_on,
 )
 from userspace_cni.consumers.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
+from userspace_cni.diagnosis.attachments import check_one
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.pod.quantity import amount
@@ -188,7 +188,7 @@ def _process(site: Site, pid: int | None) -> str:
 def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Parties) -> Guest:
     """Check one interface; a problem of the switch itself is reported once, not for each interface."""
     step = guest.port
-    outcome = check_one(record, site, seen.away)
+    outcome = check_one(record, site.node, attachment_limit, seen.away)
     ports = [each for each in outcome.drifts.get("port", ()) if not isinstance(each.found, Dead)]
     port = seen.ports.get(step.name) if step else None
     return replace(
