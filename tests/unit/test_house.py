@@ -68,6 +68,9 @@ __attribute__((noinline)) void called(void (*function)(int, int)) {
 """
 """Definitions over several lines, of pointers to functions, and with an attribute."""
 
+IMPORT = "from userspace_cni.attachment.steps import Guard, HostEnd, Step\n"
+"""Types of steps and kinds of ports."""
+
 ASKS = "name: a\ndescription: b\nbody:\n- type: textarea\n  id: c\n  attributes: {label: d}\n"
 """A form for issues."""
 
@@ -77,6 +80,8 @@ KEEP: list[tuple[Rule, str, str]] = [
     (python.names_say_what_is_in_it, "userspace_cni/host/node_net/network_managers.py", ""),
     (python.plain_words, MODULE, "# it cannot be; the user nobody; root-of-nobody; NOBODY = 65534\n"),
     (python.executed_commands_check_for_errors, MODULE, "x.execute(check_error=True)\n"),
+    (python.steps_describe_themselves, MODULE, f"{IMPORT}from a import Link\nisinstance(x, Link)\nisinstance(x, Step)\n"),
+    (python.steps_describe_themselves, "userspace_cni/switch/some.py", f"{IMPORT}isinstance(x, Guard)\n"),
     (
         of_tests.every_test_says_what_it_shows,
         A_TEST,
@@ -131,6 +136,8 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
     (python.plain_words, PAGE, "for who|ever asks\n", 1, "'who|ever'"),
     (python.plain_words, "HISTORY.md", "for every|body\n", 1, "'every|body'"),
     (python.executed_commands_check_for_errors, MODULE, "\n\nx.execute()\n", 3, "check_error"),
+    (python.steps_describe_themselves, MODULE, f"{IMPORT}isinstance(x, (int, Guard))\n", 2, "Guard"),
+    (python.steps_describe_themselves, MODULE, f"{IMPORT}match x:\n    case HostEnd(mtu=1):\n        pass\n", 3, "HostEnd"),
     (python.executed_commands_check_for_errors, A_TEST, "x.execute(check_error=False)\n", 1, "check_error"),
     (of_tests.every_test_says_what_it_shows, A_TEST, "\ndef test_x(): ...\n", 2, "test_x"),
     (of_tests.every_test_says_what_it_shows, A_TEST, 'def test_x():\n    """It works"""\n', 1, "test_x"),

@@ -14,7 +14,7 @@ from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.facts import Noted
 from userspace_cni.attachment.planned import divided
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Link, OvsPort, Shaper, Step, first_of
+from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import about, say
 from userspace_cni.cni.bandwidth import Bandwidth, resolve
@@ -27,21 +27,15 @@ AMEND_S = 5.0
 
 def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
     """The steps that the attachment is to have; the recorded ones where nothing has changed."""
-    port, link = record.port, first_of(record.steps, Link)
+    port, link = record.port, record.link
     if port is None:
         return record.steps
     terms = port.terms
     limits, shaped = divided(resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted), port.interface)
-    wanted = replace(port, limits=limits, mirrors=noted.mirrors)
-    steps: list[Step] = []
-    for step in record.steps:
-        if isinstance(step, OvsPort):
-            if link and shaped:
-                steps.append(Shaper(link.name, link.netns, link.netns_inode, shaped.rate, shaped.burst))
-            steps.append(wanted)
-        elif not isinstance(step, Shaper):
-            steps.append(step)
-    return tuple(steps)
+    limited = [link.limited(shaped)] if link and shaped else []
+    steps = [step for step in record.steps if step != record.shaper]
+    place = steps.index(port)
+    return (*steps[:place], *limited, replace(port, limits=limits, mirrors=noted.mirrors), *steps[place + 1 :])
 
 
 def amend(record: Record, node: Node) -> bool | None:

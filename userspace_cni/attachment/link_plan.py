@@ -21,7 +21,6 @@ from userspace_cni.attachment.steps import (
     HostEnd,
     Link,
     OvsPort,
-    Shaper,
     Step,
     host_alias,
     host_end,
@@ -88,7 +87,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         mirror_outputs=options.mirror_outputs,
         terms=facts.terms,
     )
-    steps += [link, *([Shaper(rate=shaped.rate, burst=shaped.burst, **at_pod)] if shaped else []), port]
+    steps += [link, *([link.limited(shaped)] if shaped else []), port]
     if cidrs:
         gateways = tuple(dict.fromkeys(ip["gateway"] for ip in addresses.ips if ip.get("gateway")))
         steps.append(

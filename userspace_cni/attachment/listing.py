@@ -7,31 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import (
-    Guard,
-    HostEnd,
-    Link,
-    OvsPort,
-    PortInterface,
-    Shaper,
-    VhostUserClient,
-    VhostUserServer,
-    first_of,
-)
-from userspace_cni.base.limits import UNLIMITED, Limits, Rate
+from userspace_cni.attachment.steps import OvsPort
+from userspace_cni.base.limits import UNLIMITED, Limits
 
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "state pending: its addresses are being leased, or ADD died in it",
     "applying": "state applying: it is being attached, or ADD died in it",
     "deleting": "state deleting: it is being detached, or something of it could not be undone yet",
 }
-_ROLES: Final[Mapping[type[PortInterface], str]] = {VhostUserClient: "server", VhostUserServer: "client"}
-"""The application's role, by the kind of interface: the opposite of OVS's."""
+_PEERS: Final = {"client": "server", "server": "client", "": ""}
+"""The application's role, by OVS's."""
 NOT_SERVING: Final = frozenset({"dead", "silent"})
 """States of ovs-vswitchd in which it may move no frames, and what OVSDB says is out of date."""
 _SHOWN: Final = re.compile(
@@ -127,8 +119,8 @@ def describe(
         "netns": record.netns,
         "bridge": ref.bridge if ref else "",
         "port": ref.name if ref else "",
-        "interface_type": _kind(step.interface) if step else "",
-        "role": _ROLES.get(type(step.interface), "") if step else "",
+        "interface_type": step.interface.opened_as if step else "",
+        "role": _PEERS[step.interface.role] if step else "",
         "socket": _socket(record),
         "socket_dead": dead is not None,
         "mac": step.mac if step else "",
@@ -203,22 +195,16 @@ def objects(value: object) -> list[Mapping[str, Any]]:
 
 def limits_of(record: Record) -> Limits:
     """What the attachment is limited to, at the port or at the pod's own end of its link."""
-    limits, shaper = record.port.limits if record.port else UNLIMITED, first_of(record.steps, Shaper)
-    return replace(limits, from_pod=Rate(shaper.rate, shaper.burst)) if shaper else limits
-
-
-def _kind(interface: PortInterface) -> str:
-    """Interface.type; of a kernel link how OVS opens it, for two ways are of one type."""
-    return interface.opened_as if isinstance(interface, HostEnd) else interface.type
+    return reduce(or_, (step.limits for step in record.steps), UNLIMITED)
 
 
 def _link(record: Record) -> dict[str, str] | None:
     """A kernel link's ends; None for a vhost-user interface."""
-    link = first_of(record.steps, Link)
+    link = record.link
     if link is None:
         return None
-    guarded = first_of(record.steps, Guard) is not None
-    return {"host": link.host, "host_mac": link.host_mac, "guard": "the node's stack drops its frames" if guarded else ""}
+    guard = "the node's stack drops its frames" if record.guard else ""
+    return {"host": link.host, "host_mac": link.host_mac, "guard": guard}
 
 
 def _is_mine(interface: Mapping[str, Any], record: Record) -> bool:

@@ -10,7 +10,6 @@ from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Facts, LinkFacts, SocketFacts
 from userspace_cni.attachment.neighbours import require_apart
 from userspace_cni.attachment.planned import Attachment
-from userspace_cni.attachment.steps import OvsPort, first_of
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import Addresses
@@ -24,8 +23,8 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     plugin's allocation that contradicts the configuration; UnsupportedField for what the kind of interface cannot do.
     """
     attachment = _plan(request, options, consumer, facts, addresses)
-    if port := first_of(attachment.steps, OvsPort):
-        require_apart(port, addresses, facts)
+    if attachment.port:
+        require_apart(attachment.port, addresses, facts)
     return attachment
 
 

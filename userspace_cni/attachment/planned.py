@@ -9,7 +9,7 @@ from typing import Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Facts
-from userspace_cni.attachment.steps import HostEnd, PortInterface, Step, owner_marks
+from userspace_cni.attachment.steps import Parts, PortInterface, Step, owner_marks
 from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.cni.options import Options, Role
@@ -20,7 +20,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Attachment:
+class Attachment(Parts):
     """The steps to take, the interfaces that the result describes, and OVS's side of a vhost-user connection, None without.
 
     The last interface is the container's, which has the addresses.
@@ -53,14 +53,8 @@ def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[st
 
 
 def divided(limits: Limits, interface: PortInterface) -> tuple[Limits, Rate | None]:
-    """The limits that the switch enforces at the port, and the one at the pod's own end of the link, None for none there.
-
-    OVS limits both directions of DPDK's ports. It cannot limit what leaves a pod by a kernel port of a netdev bridge: it takes
-    its copy of a frame before the kernel's traffic control sees it.
-    """
-    if isinstance(interface, HostEnd) and interface.type != "dpdk":
-        return replace(limits, from_pod=None), limits.from_pod
-    return limits, None
+    """The limits that the switch enforces at the port, and the one at the pod's own end of the link, None for none there."""
+    return (limits, None) if interface.polices else (replace(limits, from_pod=None), limits.from_pod)
 
 
 def require_text(ifname: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from reprlib import repr as repr_short
 from typing import Any, Final, Literal
 
-from userspace_cni.attachment.steps import STEP_TYPES, Directory, OvsPort, PodMount, PodNote, PortRef, Socket, Step, first_of
+from userspace_cni.attachment.steps import STEP_TYPES, Parts, PortRef, Step
 from userspace_cni.attachment.stored_form import Codec, Form, MalformedRecord, form_of
 from userspace_cni.base.notices import Recipient
 
@@ -27,7 +27,7 @@ _COMPLETE: Final = "complete"
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Parts):
     """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
 
     `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
@@ -74,34 +74,9 @@ class Record:
         return Recipient(self.pod_namespace, self.pod_name, self.pod_uid, self.ifname)
 
     @property
-    def port(self) -> OvsPort | None:
-        """Its port; None while its addresses are being leased."""
-        return first_of(self.steps, OvsPort)
-
-    @property
     def port_ref(self) -> PortRef | None:
         """The reference by which its port is deleted, also of a port of which nothing else is known."""
-        return self.port.ref if self.port else first_of(self.steps, PortRef)
-
-    @property
-    def socket(self) -> Socket | None:
-        """Its socket."""
-        return first_of(self.steps, Socket)
-
-    @property
-    def directory(self) -> Directory | None:
-        """The directory of its socket."""
-        return first_of(self.steps, Directory)
-
-    @property
-    def mount(self) -> PodMount | None:
-        """The mount through which the switch sees that directory."""
-        return first_of(self.steps, PodMount)
-
-    @property
-    def note(self) -> PodNote | None:
-        """Its entry in the pod's annotations."""
-        return first_of(self.steps, PodNote)
+        return self.port.ref if self.port else self.bare_ref
 
     @property
     def complete(self) -> tuple[Step, ...] | None:

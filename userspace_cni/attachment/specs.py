@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from userspace_cni.attachment import changes
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
-from userspace_cni.attachment.steps import Seen, Step
+from userspace_cni.attachment.steps import Parts, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, combined
 from userspace_cni.base.log import about, say
@@ -67,7 +67,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class SpecStatus:
+class SpecStatus(Parts):
     """What has become of a spec, or of an attachment whose spec has gone. `problem`: why it is not as desired; "" if it is.
 
     `steps` are what its record lists now. `desired` is False for what is to be undone; `said_by` is "" where no spec is known.

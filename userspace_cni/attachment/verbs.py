@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease, first_of
+from userspace_cni.attachment.steps import Lease
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
     AlreadyAttached,
@@ -305,7 +305,7 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
 
         if left := without_told(drifts, f"interface {environment.ifname}", told):
             raise refusal(left)
-    node.addresses.forward("CHECK", node.addresses.as_leased(request, first_of(record.steps, Lease)), deadline)
+    node.addresses.forward("CHECK", node.addresses.as_leased(request, record.lease), deadline)
     return b""
 
 

@@ -53,6 +53,10 @@ class Limits:
     def __bool__(self) -> bool:
         return any((self.to_pod, self.from_pod, self.netem))
 
+    def __or__(self, other: Limits) -> Limits:
+        """Each of these limits, and where there is none the other's."""
+        return Limits(self.to_pod or other.to_pod, self.from_pod or other.from_pod, self.netem or other.netem)
+
 
 UNLIMITED = Limits()
 

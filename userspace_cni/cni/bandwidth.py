@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.base.limits import UNLIMITED, WORDS, Limits, Netem, Rate, read_rates
+from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, bounded, refusal
 from userspace_cni.cni.network_keys import TABLE
 from userspace_cni.cni.values import typed
-
-PortKind = Literal["vhostuser", "system", "afxdp", "af_packet", "af_xdp"]
-"""What limits depend on: a vhost-user port, or how OVS opens the host end of a veth."""
 
 QDISC_RATE_MAX: Final = (2**32 - 1) * 8
 """What the kernel's own disciplines take of OVS before 3.2: bytes a second in 32 bits."""

@@ -21,9 +21,10 @@ from typing import Any, Final, Literal, Protocol
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.base.log import LEVELS
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
-from userspace_cni.cni.bandwidth import Bandwidth, PortKind, read_bandwidth, require_possible
+from userspace_cni.cni.bandwidth import Bandwidth, read_bandwidth, require_possible
 from userspace_cni.cni.links import LinkOptions, opened_as, read_link, require_addressed
 from userspace_cni.cni.mirrors import read_mirror_output, read_mirrors
 from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read

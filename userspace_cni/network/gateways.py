@@ -23,8 +23,8 @@ from userspace_cni.attachment.steps import (
     OvsPort,
     PolicyRoute,
     Step,
+    Steps,
     Translation,
-    first_of,
     node_marks,
 )
 from userspace_cni.base.deadline import Deadline
@@ -120,7 +120,7 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
             f"gateway {gateway.port}: bridge {gateway.bridge} of a provider network is not there yet",
             "made for the gateway it would be in the way of the uplink; 'userspace-cni network' says what that lacks",
         )
-    former = first_of(record.steps, OvsPort) if record else None
+    former = record.port if record else None
     again = former is not None and former.bridge == gateway.bridge and former.foreign_bridge
     is_foreign = found.maker in ("node", "another")
     mtu = gateway.mtu or (found.mtu if is_foreign else 0) or node_mtu(node.settings, node.root).link
@@ -151,8 +151,8 @@ def _require_free(gateway: Gateway, record: Record | None, kernel: Kernel, *, is
     for found in kernel.addresses():
         if link is None or found.index != link.index:
             _require_apart(gateway, ip_interface(found.address).network, f"{found.address} of link {names.get(found.index)}")
-    former = record.steps if record else ()
-    own_routes = {each.dst for each in former if isinstance(each, NodeRoute)}
+    former = Steps(record.steps if record else ())
+    own_routes = {each.dst for each in former.node_routes}
     routes = kernel.routes()
     for route in routes:
         is_ours = (link and route.index == link.index) or (route.protocol == NODE_PROTOCOL and route.dst in own_routes)
@@ -187,9 +187,9 @@ def _require_apart(gateway: Gateway, network: Any, whose: str) -> None:
             )
 
 
-def _require_way(gateway: Gateway, egress: EgressGateway, former: Sequence[Step], kernel: Kernel) -> None:
+def _require_way(gateway: Gateway, egress: EgressGateway, former: Steps, kernel: Kernel) -> None:
     """Raise StepFailed unless the egress gateway is a neighbour, and its routing table free."""
-    if not any(isinstance(each, PolicyRoute) and each.table == egress.table for each in former):
+    if all(each.table != egress.table for each in former.policy_routes):
         routes, rules = kernel.routes(table=egress.table), kernel.rules()
         if routes or any(each.table == egress.table for each in rules):
             raise StepFailed(
@@ -238,7 +238,7 @@ class _Translated:
         container = node_container(GATEWAY)
         there = {each.ifname: each for each in records if each.container_id == container and each.state != "deleting"}
         table = next((each for each in records if each.container_id == node_container(TRANSLATION)), None)
-        step = first_of(table.steps, Translation) if table else None
+        step = table.translation if table else None
         former = {each["port"]: each for each in step.gateways} if step else {}
         wanted = {each.port: each for each in gateways}
         parts: dict[str, Mapping[str, Any]] = {}
@@ -273,5 +273,5 @@ def _translation(gateways: Sequence[Gateway], node: LocalNode) -> Plan:
 
 
 def _is_as_desired(record: Record, gateway: Gateway) -> bool:
-    link = first_of(record.steps, NodeLink)
+    link = record.node_link
     return record.state == "ready" and link is not None and link.addresses == gateway.addresses

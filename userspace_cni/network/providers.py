@@ -7,12 +7,22 @@ While ovs-vswitchd is gone for long, moved addresses are planned back to the NIC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.specs import kept
-from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, Step, UplinkPort, node_marks
+from userspace_cni.attachment.steps import (
+    AddressMove,
+    Internal,
+    NodeBridge,
+    OvsPort,
+    PolledUplink,
+    Step,
+    Steps,
+    UplinkPort,
+    node_marks,
+)
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
@@ -72,7 +82,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
         seen = look(asked, had, site.node, site.node_addresses())
         site.node.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
         wanted = steps_of(asked, seen, site.node.journal.identity())
-        return wanted if _may_move(wanted, seen) else _unpolled(_unmoved(wanted))
+        return wanted if _may_move(wanted, seen) else tuple(step for step in wanted if not step.leaves_dead_switch)
 
     return steps
 
@@ -102,21 +112,9 @@ def refused(why: str, site: Site) -> Plan:
     return steps
 
 
-def _has_moved(steps: Iterable[Step]) -> bool:
-    return any(isinstance(step, AddressMove) for step in steps)
-
-
-def _unmoved(steps: Iterable[Step]) -> tuple[Step, ...]:
-    return tuple(step for step in steps if not isinstance(step, AddressMove))
-
-
 def _has_to_leave(record: Record) -> bool:
     """Whether it has something that must not be there while ovs-vswitchd is gone."""
-    return _has_moved(record.steps) or any(isinstance(step, PolledUplink) for step in record.steps)
-
-
-def _unpolled(steps: Iterable[Step]) -> tuple[Step, ...]:
-    return tuple(step for step in steps if not isinstance(step, PolledUplink))
+    return any(step.leaves_dead_switch for step in record.steps)
 
 
 def _given_back(record: Record) -> tuple[Step, ...]:
@@ -128,27 +126,29 @@ def _given_back(record: Record) -> tuple[Step, ...]:
     """
     if record.complete is None:
         raise StepFailed("ovs-vswitchd went while the uplink was being made", "all of it is undone, and made when it lives again")
-    return _unmoved(record.complete) if _has_moved(record.steps) else _unpolled(record.complete)
+    leaving = [step for step in record.steps if step.leaves_dead_switch]
+    first = [step for step in leaving if step.stage != "ovs"] or leaving
+    return tuple(step for step in record.complete if step not in first)
 
 
-def _may_move(wanted: Iterable[Step], seen: UplinkLook) -> bool:
+def _may_move(wanted: Sequence[Step], seen: UplinkLook) -> bool:
     """Whether addresses may move now that have not moved yet: only to a bridge that carries frames, or is made before them.
 
     Where the port was made before and is not open, the steps without the move have it made again, and the next look decides anew.
     Raises Unavailable while ovs-vswitchd does not answer.
     """
-    things = {step.thing for step in seen.former if isinstance(step, AddressMove)}
-    begun = [step for step in wanted if isinstance(step, AddressMove) and step.thing not in things]
+    things = {step.thing for step in seen.had.moves}
+    begun = [step for step in Steps(wanted).moves if step.thing not in things]
     if not begun:
         return True
     if not seen.switch_lives:
         raise Unavailable(
             "ovs-vswitchd does not answer", f"{begun[0].nic} keeps its addresses: a dead bridge would carry nothing"
         )
-    return seen.is_open or not any(isinstance(step, UplinkPort) for step in seen.former)
+    return seen.is_open or not seen.had.uplinks
 
 
-def carried(network: ProviderNetwork, before: Iterable[Step]) -> tuple[int, ...]:
+def carried(network: ProviderNetwork, before: Sequence[Step]) -> tuple[int, ...]:
     """The VLANs that the uplink is to carry beside untagged frames, () for all. `before`: the steps of its record, of any boot.
 
     The absence of objects never makes that more: an uplink that carried some carries untagged frames alone without any; while
@@ -156,7 +156,7 @@ def carried(network: ProviderNetwork, before: Iterable[Step]) -> tuple[int, ...]
     """
     if network.vlans_by == "itself":
         return network.vlans
-    ports = [step.trunks for step in before if isinstance(step, UplinkPort)]
+    ports = [step.trunks for step in Steps(before).uplinks]
     had = {vlan for trunks in ports for vlan in trunks}
     if network.vlans_by == "objects":
         return network.vlans or ((0,) if had else ())
@@ -276,8 +276,7 @@ def _polled(uplink: UplinkPort, rx_queues: int) -> PolledUplink:
 
 def _former_mtu(seen: UplinkLook) -> int:
     """The MTU that its NICs had before OVS was asked for another, which a spec without one gives back; 0 if it never was."""
-    ports = (step for step in seen.former if isinstance(step, UplinkPort))
-    return min((each["mtu"] for step in ports for each in step.interfaces if "mtu" in each), default=0)
+    return min((each["mtu"] for step in seen.had.uplinks for each in step.interfaces if "mtu" in each), default=0)
 
 
 def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Mapping[str, Any]:
@@ -288,7 +287,7 @@ def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Mappi
     if said.startswith((PCI, VDEV)):
         name = f"up-{network.name}" + (f"-{number}" if network.bond else "")
         return {"name": name, "type": "dpdk", "devargs": said.removeprefix(PCI).removeprefix(VDEV)} | known
-    had = [each for step in seen.former if isinstance(step, UplinkPort) for each in step.interfaces if each["name"] == said]
+    had = [each for step in seen.had.uplinks for each in step.interfaces if each["name"] == said]
     before = {key: value for each in had for key, value in each.items() if key in ("offloads", "mtu")}
     later = _polls_later(network, seen)
     if nic and (network.port == SYSTEM or later):
@@ -308,7 +307,7 @@ def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
         raise Unavailable(
             f"there is no NIC {', '.join(missing)} on this node", f"ip link shows those that there are; {network.said_by}"
         )
-    own = {name for step in seen.former if isinstance(step, UplinkPort) for name in (step.name, *_names(step))}
+    own = {name for step in seen.had.uplinks for name in (step.name, *step.links)}
     for name in network.links:
         nic = seen.links.get(name)
         if nic is None:
@@ -336,10 +335,6 @@ def _require_macs_kept(network: ProviderNetwork, nic: Nic) -> None:
             f"{which} a bond of the kernel in mode {bond.mode}: it would send pods' frames with the MACs of its own NICs",
             f"give {bond.name} another mode, or name its NICs as 'bond' of the network: OVS bonds them then; {network.said_by}",
         )
-
-
-def _names(step: UplinkPort) -> Sequence[str]:
-    return [each["name"] for each in step.interfaces]
 
 
 def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None:
@@ -374,7 +369,7 @@ def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None
 
 def _require_known(network: ProviderNetwork, move: AddressMove, seen: UplinkLook) -> None:
     """Raise Unavailable unless it is known that a move which begins now takes no address by which the cluster knows the node."""
-    has_moved = any(isinstance(step, AddressMove) and step.thing == move.thing for step in seen.former)
+    has_moved = any(step.thing == move.thing for step in seen.had.moves)
     if seen.node_addresses is None and network.move_addresses != "primary" and not has_moved:
         raise Unavailable(
             "the addresses by which the cluster knows the node are not known yet",

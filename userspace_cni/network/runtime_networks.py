@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import Plan, Spec
-from userspace_cni.attachment.steps import RuntimeNetwork, Step, first_of
+from userspace_cni.attachment.steps import RuntimeNetwork, Step, Steps
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NotServing, Unavailable, Undecodable, UserspaceError
 from userspace_cni.base.log import say
@@ -121,7 +121,7 @@ def _refused(error: UserspaceError) -> Plan:
 
 def former_names(record: Record | None, given: Given) -> tuple[str, ...]:
     """The names of the files of the record that may be there and are not this one's; amid a change, those before, too."""
-    steps = [each for each in record.steps if isinstance(each, RuntimeNetwork)] if record else []
+    steps = record.runtime_networks if record else ()
     unfinished = [name for each in steps for name in each.instead_of] if record and record.state != "ready" else []
     return tuple(sorted({*(each.name for each in steps), *unfinished} - {given.name}))
 
@@ -130,7 +130,7 @@ def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[Runti
     """The file of the record that is there, if one is: after a death amid a change it may be the new one alone."""
     if record is None:
         return ()
-    files = [each for each in (*(record.complete or ()), *record.steps) if isinstance(each, RuntimeNetwork)]
+    files = Steps((*(record.complete or ()), *record.steps)).runtime_networks
     found = [(each, look) for each in files if (look := look_at(each, node.root))]
     first = next(iter([*(each for each, look in found if look.store == each.store), *(each for each, _ in found)]), None)
     if first and record.state != "ready":
@@ -144,7 +144,7 @@ def _plan(given: Given, node: LocalNode, serving: Callable[[], bool]) -> Plan:
         step = RuntimeNetwork(node.settings.cni_conf_dir, given.name, marked(config, store), store, former_names(record, given))
         found = look_at(step, node.root)
         require_ours(step, found)
-        former = first_of((record.complete or ()) if record else (), RuntimeNetwork)
+        former = next(iter(Steps((record.complete or ()) if record else ()).runtime_networks), None)
         if not serving():  # what is there stays, and nothing comes
             return _status(record, given, node)
         is_placed = record and record.state == "ready" and record.boot_id == node.boot_id()

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.specs import Specs, SpecStatus
-from userspace_cni.attachment.steps import AddressMove, NodeBridge, NodeLink, Step, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
@@ -205,7 +204,7 @@ class NodeNetwork:
 
     def _watched(self) -> frozenset[str]:
         """The links at which others may change what the node is to have."""
-        return frozenset(name for each in self.statuses for step in each.steps for name in _links(step))
+        return frozenset(name for each in self.statuses for step in each.steps for name in step.links)
 
     @property
     def _has_state(self) -> bool:
@@ -268,15 +267,6 @@ class NodeNetwork:
             self._news.tell(statuses, ports)
         except UserspaceError as error:
             say("warning", "pods cannot be told of their uplinks now", error=error)
-
-
-def _links(step: Step) -> tuple[str, ...]:
-    """The links that a step needs as it has made or found them."""
-    if isinstance(step, AddressMove):
-        return step.nic, step.bridge
-    if isinstance(step, UplinkPort):
-        return tuple(str(each["name"]) for each in step.interfaces)
-    return (step.name,) if isinstance(step, (NodeBridge, NodeLink)) else ()
 
 
 def mirror_problems(statuses: Iterable[SpecStatus]) -> dict[str, str]:

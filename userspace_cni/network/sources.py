@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import Key, Spec, key_of
-from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
+from userspace_cni.attachment.steps import Step
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
@@ -150,7 +150,7 @@ class Sources:
         records = self._node.journal.node_records()
         found = agreed(desired, holders(records))
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
-        moved = (key_of(record)[1] for record in records if any(isinstance(step, AddressMove) for step in record.steps))
+        moved = (key_of(record)[1] for record in records if record.moves)
         self._patience = {**dict.fromkeys(moved, providers.GIVE_BACK_S), **moving}
         self._node.provider_bridges.desired = frozenset(_bridges(desired))
         complete = frozenset(each.source for each in desired if each.complete)
@@ -219,9 +219,9 @@ def holders(records: Iterable[Record]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for record in records:
         kind, name = key_of(record)
-        for step in record.steps:
-            if kind == PROVIDER_NETWORK and isinstance(step, UplinkPort):
-                found |= dict.fromkeys((claim for each in step.interfaces for claim in _claims(each)), name)
+        if kind == PROVIDER_NETWORK:
+            each_of = (each for step in record.uplinks for each in step.interfaces)
+            found |= dict.fromkeys((claim for each in each_of for claim in _claims(each)), name)
     return found
 
 

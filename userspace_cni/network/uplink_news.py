@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.attachment.steps import UplinkPort, first_of
 from userspace_cni.base.notices import UPLINK_DOWN, UPLINK_UP, Notice
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
@@ -41,7 +40,7 @@ def down(statuses: Iterable[SpecStatus], ports: Iterable[_Port]) -> Mapping[str,
     for each in statuses:
         if each.kind != PROVIDER_NETWORK or not each.desired:
             continue
-        uplink = first_of(each.steps, UplinkPort)
+        uplink = each.uplink
         port = known.get(uplink.name) if uplink else None
         if port is None:
             cause = each.problem if uplink is None or len(uplink.interfaces) == 1 else ""

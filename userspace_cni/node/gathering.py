@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.planned import mac_of
-from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
+from userspace_cni.attachment.steps import OvsPort, Terms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_opened, require_port
 from userspace_cni.cni.addressing import chosen_vlan, read_addresses_noted
 from userspace_cni.cni.annotations import PodInterface
-from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_possible, resolve
+from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, resolve
 from userspace_cni.cni.links import opened_as, require_openable
 from userspace_cni.cni.mirrors import mirrors_of
 from userspace_cni.cni.result import EMPTY
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.records import Record
     from userspace_cni.base.deadline import Deadline
+    from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
     from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.links import LinkOptions
@@ -307,8 +308,7 @@ def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
     interface = PodInterface(record.network, record.pod_namespace, record.ifname, settings.kubeovn_annotations)
     terms, limits = port.terms, limits_of(pod.annotations, interface)
     now = resolve(Bandwidth(terms.runtime, terms.network), limits, before=terms.noted)
-    kind: PortKind = port.interface.opened_as if isinstance(port.interface, HostEnd) else "vhostuser"
-    require_possible(now, kind, port.interface.mtu)
+    require_possible(now, port.interface.limited_as, port.interface.mtu)
     mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_outputs)
     joined = (each.name for each in mirrors if each not in port.mirrors)  # later rules do not hold for what there is
     require_mirrors(settings.rules, record.pod_namespace, joined, ())

@@ -12,7 +12,6 @@ from ipaddress import ip_interface
 from typing import Any, Final
 
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease, first_of
 
 SUBNET_LABEL: Final = "userspace-cni.io/subnet"
 NODE_LABEL: Final = "userspace-cni.io/node"
@@ -25,8 +24,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 def subnet_of(record: Record) -> str:
     """The Subnet whose addresses the attachment has; "" for none."""
-    lease = first_of(record.steps, Lease)
-    return lease.subnet if lease else ""
+    return record.lease.subnet if record.lease else ""
 
 
 def ip_objects(records: Iterable[Record], node: str) -> dict[str, dict[str, Any] | None]:

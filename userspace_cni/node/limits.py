@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.listing import Limited, limits_of
-from userspace_cni.attachment.steps import OvsPort, Shaper, first_of
+from userspace_cni.attachment.steps import OvsPort, Shaper
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
@@ -28,7 +28,7 @@ def limited(records: Iterable[Record], node: LocalNode, deadline: Deadline) -> l
 
 
 def _ways(record: Record, port: OvsPort, counted: LimitDrops | None, node: LocalNode, deadline: Deadline) -> Iterator[Limited]:
-    limits, shaper = limits_of(record), first_of(record.steps, Shaper)
+    limits, shaper = limits_of(record), record.shaper
     if limits.to_pod or limits.netem:
         rate = limits.to_pod.rate if limits.to_pod else None
         yield Limited(record.key, port, "to_pod", rate, counted.to_pod if counted else None)

@@ -20,7 +20,7 @@ def guards(node: LocalNode) -> tuple[int, int]:
     """How many of the recorded host ends that need a guard have one that drops, and how many need one. Raises UserspaceError."""
     from userspace_cni.host.pod_net.guards import guarded
 
-    needed = [step for record in node.journal.records() for step in record.steps if isinstance(step, Guard)]
+    needed = [record.guard for record in node.journal.records() if record.guard]
     there = guarded(node.settings.switch_netns, node.journal.identity(), node.root) if needed else {}
     return sum(there.get(step.link, False) for step in needed), len(needed)
 
@@ -50,7 +50,7 @@ def _sweep_guards(node: LocalNode) -> int:
     if not there:
         return 0
     # in this order: an ADD records its guard before it makes it
-    needed = {step.link for record in node.journal.records() for step in record.steps if isinstance(step, Guard)}
+    needed = {record.guard.link for record in node.journal.records() if record.guard}
     needed |= {end.host for end in host_ends(store, netns, node.root)}
     unneeded = [Guard(name, store, netns) for name in there if name not in needed]
     for guard in unneeded:

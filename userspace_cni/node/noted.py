@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from userspace_cni.attachment.facts import Pod
     from userspace_cni.base.deadline import Deadline
+    from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
-    from userspace_cni.cni.bandwidth import PortKind
     from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.request import Request
     from userspace_cni.kube.client import KubeClient

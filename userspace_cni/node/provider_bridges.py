@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX
 from userspace_cni.kube.resources import PROVIDER_NETWORKS, VLANS
 
@@ -36,7 +35,7 @@ class ProviderBridges:
         """The bridges by what is known without asking: the settings, what is desired now, and what is recorded. Raises
         RecordRefused."""
         records = self._journal.node_records()
-        recorded = (step.name for record in records for step in record.steps if isinstance(step, NodeBridge))
+        recorded = (record.node_bridge.name for record in records if record.node_bridge)
         return frozenset((*(each.bridge for each in self._installation.settings.provider_networks), *self.desired, *recorded))
 
     def has(self, bridge: str, deadline: Deadline) -> bool:

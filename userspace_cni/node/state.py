@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, Step, UplinkPort, first_of
+from userspace_cni.attachment.steps import Step
 from userspace_cni.base.errors import on_one_line
 from userspace_cni.base.notices import NODE_NOT_READY, NODE_READY, Notice
 
@@ -108,21 +108,11 @@ def _spec(status: SpecStatus) -> dict[str, Any]:
 
 
 def _facts(steps: Sequence[Step]) -> dict[str, Any]:
-    """What the steps say of interface, bridge, MTU and VLANs; without what they do not say."""
-    bridge, uplink = first_of(steps, NodeBridge), first_of(steps, UplinkPort)
-    link, port = first_of(steps, NodeLink), first_of(steps, OvsPort)
-    facts = {
-        "interface": ",".join(map(_opened, uplink.interfaces)) if uplink else link.name if link else "",
-        "bridge": bridge.name if bridge else uplink.bridge if uplink else port.bridge if port else "",
-        "mtu": uplink.mtu if uplink and uplink.mtu else bridge.mtu if bridge else 0,
-        "vlans": [each for each in uplink.trunks if each] if uplink else [],
-    }
-    return {name: value for name, value in facts.items() if value}
-
-
-def _opened(interface: Mapping[str, Any]) -> str:
-    """What an uplink's interface is called where it comes from: a kernel NIC's name, or DPDK's arguments of a device."""
-    return str(interface.get("devargs") or interface.get("name") or "")
+    """What the steps say of interface, bridge, MTU and VLANs, each from the first that says it; without what they do not say."""
+    facts: dict[str, Any] = {}
+    for step in steps:
+        facts = {name: value for name, value in step.reported.items() if value} | facts
+    return facts
 
 
 def labels(statuses: Iterable[SpecStatus]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
+from userspace_cni.attachment.steps import AddressMove, Step, Steps
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork
@@ -47,6 +47,11 @@ class UplinkLook:
     is_open: bool = True
     switch_netns: str = ""
     former: tuple[Step, ...] = ()
+
+    @property
+    def had(self) -> Steps:
+        """The former steps, by their parts."""
+        return Steps(self.former)
 
 
 def look(network: ProviderNetwork, former: Sequence[Step], node: LocalNode, node_addresses: Iterable[str] | None) -> UplinkLook:
@@ -114,7 +119,7 @@ class _Looking:
         node, netns = self.node, self.node.settings.switch_netns
         cut = nic.name in self.network.nics
         fresh = nics.moved(nic, target, store=node.journal.identity(), boot_id=node.boot_id(), switch_netns=netns, cut=cut)
-        had = [step for step in self.former if isinstance(step, AddressMove) and step.thing == fresh.thing]
+        had = [step for step in Steps(self.former).moves if step.thing == fresh.thing]
         if had:
             return replace(nics.merged(had[-1], nic, self._link(target)), cut=cut)
         return replace(fresh, next_hops=nics.answering(nic, netns, node.root, self.deadline))
@@ -130,5 +135,5 @@ class _Looking:
 
     def _is_open(self) -> bool:
         """Whether frames can pass: of a bond, by one of its interfaces."""
-        names = {each["name"] for step in self.former if isinstance(step, UplinkPort) for each in step.interfaces}
+        names = {each["name"] for step in Steps(self.former).uplinks for each in step.interfaces}
         return bool(names & open_interfaces(self.node.ports.client, self.deadline)) if names else False

@@ -7,7 +7,7 @@ is refused and never changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -110,6 +110,14 @@ class UplinkDriver(Driver[UplinkPort]):
                 nics.set_offloads(name, each.get("offloads", ()), on=True)
                 if each.get("mtu"):
                     nics.set_mtu(name, each["mtu"])
+
+    def effects(self, step: UplinkPort) -> tuple[Sequence[str], Sequence[str]]:
+        """What passes the uplink."""
+        tags = [str(tag) for tag in step.trunks if tag]
+        untagged = "frames without a tag" if not step.trunks or 0 in step.trunks else ""
+        vlans = f"VLANs {', '.join(tags)}" if tags else "" if step.trunks else "all VLANs"
+        mtu = f", MTU {step.mtu}" if step.mtu else ""
+        return (f"it carries {' and '.join(filter(None, (untagged, vlans)))}{mtu}",), ()
 
     def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, NICs that were made anew, and offloads that break TCP."""

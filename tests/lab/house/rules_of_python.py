@@ -6,14 +6,22 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, get_args
 
 from tests.lab.house.tree import LINES_MAX, Finding, Rule, Tree
+from userspace_cni.attachment import steps
 
 VAGUE: Final = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
 
 SAYS_NOTHING: Final = frozenset(("utils", "util", "common", "helpers", "helper", "manager", "misc"))
 """Names under which anything can be put, so that nothing is found by them."""
+
+STEPS: Final = steps.__name__
+STEP_TYPES: Final = frozenset(
+    each.__name__ for each in (*steps.STEP_TYPES.values(), steps.Socket, *get_args(steps.PortInterface))
+)
+OF_DRIVERS: Final = tuple(f"userspace_cni/{room}/" for room in ("attachment/steps", "switch", "host"))
+"""Where steps are defined, and where drivers and rows are."""
 
 
 def called(call: ast.Call) -> str:
@@ -53,8 +61,34 @@ def executed_commands_check_for_errors(tree: Tree) -> Iterator[Finding]:
                 yield file.wrong(node.lineno, "execute() without check_error=True hides that nothing was done: pass it")
 
 
+def steps_describe_themselves(tree: Tree) -> Iterator[Finding]:
+    """Only drivers and rows ask which type a step is, or which kind a port: others ask a trait, which a new type answers."""
+    for file in (each for each in tree.sources if not each.name.startswith(OF_DRIVERS)):
+        imports = (node for node in file.nodes if isinstance(node, ast.ImportFrom) and node.module == STEPS)
+        types = {name.name for node in imports for name in node.names} & STEP_TYPES
+        for node in file.nodes if types else ():
+            asked = _asked_types(node)
+            if found := sorted(types & {each.id for part in asked for each in ast.walk(part) if isinstance(each, ast.Name)}):
+                yield file.wrong(
+                    asked[0].lineno, f"asks for the type {found[0]}: ask a trait of the step, or a part of what has steps"
+                )
+
+
+def _asked_types(node: ast.AST) -> list[ast.expr]:
+    """By which types a value is told apart here."""
+    if isinstance(node, ast.Call) and called(node) in ("isinstance", "issubclass"):
+        return node.args[1:]
+    return [node.cls] if isinstance(node, ast.MatchClass) else []
+
+
 def _checks(keyword: ast.keyword) -> bool:
     return keyword.arg == "check_error" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
 
 
-RULES: Final[tuple[Rule, ...]] = (size_of_a_module, names_say_what_is_in_it, plain_words, executed_commands_check_for_errors)
+RULES: Final[tuple[Rule, ...]] = (
+    size_of_a_module,
+    names_say_what_is_in_it,
+    plain_words,
+    executed_commands_check_for_errors,
+    steps_describe_themselves,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,23 +15,29 @@ from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World
 from userspace_cni.attachment.apply import await_turn
 from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.listing import limits_of
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import Driver, Resource, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable
+from userspace_cni.base.limits import UNLIMITED, Limits, Rate
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.stages import Stage, collected
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
+from userspace_cni.network.dry_run import would_do
+from userspace_cni.node.state import status
 
 CONTAINER = "c0ffee0123456789"
+DIMMED = Rate(1000, 8000)
 STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}'
 
 
 @dataclass(frozen=True)
 class Lamp(Step):
-    """A lamp in a room, lit by a word that only it is told."""
+    """A lamp in a room, lit by a word that only it is told. In the attic it dims what the pod sends."""
 
     kind: ClassVar[str] = "lamp"
     stage: ClassVar[Stage] = "ipam"
@@ -44,6 +50,16 @@ class Lamp(Step):
     def resource(self) -> Resource:
         """One lamp, however many need its light."""
         return Resource(self.room, f"lamp:{self.room}")
+
+    @property
+    def limits(self) -> Limits:
+        """Those of a lamp in the attic."""
+        return Limits(from_pod=DIMMED) if self.room == "attic" else UNLIMITED
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        """Its room."""
+        return {"interface": self.room}
 
     @property
     def summary(self) -> str:
@@ -68,6 +84,10 @@ class LampDriver(Driver[Lamp]):
         if self.stuck:
             raise Unavailable("the switch on the wall does not answer")
         self.lit.discard(step.room)
+
+    def effects(self, step: Lamp) -> tuple[Sequence[str], Sequence[str]]:
+        """Of light."""
+        return ("there is light",), ("there is none",)
 
     def check(self, step: Lamp, deadline: Deadline) -> list[Drift]:
         """A lamp that is out."""
@@ -190,6 +210,21 @@ def test_people_are_shown_it(house: House) -> None:
     house.lamps.lit.clear()
     [left] = house.cli("gc", "--dry-run")["found"]
     assert left["action"] == "make again: a lamp in hall"
+    assert house.call("DEL").code == 0
+
+
+def test_what_is_told_of_it(house: House) -> None:
+    """Its limits are those of the attachment, the node's report has what it says, and a dry run what its driver does."""
+    record = house.attach("hall", "attic")
+    assert limits_of(record) == Limits(from_pod=DIMMED)
+    hall, attic = record.steps[-2:]
+    held = SpecStatus("lamps", "all", "settings", "", "", (hall, attic))
+    [told] = status([held], (), (), "")["specs"]
+    assert told["interface"] == "hall"
+    assert list(would_do((), (hall,), house.driver)) == [
+        ("what would be done:", ["make a lamp in hall", "  there is light"]),
+        ("the way back:", ["undo a lamp in hall", "  there is none"]),
+    ]
     assert house.call("DEL").code == 0
 
 

@@ -16,9 +16,9 @@ from userspace_cni.attachment.facts import Pod
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ContainerGone, InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.base.notices import ANNOTATION_IGNORED, collected
+from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.annotations import PodInterface
-from userspace_cni.cni.bandwidth import PortKind
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.noted import awaited_addresses, has_enough, noted_of, require_addresses

@@ -20,6 +20,7 @@ from userspace_cni.attachment.steps.node_network import (
     UplinkPort,
     node_marks,
 )
+from userspace_cni.attachment.steps.parts import Parts, Steps
 from userspace_cni.attachment.steps.port import (
     EVERYTHING,
     MARK_SCHEMA,
@@ -37,7 +38,7 @@ from userspace_cni.attachment.steps.port import (
     port_name,
 )
 from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
-from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step, first_of
+from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step
 
 __all__ = [
     "EVERYTHING",
@@ -64,6 +65,7 @@ __all__ = [
     "NodeLink",
     "NodeRoute",
     "OvsPort",
+    "Parts",
     "PlacedSocket",
     "PodMount",
     "PodNote",
@@ -79,12 +81,12 @@ __all__ = [
     "Socket",
     "SocketFile",
     "Step",
+    "Steps",
     "Terms",
     "Translation",
     "UplinkPort",
     "VhostUserClient",
     "VhostUserServer",
-    "first_of",
     "host_alias",
     "host_end",
     "is_host_end",

@@ -6,7 +6,7 @@ The other methods have defaults for types that need nothing special.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from userspace_cni.attachment.steps.step import Step
@@ -82,6 +82,10 @@ class Driver(ABC, Generic[S]):
     @abstractmethod
     def check(self, step: S, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and reality. Changes nothing."""
+
+    def effects(self, step: S) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002 - the interface
+        """What `apply` does and what `undo` does, in lines for people; beyond the step's summary, where that says too little."""
+        return (), ()
 
     def present(self, step: S) -> bool:  # noqa: ARG002 - the interface
         """Whether the thing of a shared step exists before an attachment of ours holds it (then we must not remove it)."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from userspace_cni.attachment.steps.step import Step
+from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.stages import Stage
 
 _WHOSE_MAX: Final = 160
@@ -52,6 +53,11 @@ class Guard(Step):
     switch_netns: str = ""
 
     @property
+    def links(self) -> tuple[str, ...]:
+        """The host end that it guards."""
+        return (self.link,)
+
+    @property
     def summary(self) -> str:
         """The host end that it guards."""
         return f"frames arriving at {self.link} are dropped by the node's stack"
@@ -80,6 +86,15 @@ class Link(Step):
     queue: int = 0
     addresses: tuple[str, ...] = ()
     routes: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The host end."""
+        return (self.host,)
+
+    def limited(self, limit: Rate) -> Shaper:
+        """The step that limits what leaves the pod by it."""
+        return Shaper(self.name, self.netns, self.netns_inode, limit.rate, limit.burst)
 
     @property
     def summary(self) -> str:
@@ -114,6 +129,11 @@ class Shaper(Step):
     netns_inode: int
     rate: int
     burst: int
+
+    @property
+    def limits(self) -> Limits:
+        """Itself."""
+        return Limits(from_pod=Rate(self.rate, self.burst))
 
     @property
     def summary(self) -> str:

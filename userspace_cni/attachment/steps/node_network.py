@@ -45,6 +45,16 @@ class NodeBridge(Step):
         return self.name
 
     @property
+    def links(self) -> tuple[str, ...]:
+        """Its local port's."""
+        return (self.name,)
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        """Itself."""
+        return {"bridge": self.name, "mtu": self.mtu}
+
+    @property
     def summary(self) -> str:
         """The bridge."""
         return f"bridge {self.name}"
@@ -78,7 +88,19 @@ class UplinkPort(Step):
     @property
     def thing(self) -> str:
         """The port and its interfaces: one that leaves a bond gets its settings back."""
-        return " ".join([self.name, *sorted(each["name"] for each in self.interfaces)])
+        return " ".join([self.name, *sorted(self.links)])
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Those of its interfaces; one of type dpdk has none of that name."""
+        return tuple(str(each["name"]) for each in self.interfaces)
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        """Of an interface what it is called where it comes from: a kernel NIC's name, or DPDK's arguments of a device."""
+        opened = ",".join(str(each.get("devargs") or each["name"]) for each in self.interfaces)
+        vlans = [each for each in self.trunks if each]
+        return {"interface": opened, "bridge": self.bridge, "mtu": self.mtu, "vlans": vlans}
 
     @property
     def summary(self) -> str:
@@ -96,6 +118,7 @@ class PolledUplink(UplinkPort):
 
     kind: ClassVar[str] = "polled-uplink"
     from_switch: ClassVar[bool] = True
+    leaves_dead_switch: ClassVar[bool] = True
 
     @property
     def summary(self) -> str:
@@ -116,6 +139,7 @@ class AddressMove(Step):
     stage: ClassVar[Stage] = "link"
     from_switch: ClassVar[bool] = True
     keeps_earlier: ClassVar[bool] = True
+    leaves_dead_switch: ClassVar[bool] = True
     nic: str
     ifindex: int
     bridge: str
@@ -131,6 +155,11 @@ class AddressMove(Step):
     def thing(self) -> str:
         """The NIC and the bridge."""
         return f"{self.nic} {self.bridge}"
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The NIC, and the bridge's local port."""
+        return self.nic, self.bridge
 
     @property
     def summary(self) -> str:
@@ -157,6 +186,16 @@ class NodeLink(Step):
     def thing(self) -> str:
         """The link."""
         return self.name
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The link."""
+        return (self.name,)
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        """The link."""
+        return {"interface": self.name}
 
     @property
     def summary(self) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
-from userspace_cni.base.port_kinds import Datapath, KernelPort
+from userspace_cni.base.port_kinds import Datapath, KernelPort, PortKind
 from userspace_cni.base.stages import Stage
 from userspace_cni.base.vlans import Vlan
 
+Role = Literal["client", "server", ""]
 OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""
 MARK_SCHEMA: Final = "1"
@@ -35,7 +36,11 @@ class VhostUserClient:
     """The application makes the socket and OVS connects to it. `server_path`: that socket as OVS sees it; never empty."""
 
     type: ClassVar[Literal["dpdkvhostuserclient"]] = "dpdkvhostuserclient"
-    switch_makes_socket: ClassVar[bool] = False
+    opened_as: ClassVar[str] = "dpdkvhostuserclient"
+    role: ClassVar[Role] = "client"
+    limited_as: ClassVar[PortKind] = "vhostuser"
+    polices: ClassVar[bool] = True
+    is_link: ClassVar[bool] = False
     server_path: str
     mtu: int | None = None
 
@@ -45,22 +50,39 @@ class VhostUserServer:
     """OVS makes the socket, named like the port, and the application connects to it."""
 
     type: ClassVar[Literal["dpdkvhostuser"]] = "dpdkvhostuser"
-    switch_makes_socket: ClassVar[bool] = True
+    opened_as: ClassVar[str] = "dpdkvhostuser"
+    role: ClassVar[Role] = "server"
+    server_path: ClassVar[str] = ""
+    limited_as: ClassVar[PortKind] = "vhostuser"
+    polices: ClassVar[bool] = True
+    is_link: ClassVar[bool] = False
     mtu: int | None = None
 
 
 @dataclass(frozen=True)
 class HostEnd:
-    """The host end of a pod's veth, which has the port's name; `opened_as`: how OVS opens it."""
+    """The host end of a pod's veth, which has the port's name."""
 
-    switch_makes_socket: ClassVar[bool] = False
+    role: ClassVar[Role] = ""
+    server_path: ClassVar[str] = ""
+    is_link: ClassVar[bool] = True
     opened_as: KernelPort
     mtu: int | None = None
 
     @property
     def type(self) -> str:
         """Interface.type."""
-        return "dpdk" if self.opened_as.startswith("af_") else self.opened_as
+        return "dpdk" if self.polices else self.opened_as
+
+    @property
+    def limited_as(self) -> PortKind:
+        """As what it is opened."""
+        return self.opened_as
+
+    @property
+    def polices(self) -> bool:
+        """Only a port of DPDK's: for any other the switch takes its copy of a frame before the kernel's traffic control does."""
+        return self.opened_as.startswith("af_")
 
 
 @dataclass(frozen=True)
@@ -68,14 +90,23 @@ class Internal:
     """A link of the node itself, which OVS makes: a tap of the port's name on a netdev bridge. `mac` "" is OVS's choice."""
 
     type: ClassVar[Literal["internal"]] = "internal"
-    switch_makes_socket: ClassVar[bool] = False
+    opened_as: ClassVar[str] = "internal"
+    role: ClassVar[Role] = ""
+    server_path: ClassVar[str] = ""
+    limited_as: ClassVar[PortKind] = "system"
+    polices: ClassVar[bool] = True
+    is_link: ClassVar[bool] = True
     mac: str = ""
     mtu: int | None = None
 
 
 PortInterface = VhostUserClient | VhostUserServer | HostEnd | Internal
-"""What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5). `switch_makes_socket`:
-at a path that ends in the port's name, which has to be free."""
+"""What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5).
+
+`opened_as`: what people are shown, for two ways of opening a link are of one type. `role`: OVS's part at a vhost-user socket, ""
+where there is none; `server_path`: that socket as OVS sees it, where the application makes it, else "". `limited_as`: the limits
+of which kind are possible. `polices`: whether the switch can limit what comes from behind the port. `is_link`: whether the kernel
+has a link of the port's name in the switch's network namespace."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +149,7 @@ class PortRef(Step):
 
     @property
     def switch_makes_socket(self) -> bool:
-        """It may: of a reference that is not known."""
+        """It may: what is behind the port is not known."""
         return True
 
     @property
@@ -161,19 +192,29 @@ class OvsPort(Step):
         return self.name
 
     @property
+    def links(self) -> tuple[str, ...]:
+        """The link of its name, where it has one."""
+        return (self.name,) if self.interface.is_link else ()
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        """Its bridge."""
+        return {"bridge": self.bridge}
+
+    @property
     def ref(self) -> PortRef:
         """The reference by which it is deleted."""
         return PortRef(self.name, self.bridge, self.marks)
 
     @property
     def switch_makes_socket(self) -> bool:
-        """Whether OVS makes the socket."""
-        return self.interface.switch_makes_socket
+        """Whether OVS makes a socket, at a path that ends in the port's name, which has to be free."""
+        return self.interface.role == "server"
 
     @property
     def server_path(self) -> str:
-        """The path of the application's socket, as OVS is given it; "" where OVS makes the socket."""
-        return self.interface.server_path if isinstance(self.interface, VhostUserClient) else ""
+        """The path of the application's socket, as OVS is given it; "" for a port that connects to none."""
+        return self.interface.server_path
 
     @property
     def summary(self) -> str:

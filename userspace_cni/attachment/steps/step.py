@@ -1,18 +1,18 @@
 """The base class of steps: frozen data that names one thing which must be true on this node, and the traits of its type.
 
 A step holds everything that a driver needs to make it, check it and undo it, because DEL has only the record. Verbs, cleanup,
-reconciliation and commands read the traits, and never ask which type a step is.
+reconciliation and commands read the traits, and never ask which type a step is: a new type answers for itself. What is asked of
+an attachment and not of a step, as which port it has, `parts` answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
+from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.stages import Stage
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Step:
     stage: ClassVar[Stage] = "pod"
     """The stage for which its time counts. A step of stage "ovs" cannot be checked while the switch cannot be asked."""
     from_switch: ClassVar[bool] = False
-    """Whether it is made of what the switch makes: it is applied when earlier steps have ended, and again after a restart of the
-    switch."""
+    """Whether it needs what the switch makes: it is applied when all that was begun before it has ended, and what was lost of it
+    is made again after the others."""
     holds_others: ClassVar[bool] = False
     """Whether things of other steps of its place lie in its thing: it is undone after them, and not while one of them stays."""
     keeps_earlier: ClassVar[bool] = False
@@ -47,6 +47,8 @@ class Step:
     """Whether DEL succeeds although OVS does not answer to undo it; the record says durably what is left."""
     left_by_application: ClassVar[bool] = False
     """Whether an application that dies leaves it, and its successor cannot start: it is looked at when the connection ends."""
+    leaves_dead_switch: ClassVar[bool] = False
+    """Whether it must not stay while ovs-vswitchd is gone: it leads frames that the node needs to a switch that carries none."""
     may_have_lease: ClassVar[bool] = False
     """Whether its attachment may have addresses that are not recorded."""
     abridged: ClassVar[tuple[str, ...]] = ()
@@ -73,6 +75,21 @@ class Step:
         return False
 
     @property
+    def links(self) -> tuple[str, ...]:
+        """The links in the switch's network namespace that it needs as it has made or found them."""
+        return ()
+
+    @property
+    def limits(self) -> Limits:
+        """What it limits of the attachment's frames."""
+        return UNLIMITED
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        """What it says of the attachment in the API: of `interface`, `bridge`, `mtu` and `vlans`. Of several, the first tells."""
+        return {}
+
+    @property
     def summary(self) -> str:
         """One line about it, for people."""
         return ", ".join(f"{item.name} {getattr(self, item.name)}" for item in fields(self))
@@ -80,8 +97,3 @@ class Step:
 
 STEP_TYPES: Final[dict[str, type[Step]]] = {}
 """The types of steps, by kind."""
-
-
-def first_of(steps: Iterable[Step], kind: type[T]) -> T | None:
-    """The first of the steps that is of this type."""
-    return next((step for step in steps if isinstance(step, kind)), None)

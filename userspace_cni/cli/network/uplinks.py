@@ -76,7 +76,7 @@ def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, 
     if dry_run:
         with view.progress("looking at the node"):
             former, steps = _plans_of(name, site, files)
-        print_plan(former, steps)
+        print_plan(former, steps, site)
         return
     status = apply(name, site)
     network_status.show({"specs": [status], "concerns": [], "objects": ""})
@@ -106,7 +106,7 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
     if record is None and all(each.name != name for each in commanded.commanded(run_dir).provider_networks):
         raise Refused(f"the node has no provider network {shortened(name)}; see userspace-cni network", FOUND)
     if dry_run:
-        print_plan(record.steps if record else (), ())
+        print_plan(record.steps if record else (), (), site)
         return
     commanded.remove(run_dir, name)
     with view.progress(f"undoing {name}"):
@@ -178,9 +178,9 @@ def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Ste
         raise Refused(str(error), FOUND) from error
 
 
-def print_plan(former: Sequence[Step], steps: Sequence[Step]) -> None:
+def print_plan(former: Sequence[Step], steps: Sequence[Step], site: Site) -> None:
     """Print what going from the former steps to these does, and the way back."""
-    for heading, lines in would_do(former, steps):
+    for heading, lines in would_do(former, steps, site.node.driver):
         click.echo(heading)
         for line in lines:
             click.echo(view.plain(f"  {line}"))

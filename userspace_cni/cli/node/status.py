@@ -13,7 +13,6 @@ import click
 from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import HostEnd
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent, SlowAgent
@@ -154,7 +153,7 @@ def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | Non
     steps = [step for record in records if record.state == "ready" and (step := record.port)]
     found = [(step, ports[step.name]) for step in steps if step.name in ports]
     broken = sum(bool(port.error) for _, port in found)
-    asked = [_is_connected(port) for step, port in found if not port.error and not isinstance(step.interface, HostEnd)]
+    asked = [_is_connected(port) for step, port in found if not port.error and step.interface.role]
     return {"connected": sum(asked), "waiting": len(asked) - sum(asked), "broken": broken}
 
 

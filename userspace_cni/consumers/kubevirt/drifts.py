@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, sentence
-from userspace_cni.attachment.steps import OWNER, Directory, OvsPort, PodMount, SocketFile, Step, first_of
+from userspace_cni.attachment.steps import OWNER, OvsPort, Step, Steps
 from userspace_cni.base.findings import Severity
 from userspace_cni.pod import launcher
 
@@ -52,7 +52,7 @@ def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: Access | None) -
         if kind == "pod-mount" and any(map(_is_absent, drifts.get("directory", ()))):
             continue  # the mount differs because it shows a directory that is gone
         if kind and found:  # "" is the state of the record
-            yield from _JUDGES.get(kind, _of_rest)(steps, found, access)
+            yield from _JUDGES.get(kind, _of_rest)(Steps(steps), found, access)
 
 
 def cuts_off(drifts: Drifts) -> bool:
@@ -61,8 +61,8 @@ def cuts_off(drifts: Drifts) -> bool:
     return is_closed or any(map(drifts.get, ("directory", "pod-mount"))) or bool(_in_place(drifts.get("socket-file", ())))
 
 
-def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    step = first_of(steps, OvsPort)
+def _of_port(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    step = parts.port
     assert step  # noqa: S101 - for the type checker: it has drifts
     columns = {each.field: each for each in drifts}
     if "" in columns:
@@ -100,11 +100,11 @@ def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -
         )
 
 
-def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
+def _of_directory(parts: Steps, drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
     if any(map(_is_absent, drifts)):
         yield "no-vhost-directory", "error", sentence(drifts[0]), ANEW
         return
-    step = first_of(steps, Directory)
+    step = parts.directory
     assert step  # noqa: S101 - for the type checker: it has drifts
     place = shlex.quote(step.path)
     what = {each.field for each in drifts}
@@ -123,8 +123,8 @@ def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access
         yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there", remedy
 
 
-def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    step = first_of(steps, PodMount)
+def _of_mount(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    step = parts.mount
     assert step  # noqa: S101 - for the type checker: it has drifts
     remedy = f"umount -l {shlex.quote(step.target)}, and run userspace-cni gc, which mounts it anew"
     if any(isinstance(each.found, Other) for each in drifts):
@@ -134,23 +134,23 @@ def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) 
     yield "short-mount", "error", "; ".join(map(sentence, drifts)), remedy
 
 
-def _of_socket_file(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    step = first_of(steps, SocketFile)
+def _of_socket_file(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    step = parts.socket
     remedy = f"find out what made it, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
     for each in _in_place(drifts)[:1]:
         yield "no-listener", "error", sentence(each), remedy
 
 
-def _of_device_info(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_device_info(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     yield "no-device-info", "warning", "; ".join(map(sentence, drifts)), ANEW
 
 
-def _of_rest(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_rest(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     """Findings about files and annotations, which are read only when a pod starts."""
     yield "bad-input", "warning", "; ".join(map(sentence, drifts)), ANEW
 
 
-def _of_placed(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_placed(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     yield (
         "server-mode",
         "error",
@@ -159,7 +159,7 @@ def _of_placed(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) ->
     )
 
 
-_JUDGES: Final[Mapping[str, Callable[[Sequence[Step], Sequence[Drift], Access | None], Iterator[Fault]]]] = {
+_JUDGES: Final[Mapping[str, Callable[[Steps, Sequence[Drift], Access | None], Iterator[Fault]]]] = {
     "port": _of_port,
     "directory": _of_directory,
     "pod-mount": _of_mount,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from userspace_cni.attachment.steps import Directory, OvsPort, Step, VhostUserServer, first_of
+from userspace_cni.attachment.steps import OvsPort, Step, Steps
 from userspace_cni.base.findings import SEVERITIES, Finding, Severity
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.pod import launcher
@@ -69,12 +69,12 @@ class Guest:
     @property
     def port(self) -> OvsPort | None:
         """Its port, as ADD made it."""
-        return first_of(self.steps, OvsPort)
+        return Steps(self.steps).port
 
 
 def is_guest(steps: Sequence[Step]) -> bool:
     """Whether the steps are a VM's: the port has a VM's mark, or the socket is in the directory of VMs' sockets."""
-    directory, ending = first_of(steps, Directory), f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
+    directory, ending = Steps(steps).directory, f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
     return bool(_mark_of(steps)) or bool(directory and directory.path.endswith(ending))
 
 
@@ -126,7 +126,7 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
         yield _finding("port-down", "warning", guest, message, "run userspace-cni gc unless it is under way")
     if step is None:
         return
-    if isinstance(step.interface, VhostUserServer):
+    if step.switch_makes_socket:
         message = f"port {step.name} makes the socket itself: QEMU's network ends with the next restart of Open vSwitch"
         yield _finding(
             "server-mode", "error", guest, message, 'write `"consumer": "kubevirt"` in the network, and restart the VM'
@@ -166,7 +166,7 @@ def _of_socket(guest: Guest) -> Iterator[Finding]:
     socket, step = guest.socket, guest.port
     if cuts_off(guest.drifts) or guest.state != "ready":
         return
-    if step is None or isinstance(step.interface, VhostUserServer):
+    if step is None or step.switch_makes_socket:
         return
     if guest.vhost == "connected":
         yield from _of_lost_name(guest)
@@ -231,5 +231,5 @@ def _finding(name: str, severity: Severity, guest: Guest, message: str, remedy: 
 
 def _mark_of(steps: Sequence[Step]) -> str:
     """The VM's name in the port's marks; "" for none."""
-    port = first_of(steps, OvsPort)
+    port = Steps(steps).port
     return port.marks.get("vm-name", "") if port else ""

@@ -159,6 +159,27 @@ class AddressMoveDriver(Driver[AddressMove]):
         _announce(netns, nic, back.addresses)
         _tell("addresses have gone back to the NIC", back, _beside(back.addresses, (*nic.addresses, *gone)))
 
+    def effects(self, step: AddressMove) -> tuple[Sequence[str], Sequence[str]]:
+        """As ip(8) takes them, in the order and batches in which the kernel gets them."""
+        addresses = [f"{each['address']}/{each['prefixlen']}" for each in step.addresses]
+        there = [
+            f"ip link set dev {step.bridge} up",
+            *(f"ip address replace {each} dev {step.bridge} noprefixroute" for each in addresses),
+            *(f"ip route replace {shown(each)} dev {step.bridge}" for each in step.routes),
+            *([f"nft: the node's own stack no longer hears {step.nic}"] if step.cut else []),
+            *(f"ip address delete {each} dev {step.nic}" for each in reversed(addresses)),
+        ]
+        if step.next_hops:
+            told = "one of " if len(step.next_hops) > 1 else ""
+            there.append(f"{told}{', '.join(step.next_hops)} has to answer on {step.bridge}, else all of it goes back")
+        back = [
+            *([f"nft: the node's own stack hears {step.nic} again"] if step.cut else []),
+            *(f"ip address replace {each} dev {step.nic}" for each in addresses),
+            *(f"ip route replace {shown(each)} dev {step.nic}" for each in step.routes),
+            *(f"ip address delete {each} dev {step.bridge}" for each in reversed(addresses)),
+        ]
+        return there, back
+
     def check(self, step: AddressMove, deadline: Deadline) -> list[Drift]:
         """The bridge's link is up and has every address and route, the NIC has none of them, and is cut off."""
         deadline.require(_what(step))
