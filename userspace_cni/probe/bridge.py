@@ -35,6 +35,7 @@ _TRY_S: Final = 0.05
 """Seconds before the first frame is sent again: the port's first use has to wait for the switch's main thread."""
 _LOST_S: Final = 0.25
 _LOST_MAX: Final = 8
+"""So many lost frames mean that the bridge moves none: a polling thread on a busy processor may rest for a second."""
 _LOT: Final = 8
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """Errors that show that this process or host lacks a resource. They prove nothing about the bridge."""
@@ -209,7 +210,7 @@ def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tu
         course.tell(f"probing bridge {verdict.bridge}: {verdict.frames} of {verdict.asked} frames")
         if failure := front_end.failed():
             raise failure
-        if verdict.lost >= _LOST_MAX or not verdict.times:
+        if verdict.lost >= _LOST_MAX:
             raise Unavailable(
                 f"{verdict.lost} of {verdict.frames} frames have not come back, after the first one had",
                 "does ovs-vswitchd hang? were flows deleted meanwhile? ovs-appctl dpif-netdev/pmd-stats-show",
