@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from userspace_cni.attachment import cleanup
@@ -81,14 +81,14 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
     for record in records:
         if is_unfinished(record, boot_id):
             yield Finding("rebooted" if record.state == "ready" else "unfinished", record)
-    seen = _see(node)
+    seen, living = _see(node), cache(partial(_living, records, node))
     for record in records:
         if is_unfinished(record, boot_id):
             continue
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
             yield Finding("sandbox-gone", record)
         elif record.netns and node.sandboxes.is_gone(record.netns):
-            if is_replaced(record, records, node):
+            if _interface(record) in living():  # in another sandbox, and a pod has one at a time
                 yield Finding("sandbox-gone", record)
             # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
             elif mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
@@ -112,16 +112,15 @@ def sandbox_is_gone(marks: Marks, node: Node) -> bool:
     return bool(netns) and node.sandboxes.is_gone(netns) and (not uid or node.pod_is_gone(uid))
 
 
-def is_replaced(record: Record, records: Iterable[Record], node: Node) -> bool:
-    """Whether the pod has this interface in another sandbox, whose namespace is there: a pod has one sandbox at a time."""
-    return bool(record.pod_uid) and any(
-        (other.pod_uid, other.network, other.ifname) == (record.pod_uid, record.network, record.ifname)
-        and other.container_id != record.container_id
-        and not is_unfinished(other, node.boot_id())
-        and bool(other.netns)
-        and not node.sandboxes.is_gone(other.netns)
-        for other in records
-    )
+def _interface(record: Record) -> tuple[str, str, str]:
+    """The interface of a pod, which may be in several sandboxes."""
+    return record.pod_uid, record.network, record.ifname
+
+
+def _living(records: Iterable[Record], node: Node) -> frozenset[tuple[str, str, str]]:
+    """The interfaces that pods have in a sandbox whose namespace is there."""
+    ready = (each for each in records if each.pod_uid and each.netns and not is_unfinished(each, node.boot_id()))
+    return frozenset(_interface(each) for each in ready if not node.sandboxes.is_gone(each.netns))
 
 
 def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
