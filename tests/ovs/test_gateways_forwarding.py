@@ -28,6 +28,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.gateways import EgressGateway, Gateway
 from userspace_cni.host.node_net import legacy_rules
 from userspace_cni.host.node_net.udp_frames import read
+from userspace_cni.host.pod_net.neighbour_frames import claim
 from userspace_cni.network import concerns
 from userspace_cni.network.passages import passages
 
@@ -311,6 +312,8 @@ def test_nothing_of_it_on_a_bridge_that_leads_out(node: Node, site: Site, wire: 
         assert [each for each in frames if read(each)] == []
         asked = {each[38:42] for each in frames if each[12:14] == b"\x08\x06" and each[38:41] == bytes((10, 56, 0))}
         assert asked <= {bytes((10, 56, 0, 1))}
+        senders = {str(each.address) for each in map(claim, frames) if each}
+        assert {each for each in senders if each.startswith("10.56.0.")} <= {"10.56.0.1"}
     finally:
         switch.vsctl("del-port", "br-test", wire.nic)
 
