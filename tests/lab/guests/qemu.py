@@ -7,22 +7,19 @@ has ended by itself, a wait for it fails with its last output.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.lab.guests import guest, trixie
-from tests.lab.guests.monitor import MONITOR_SECONDS, Monitor
+from tests.lab.guests.qemu_process import QemuProcess
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
 BOOT_SECONDS = 180.0
 """Seconds to wait for a guest that is usable after 3 on a quiet machine."""
-_END_SECONDS = 60.0
 _SHOWN = 20
 
 
@@ -68,7 +65,7 @@ TRIXIE = Emulator(trixie.root, msix=True)
 
 
 @dataclass
-class Qemu:
+class Qemu(QemuProcess):
     """A running machine with no more of the host than a launcher pod has: `public` at MOUNT.
 
     Its files are in `directory`: monitor, the guest's serial line, QEMU's own output. Machines between which a guest is to move
@@ -79,7 +76,6 @@ class Qemu:
     machine: Machine
     public: Path
     emulator: Emulator = TRIXIE
-    _monitor: Monitor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
@@ -94,33 +90,7 @@ class Qemu:
             f"{self.public}={MOUNT.removeprefix('/var')}",
         ]  # /var/run is a link to /run
         argv = ["unshare", "--mount", "--propagation=private", *trixie.entered(self.emulator.tree(), argv, binds)]
-        with (self.directory / "words").open("wb") as words:
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Kill it. May be called again."""
-        if self._monitor:
-            self._monitor.close()
-        self._process.kill()
-        self._process.wait(_END_SECONDS)
-
-    @property
-    def pid(self) -> int:
-        """Its process: whatever wraps it becomes it."""
-        return self._process.pid
-
-    @property
-    def monitor(self) -> Monitor:
-        """Connected when it is first asked for."""
-        if self._monitor is None:
-            self._monitor = wait_until(self._connected, MONITOR_SECONDS, f"the monitor of {self.directory}")
-        return self._monitor
+        super().__init__(argv, self.directory)
 
     @property
     def said(self) -> list[str]:
@@ -128,6 +98,11 @@ class Qemu:
         with suppress(FileNotFoundError):
             return self.serial.read_text(errors="replace").replace("\r", "").split("\n")[:-1]
         return []
+
+    @property
+    def words(self) -> str:
+        """QEMU's own output, and the last lines of the guest."""
+        return f"{super().words}\nthe guest: {self.said[-_SHOWN:]}"
 
     def until(self, words: str, seconds: float = BOOT_SECONDS, *, after: int = 0) -> str:
         """The first line of the guest with these words; `after`: so many lines are passed over.
@@ -137,15 +112,11 @@ class Qemu:
         try:
             return str(wait_until(lambda: next((line for line in self._said(after) if words in line), None), seconds, words))
         except AssertionError as error:
-            error.add_note(f"the guest: {self.said[-_SHOWN:]}\nQEMU: {(self.directory / 'words').read_text()}\n{self._state()}")
+            error.add_note(f"{self.words}\n{self._state()}")
             raise
 
-    def status(self) -> str:
-        """Its run state: running, inmigrate, postmigrate, …"""
-        return str(self.monitor.run("query-status")["status"])
-
     def _said(self, after: int) -> list[str]:
-        self._require_alive()
+        self.require_alive()
         return self.said[after:]
 
     def _state(self) -> str:
@@ -156,16 +127,6 @@ class Qemu:
             return f"{self.status()}: {places}"
         except (AssertionError, OSError) as error:
             return f"its monitor does not answer: {error!r}"
-
-    def _connected(self) -> Monitor | None:
-        self._require_alive()
-        with suppress(FileNotFoundError, ConnectionRefusedError):
-            return Monitor(self.directory / "monitor")
-        return None
-
-    def _require_alive(self) -> None:
-        code = self._process.poll()
-        assert code is None, f"QEMU has ended with {code}: {(self.directory / 'words').read_text()}\n{self.said[-5:]}"
 
 
 def arguments(machine: Machine, directory: Path, *, msix: bool) -> list[str]:
@@ -204,13 +165,6 @@ def migrate(source: Qemu, target: Qemu, seconds: float = BOOT_SECONDS) -> dict[s
     uri = f"unix:{target.directory}/migration"
     target.monitor.run("migrate-incoming", uri=uri)
     source.monitor.run("migrate", uri=uri)
-    wait_until(lambda: _ended(source), seconds, "the migration to end")
+    told: dict[str, Any] = wait_until(source.migration, seconds, "the migration to end")
     wait_until(lambda: target.status() == "running", seconds, "the target to run")
-    told: dict[str, Any] = source.monitor.run("query-migrate")
     return told
-
-
-def _ended(source: Qemu) -> bool:
-    told = source.monitor.run("query-migrate")
-    assert told.get("status") not in {"failed", "cancelled"}, told
-    return bool(told.get("status") == "completed")

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.lab.guests import trixie
-from tests.lab.guests.monitor import Monitor
+from tests.lab.guests.qemu_process import QemuProcess
 from tests.lab.hardware.root_image import INITRAMFS, KERNEL, ROOT
 from tests.lab.switch.switch import wait_until
 
 BOOT_S: Final = 300.0
 COMMAND_S: Final = 120.0
-_END_S: Final = 60.0
 _MEMORY_MIB: Final = 3072
 _WORDS: Final = (
     "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on intel_iommu=on tsc=reliable"
@@ -78,41 +74,27 @@ class Done:
     stderr: str
 
 
-class FullGuest:
+class FullGuest(QemuProcess):
     """The guest, whose files are in `directory`; `images` and `product` are what it starts from. It waits for `boot`, or with
     `saved` for `restore`. Its process ends with the `with`.
     """
 
     def __init__(self, directory: Path, images: Path, product: Path, *, saved: bool) -> None:
-        self.directory = directory
         self._ports: list[socket.socket] = []
-        self._monitor: Monitor | None = None
-        with (directory / "words").open("wb") as words:
-            argv = [*_arguments(directory, images, product), *(("-incoming", "defer") if saved else ())]
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+        argv = _arguments(directory, images, product)
+        super().__init__([*argv, "-incoming", "defer"] if saved else argv, directory)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for port in self._ports:
-            port.close()
-        if self._monitor:
-            self._monitor.close()
-        self._process.kill()
-        self._process.wait(_END_S)
+    def end(self) -> None:
+        """Kill it. May be called again."""
+        self._close_port()
+        super().end()
 
     @property
-    def pid(self) -> int:
-        """QEMU's process."""
-        return self._process.pid
-
-    @property
-    def monitor(self) -> Monitor:
-        """QEMU's, connected when it is first asked for."""
-        if self._monitor is None:
-            self._monitor = wait_until(self._connected, _END_S, f"the monitor in {self.directory}")
-        return self._monitor
+    def words(self) -> str:
+        """QEMU's own output, and the end of the guest's console."""
+        console = self.directory / "console"
+        text = console.read_text(errors="replace") if console.exists() else ""
+        return f"{super().words}\nconsole: {text[-3000:]}"
 
     def boot(self) -> Self:
         """Start it from nothing, and wait until it takes commands."""
@@ -122,20 +104,19 @@ class FullGuest:
 
     def save(self, file: Path) -> None:
         """Write all that it is to a file, and leave it stopped."""
-        self._port().close()
-        self._ports.clear()
+        self._close_port()
         self.monitor.run("stop")
         self.monitor.run("migrate-set-capabilities", capabilities=_MAPPED)
         self.monitor.run("migrate-set-parameters", multifd_channels=2)
         self.monitor.run("migrate", uri=f"file:{file}")
-        wait_until(self._migrated, BOOT_S, "the guest to be saved")
+        wait_until(self.migration, BOOT_S, "the guest to be saved")
 
     def restore(self, file: Path) -> Self:
         """Go on from what `save` has written, on the same images."""
         self.monitor.run("migrate-set-capabilities", capabilities=_MAPPED)
         self.monitor.run("migrate-set-parameters", multifd_channels=2)
         self.monitor.run("migrate-incoming", uri=f"file:{file}")
-        wait_until(lambda: self.monitor.run("query-status")["status"] == "paused", BOOT_S, "the guest to be restored")
+        wait_until(lambda: self.status() == "paused", BOOT_S, "the guest to be restored")
         self.monitor.run("cont")
         return self
 
@@ -200,7 +181,7 @@ class FullGuest:
                 part = port.recv(1 << 16)
             except ConnectionResetError:
                 part = b""
-            assert part, f"the guest's port was closed; {self._said()}"
+            assert part, f"the guest's port was closed; {self.words}"
             told += part
         found: dict[str, Any] = json.loads(told)
         assert "failed" not in found, (request, found)
@@ -213,21 +194,10 @@ class FullGuest:
             self._ports.append(port)
         return self._ports[0]
 
-    def _connected(self) -> Monitor | None:
-        assert self._process.poll() is None, self._said()
-        with suppress(FileNotFoundError, ConnectionRefusedError):
-            return Monitor(self.directory / "monitor")
-        return None
-
-    def _migrated(self) -> bool:
-        told = self.monitor.run("query-migrate")
-        assert told.get("status") not in {"failed", "cancelled"}, told
-        return bool(told.get("status") == "completed")
-
-    def _said(self) -> str:
-        console = self.directory / "console"
-        text = console.read_text(errors="replace") if console.exists() else ""
-        return f"QEMU: {(self.directory / 'words').read_text()}\nconsole: {text[-3000:]}"
+    def _close_port(self) -> None:
+        for port in self._ports:
+            port.close()
+        self._ports.clear()
 
 
 def _arguments(directory: Path, images: Path, product: Path) -> Sequence[str]:
