@@ -61,13 +61,20 @@ def test_a_bond_of_the_kernel_carries_pods_and_the_node(guest: FullGuest, node: 
 
 
 def test_a_nic_that_is_pulled_out_is_noticed(guest: FullGuest, node: GuestNode) -> None:
-    """The agent is told by the kernel, between two passes, and says that the uplink is not there, and when it is there again."""
+    """The agent is told by the kernel, between two passes, that the uplink is not there, and opens the NIC that is put back: a
+    pod from before and a new one reach the wire by it."""
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-k0")
     assert node.has(provider("k0"))["net1"]["ready"]
+    node.add("before", veth_network("br-net1", "192.0.2.100/24"))
+    assert node.reaches("192.0.2.100")
     guest.pull_out(K0)
     guest.until(lambda: not node.ready(), "the agent to notice")
     assert "k0" in node.statuses()["net1"]["problem"]
     guest.put_back(K0)
     guest.until(node.ready, "the agent to have the NIC again")
+    node.add("after", veth_network("br-net1", "192.0.2.101/24"))
+    assert node.reaches("192.0.2.101")
+    assert node.reaches("192.0.2.100")
 
 
 def test_addresses_of_a_vlans_link_move_with_the_nics(guest: FullGuest, node: GuestNode) -> None:

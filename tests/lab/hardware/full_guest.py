@@ -164,7 +164,8 @@ class FullGuest(QemuProcess):
         return any(each["event"] == "DEVICE_DELETED" and each["data"].get("device") == nic.name for each in self.monitor.events)
 
     def _link_of(self, nic: PciNic) -> str:
-        told = self.run("sh", "-c", f"grep -l {nic.mac} /sys/class/net/*/address").stdout.split()
+        """The name that the kernel gave to the NIC. A bridge upon it has its MAC, and is no device."""
+        told = self.shell(f"grep -l {nic.mac} $(ls -d /sys/class/net/*/device | sed s/device$/address/) || true").split()
         return Path(told[0]).parent.name if told else ""
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = BOOT_S) -> Any:
