@@ -66,15 +66,15 @@ def specs(live: LiveNode) -> dict[str, dict[str, Any]]:
 
 
 def maker(live: LiveNode, bridge: str = "br-net1") -> str:
-    """Whose mark the bridge has; "" without one."""
-    found = [row["external_ids"].get("owner", "") for row in switch_of(live).rows("Bridge") if row["name"] == bridge]
+    """For which kind of owner the bridge was made; "" without a mark."""
+    found = [row["external_ids"].get("owner-kind", "") for row in switch_of(live).rows("Bridge") if row["name"] == bridge]
     return found[0] if found else ""
 
 
 def is_added(live: LiveNode, sandbox: str, codes: set[int]) -> bool:
     """One more try of ADD: whether it succeeded. The codes of those that did not are kept; none of them has made the bridge."""
     done = live.run("ADD", NETWORK, sandbox, CNI_ARGS=POD)
-    assert maker(live) in ("", "userspace-cni-node")
+    assert maker(live) in ("", "node")
     if done.status:
         codes.add(done.document["code"])
     return done.status == 0
@@ -94,7 +94,7 @@ def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: st
                 list(threads.map(api.add, order))
             wait_until(partial(is_added, cluster, sandbox, codes), what="ADD")
         assert codes <= {7, 11}
-        assert maker(cluster) == "userspace-cni-node"
+        assert maker(cluster) == "node"
         # the pod may be on the bridge before the agent's round ends, and it tells of a new spec when that has ended
         wait_until(lambda: specs(cluster).get("net1", {}).get("ready"), what="the uplink")
         succeeded(cluster.run("DEL", NETWORK, sandbox, CNI_ARGS=POD))

@@ -261,7 +261,7 @@ def test_bridge_of_a_provider_network(node: Node, sandbox: str) -> None:
     switch, pod = switch_of(node), Pod(namespace="tenant-a")
     node.empty_dir(pod.uid)
     switch.vsctl("add-br", "br-net1", "--", "set", "Bridge", "br-net1", "datapath_type=netdev")
-    switch.vsctl("set", "Bridge", "br-net1", "external_ids:owner=userspace-cni-node", "external_ids:store=s")
+    switch.vsctl("set", "Bridge", "br-net1", "external_ids:owner=userspace-cni", "external_ids:owner-kind=node")
     network = on(node, "br-net1", vlanId=100)
     try:
         refused(

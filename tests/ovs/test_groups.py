@@ -139,7 +139,7 @@ def test_what_queues_meanwhile_is_one_transaction(switch: Switch, grouping: Port
     assert callers.join() == [None] * 5
     assert sizes == [5]
     assert switch.ports("br-test") == [port(number).name for number in range(5)]
-    assert switch.bridge("br-test")["external_ids"] == {"owner": "userspace-cni"}
+    assert switch.bridge("br-test")["external_ids"] == {"owner": "userspace-cni", "owner-kind": "pod"}
     assert [grouping.check(port(number), soon()) for number in range(5)] == [[]] * 5
 
 

@@ -122,7 +122,7 @@ def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, m
     row = switch.row("Mirror", "m0")
     assert sorted(row["select_dst_port"]) == sorted(switch.port(each.name)["_uuid"] for each in (early, late))
     assert row["select_src_port"] == []
-    with pytest.raises(NameTaken, match="userspace-cni-node"):
+    with pytest.raises(NameTaken, match="belongs to userspace-cni: mirror m0 on br-test"):
         attach(resident, replace(port(3), mirror_outputs=("m0",)), soon())
     assert resident.check(late, soon()) == []
     resident.undo(late, soon())

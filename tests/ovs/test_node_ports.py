@@ -97,7 +97,7 @@ def test_it_is_no_pods_and_no_other_specs(switch: Switch, resident: PortDriver, 
         gateway(marks=node_marks("gateway", GATEWAY, "another")),
     ]
     for stranger in strangers:
-        with pytest.raises(NameTaken, match=f"port {GATEWAY} exists and belongs to userspace-cni-node: gateway {GATEWAY}, store"):
+        with pytest.raises(NameTaken, match=f"port {GATEWAY} exists and belongs to userspace-cni: gateway {GATEWAY}, store"):
             attach(resident, stranger, soon())
         resident.undo(stranger, soon())
     assert switch.ports("br-test") == [GATEWAY]

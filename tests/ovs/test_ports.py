@@ -34,7 +34,7 @@ def soon() -> Deadline:
 
 def with_marks(step: OvsPort) -> PortRef:
     """The reference by which the port is found."""
-    return replace(step.ref, marks={"owner": "userspace-cni", "schema": "1", "store": STORE, **step.marks})
+    return replace(step.ref, marks={"owner": "userspace-cni", "owner-kind": "pod", "schema": "1", "store": STORE, **step.marks})
 
 
 def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: PortDriver, port: MakePort) -> None:
@@ -42,7 +42,7 @@ def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: Por
     step = port()
     attach(driver, step, soon())
     bridge, interface = switch.bridge("br-test"), switch.interface(step.name)
-    assert (bridge["datapath_type"], bridge["external_ids"]) == ("netdev", {"owner": "userspace-cni"})
+    assert (bridge["datapath_type"], bridge["external_ids"]) == ("netdev", {"owner": "userspace-cni", "owner-kind": "pod"})
     assert switch.interface("br-test")["type"] == "internal"
     assert switch.ports("br-test") == [step.name]
     assert interface["ofport"] > 0

@@ -141,11 +141,11 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
         port = ports.reserve(bridge)
         ports.plug(port)
         marks = switch.port(port.name)["external_ids"]
-        assert (marks["owner"], marks["purpose"], marks["pid"]) == ("userspace-cni-probe", "load", str(os.getpid()))
+        assert (marks["owner-kind"], marks["purpose"], marks["pid"]) == ("run", "load", str(os.getpid()))
         assert driver.marked(Deadline.after(60)) == []
         found = driver.find(port.name, Deadline.after(60))
         assert found
-        assert found.marks.get("owner") != "userspace-cni"
+        assert found.marks["owner-kind"] == "run"
 
 
 def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:

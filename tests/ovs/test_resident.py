@@ -132,7 +132,13 @@ def test_owned_are_all_ports_with_our_mark(switch: Switch, resident: PortDriver,
     for number in (1, 2):
         attach(driver, port(number), soon())
     wait_until(lambda: len(resident.owned()) == 2, what="both are known")
-    assert resident.owned()[port(1).name] == {"owner": "userspace-cni", "schema": "1", "store": STORE, **port(1).marks}
+    assert resident.owned()[port(1).name] == {
+        "owner": "userspace-cni",
+        "owner-kind": "pod",
+        "schema": "1",
+        "store": STORE,
+        **port(1).marks,
+    }
     switch.vsctl("--no-wait", "set", "Port", port(1).name, "external_ids:pod-name=another")
     wait_until(lambda: resident.owned()[port(1).name].get("pod-name") == "another", what="the mark has changed")
     driver.undo(port(1), soon())

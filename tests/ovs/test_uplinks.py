@@ -317,14 +317,14 @@ def test_what_others_have_is_refused_and_stays(switch: Switch, node: Uplinks, ve
     for refused, words in (
         (bridge(name="br-admin"), "br-admin exists and belongs to an owner that does not mark its rows"),
         (bridge(name="br-test"), "br-test exists and belongs to userspace-cni"),
-        (bridge(name="br-net2"), "br-net2 exists and belongs to userspace-cni-node: provider-network net2"),
+        (bridge(name="br-net2"), "br-net2 exists and belongs to userspace-cni: provider-network net2"),
         (bridge(marks=MARKS | {"store": "another"}), f"{BRIDGE} exists and belongs to .* store {STORE}"),
         (bridge(name=SPARE), f"bridge {SPARE} cannot be made: a port has its name"),
         (uplink({"name": SPARE, "type": "system"}), f"port {SPARE} exists and belongs to an owner"),
         (uplink({"name": SPARE, "type": "system"}, name="mine"), f"interface {SPARE} is port {SPARE} on bridge br-admin, which"),
         (uplink(name="bonded"), "port bonded exists"),
         (uplink(bridge="br-admin"), "bridge br-admin belongs to"),
-        (uplink(bridge="br-net2"), "bridge br-net2 belongs to userspace-cni-node: provider-network net2"),
+        (uplink(bridge="br-net2"), "bridge br-net2 belongs to userspace-cni: provider-network net2"),
     ):
         with pytest.raises(NameTaken, match=words) as error:
             node.apply(refused)
@@ -408,7 +408,7 @@ def test_a_bridge_with_ports_of_others_stays(switch: Switch, node: Uplinks, veth
 def test_a_pods_port_needs_to_know_that_the_bridge_is_the_nodes(node: Uplinks, port: MakePort) -> None:
     """A port that was planned when there was no such bridge is not put on it: no rule was asked about the node's bridge."""
     node.apply(bridge())
-    with pytest.raises(Unavailable, match=f"{BRIDGE} belongs to userspace-cni-node: provider-network net1"):
+    with pytest.raises(Unavailable, match=f"{BRIDGE} belongs to userspace-cni: provider-network net1"):
         attach(node.ports, replace(port(), bridge=BRIDGE), soon())
     assert node.ports.reach(port().name, BRIDGE, soon())
     attach(node.ports, replace(port(), bridge=BRIDGE, foreign_bridge=True), soon())

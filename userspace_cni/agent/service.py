@@ -37,7 +37,7 @@ from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.listing import SwitchPort, describe_all
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
-from userspace_cni.attachment.steps import NODE_OWNER, PortRef
+from userspace_cni.attachment.steps import PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.host_paths import see_host_at
@@ -280,7 +280,7 @@ class Agent:
 
     def _on_change(self, bridge: str, marks: Mapping[str, str]) -> None:
         self.watchdog.on_change(bridge, marks)
-        if bridge or marks.get("owner") == NODE_OWNER:
+        if bridge or owner_kind(marks) == "node":
             self.network.ask()
 
     def _on_pod(self, namespace: str, name: str) -> None:

@@ -18,7 +18,7 @@ from userspace_cni.agent.pace import Pace
 from userspace_cni.agent.switch_life import SwitchLife
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.reconcile import Reconciliation
-from userspace_cni.attachment.steps import OWNER, PortRef, is_host_end
+from userspace_cni.attachment.steps import PortRef, is_host_end, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -106,7 +106,7 @@ class Watchdog(Loop):
     def on_change(self, bridge: str, marks: Mapping[str, str]) -> None:
         """Note that the bridge of that name came, went or is another, or that rows with these marks have changed. Never waits."""
         things: list[_Thing] = [("bridge", bridge)] if bridge else []
-        if marks.get("owner") == OWNER and "container-id" in marks:  # a probe's has none
+        if owner_kind(marks) == "pod" and "container-id" in marks:  # a bridge's has none
             things.append(("attachment", marks.get("container-id", ""), marks.get("ifname", "")))
         self._touch(*things)
 

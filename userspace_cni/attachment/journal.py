@@ -22,7 +22,7 @@ from localdb import Lock, LockTimeout, Store, StoreError
 from userspace_cni.attachment.records import (
     Record,
     State,
-    is_nodes,
+    owner_of,
     record_from_json,
     record_key,
     record_to_json,
@@ -418,7 +418,7 @@ class Journal:
 
 
 def _collection(key: str) -> str:
-    return _OF_NODE if is_nodes(key) else _ATTACHMENTS
+    return _OF_NODE if owner_of(key) == "node" else _ATTACHMENTS
 
 
 def _undo_file(record: Record) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def name_of(record: Record) -> str:
 
     What the node itself has goes by its spec.
     """
-    if record.is_nodes:
+    if record.owner == "node":
         return record.subject["spec"]
     owner = [record.pod_namespace, record.pod_name] if record.pod_name else [record.container_id[:12]]
     return "/".join([*filter(None, owner), record.ifname])

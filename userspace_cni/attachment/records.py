@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from reprlib import repr as repr_short
 from typing import Any, Final, Literal
 
-from userspace_cni.attachment.steps import STEP_TYPES, Parts, PortRef, Step
+from userspace_cni.attachment.steps import STEP_TYPES, OwnerKind, Parts, PortRef, Step
 from userspace_cni.attachment.stored_form import Codec, Form, MalformedRecord, form_of
 from userspace_cni.base.notices import Recipient
 
@@ -56,14 +56,14 @@ class Record(Parts):
         return record_key(self.container_id, self.ifname)
 
     @property
-    def is_nodes(self) -> bool:
-        """Whether the node itself is to have it."""
-        return is_nodes(self.key)
+    def owner(self) -> OwnerKind:
+        """Who it is for."""
+        return owner_of(self.key)
 
     @property
     def subject(self) -> dict[str, str]:
         """The keys of a log line by which it names the attachment."""
-        if self.is_nodes:
+        if self.owner == "node":
             return {"spec": f"{self.container_id.removeprefix(_NODE)} {self.ifname}"}
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
@@ -104,9 +104,9 @@ def node_container(kind: str) -> str:
     return f"{_NODE}{kind}"
 
 
-def is_nodes(key: str) -> bool:
-    """Whether the key is a node attachment's."""
-    return key.startswith(_NODE)
+def owner_of(key: str) -> OwnerKind:
+    """Who the record of that key is for."""
+    return "node" if key.startswith(_NODE) else "pod"
 
 
 def completed(steps: tuple[Step, ...] | None) -> dict[str, Any] | None:

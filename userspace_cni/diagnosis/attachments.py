@@ -73,7 +73,7 @@ def _unfinished(record: Record, node: Node) -> Outcome:
         current = node.journal.read_key(record.key)
     if current != record:
         return Outcome()
-    command = "network" if record.is_nodes else "gc --dry-run"
+    command = "network" if record.owner == "node" else "gc --dry-run"
     details = f"userspace-cni {command} tells what would be done"
     return Outcome({"": [Drift("state of the record", "", "ready", record.state, details)]})
 

@@ -27,7 +27,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from userspace_cni.attachment.node import DeadProbe
-from userspace_cni.attachment.steps import OvsPort, PortRef, SocketFile, VhostUserClient
+from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef, SocketFile, VhostUserClient, run_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -44,7 +44,7 @@ from userspace_cni.switch.openflow import flows, messages
 from userspace_cni.switch.openflow.flows import Flows
 from userspace_cni.switch.openflow.messages import Flow
 from userspace_cni.switch.ovsdb.bridges import Bridge, known_bridges
-from userspace_cni.switch.ovsdb.probes import OWNER, PortState, ProbeRow, is_mirrored, probe_rows, state_of
+from userspace_cni.switch.ovsdb.probes import PortState, ProbeRow, is_mirrored, probe_rows, state_of
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
@@ -261,9 +261,7 @@ class ProbePorts:
         self._require_life()
         self._ports.connect(deadline)
         marks = {
-            "owner": OWNER,
-            "store": self._store(),
-            "run": self.run.name,
+            **run_marks(self.run.name, self._store()),
             "purpose": self._purpose,
             "pid": str(self.run.pid),
             "start-time": str(self.run.started),
@@ -453,4 +451,4 @@ def _management(settings: Settings, bridge: str) -> str:
 
 def _ref(name: str, bridge: str, store: str, run: Run) -> PortRef:
     """The reference by which a probe's port is deleted, and with it the mirror that it is the output of."""
-    return PortRef(name, bridge, {"owner": OWNER, "store": store, "run": run.name})
+    return PortRef(name, bridge, run_marks(run.name, store))

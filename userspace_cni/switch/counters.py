@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.steps import OWNER
+from userspace_cni.attachment.steps import OWNER, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.openflow import messages
@@ -110,7 +110,8 @@ def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
         session.transact([command], deadline)
         return command.rows
 
-    return read(client.use(select, frozenset(), "reading counters", deadline))
+    found = read(client.use(select, frozenset(), "reading counters", deadline))
+    return [each for each in found if owner_kind(each.marks) == "pod"]
 
 
 def ask_drops(client: Client, daemon: Daemon, deadline: Deadline) -> list[LimitDrops]:

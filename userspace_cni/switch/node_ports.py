@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from userspace_cni.attachment.facts import NodePort, PodPort
-from userspace_cni.attachment.steps import NODE_OWNER, OWNER
+from userspace_cni.attachment.steps import OWNER, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.switch.ovsdb.client import Client
@@ -92,7 +92,7 @@ def _found(bridge: str, names: Iterable[str], session: Session) -> Iterator[Node
             continue
         marks = value_of(port, "external_ids")
         # of our own ports the MTU is asked for by who has made them, and by the next port
-        keeps = value_of(interface, "mtu_request") or marks.get("owner") in (OWNER, NODE_OWNER) or interface is unheld
+        keeps = value_of(interface, "mtu_request") or owner_kind(marks) in ("pod", "node") or interface is unheld
         yield NodePort(
             name,
             _one(value_of(interface, "mac_in_use"), ""),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from userspace_cni.attachment.steps import NODE_OWNER, OWNER, PortRef
+from userspace_cni.attachment.steps import OWNER, PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.base.port_kinds import Datapath
@@ -92,14 +92,14 @@ class SwitchView:
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
-        """Every port with our owner mark and the given marks, of any store."""
+        """Every port of a pod with our owner mark and the given marks, of any store."""
         from userspace_cni.switch.ovsdb.reads import port_rows
         from userspace_cni.switch.ovsdb.session import with_marks
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
         wanted = {"owner": OWNER} | {key: value for key, value in chosen.items() if value is not None}
         rows = self.client.read(lambda session: port_rows(session, wanted), with_marks(wanted), "listing our ports", deadline)
-        return sorted(map(ref_of, rows), key=lambda step: step.name)
+        return sorted(map(ref_of, (row for row in rows if is_ours(row.marks))), key=lambda step: step.name)
 
     def owned(self) -> dict[str, Mapping[str, str]]:
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
@@ -112,7 +112,7 @@ class SwitchView:
         Raises Unavailable.
         """
         marks = self.client.status().replica.marks.copy()
-        return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
+        return {name: of for name, of in marks.items() if owner_kind(of) == "node" and of.get("store") == store}
 
     def mirror_outputs(self) -> frozenset[tuple[str, str]]:
         """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""

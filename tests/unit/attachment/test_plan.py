@@ -60,6 +60,7 @@ FACTS = SocketFacts(
 DERIVED_MAC = "a6:a4:96:9a:7f:42"
 MARKS = {
     "owner": "userspace-cni",
+    "owner-kind": "pod",
     "schema": "1",
     "container-id": CONTAINER,
     "network": "net",

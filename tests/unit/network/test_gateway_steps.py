@@ -36,7 +36,7 @@ def test_all_of_a_gateway() -> None:
     assert isinstance(port, OvsPort)
     assert (port.bridge, port.name, port.vlan.tag, port.interface.mtu) == ("br0", "br0-gw", 100, 1400)
     assert (port.limits, port.foreign_bridge, port.datapath) == (FULL.limits, False, "netdev")
-    assert port.marks == {"owner": "userspace-cni-node", "store": STORE, "spec": "gateway br0-gw"}
+    assert port.marks == {"owner": "userspace-cni", "owner-kind": "node", "store": STORE, "spec": "gateway br0-gw"}
     assert others == [
         NodeLink("br0-gw", ("10.56.217.1/24", "fd00:56::1/64"), "/netns"),
         NodeRoute("10.56.218.0/24", "192.0.2.18", "/netns"),

@@ -7,7 +7,6 @@ from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
 from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end, is_host_end
 from userspace_cni.attachment.steps.node_network import (
-    NODE_OWNER,
     AddressMove,
     MirrorOutput,
     NodeBridge,
@@ -18,14 +17,21 @@ from userspace_cni.attachment.steps.node_network import (
     RuntimeNetwork,
     Translation,
     UplinkPort,
+)
+from userspace_cni.attachment.steps.owners import (
+    MARK_SCHEMA,
+    OWNER,
+    OWNER_KIND,
+    OwnerKind,
     node_marks,
+    owner_kind,
+    owner_marks,
+    run_marks,
 )
 from userspace_cni.attachment.steps.parts import Parts, Steps
 from userspace_cni.attachment.steps.port import (
     EVERYTHING,
-    MARK_SCHEMA,
     NO_TERMS,
-    OWNER,
     HostEnd,
     Internal,
     OvsPort,
@@ -34,7 +40,6 @@ from userspace_cni.attachment.steps.port import (
     Terms,
     VhostUserClient,
     VhostUserServer,
-    owner_marks,
     port_name,
 )
 from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
@@ -43,9 +48,9 @@ from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step
 __all__ = [
     "EVERYTHING",
     "MARK_SCHEMA",
-    "NODE_OWNER",
     "NO_TERMS",
     "OWNER",
+    "OWNER_KIND",
     "STEP_TYPES",
     "AddressMove",
     "Announcement",
@@ -65,6 +70,7 @@ __all__ = [
     "NodeLink",
     "NodeRoute",
     "OvsPort",
+    "OwnerKind",
     "Parts",
     "PlacedSocket",
     "PodMount",
@@ -91,6 +97,8 @@ __all__ = [
     "host_end",
     "is_host_end",
     "node_marks",
+    "owner_kind",
     "owner_marks",
     "port_name",
+    "run_marks",
 ]

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.stages import Stage
-
-NODE_OWNER: Final = "userspace-cni-node"
-"""Value of the mark `owner` on rows of node attachments. No sweep by boot id or by GC touches them."""
-
-
-def node_marks(kind: str, name: str, store: str) -> dict[str, str]:
-    """The marks by which a row of OVSDB is recognised as that of this spec, of the installation with that state directory."""
-    return {"owner": NODE_OWNER, "store": store, "spec": f"{kind} {name}"}
 
 
 @dataclass(frozen=True)
 class NodeBridge(Step):
     """A bridge of our own for the node's uplink. `mac`: the hardware address of its local port, "" for OVS's choice.
 
-    `mtu`: the local port's, 0 for OVS's choice. `marks` are those of its row, with owner NODE_OWNER.
+    `mtu`: the local port's, 0 for OVS's choice. `marks` are those of its row, of kind node.
     """
 
     kind: ClassVar[str] = "node-bridge"
@@ -259,7 +251,7 @@ class PolicyRoute(Step):
 class MirrorOutput(Step):
     """A port of others on the bridge that is the output of a mirror of ours; a port that we make has its mirrors with itself.
 
-    `shows`: as that of OvsPort. `marks` are those of the mirror's row, with owner NODE_OWNER.
+    `shows`: as that of OvsPort. `marks` are those of the mirror's row, of kind node.
     """
 
     kind: ClassVar[str] = "mirror-output"

@@ -14,9 +14,6 @@ from userspace_cni.base.stages import Stage
 from userspace_cni.base.vlans import Vlan
 
 Role = Literal["client", "server", ""]
-OWNER: Final = "userspace-cni"
-"""Value of the mark `owner` on every row that we make."""
-MARK_SCHEMA: Final = "1"
 EVERYTHING: Final = "*"
 """What a mirror shows that shows every frame of its bridge: no port has this name."""
 
@@ -24,11 +21,6 @@ EVERYTHING: Final = "*"
 def port_name(container_id: str, ifname: str) -> str:
     """Name of the OVS port of an attachment, and of its socket unless `host.vhost.socketfile` gives one."""
     return f"{container_id[:12]}-{ifname}"
-
-
-def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
-    """The marks by which a row of OVSDB is recognised as this attachment's."""
-    return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from userspace_cni.attachment.steps import OWNER, HostEnd, Internal, OvsPort, PortRef
+from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.switch.ovsdb import limits, mirrors
 from userspace_cni.switch.ovsdb.groups import Draft
@@ -122,7 +122,7 @@ class AddPort(Command):
                 f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         self.api.root()  # raises when there is no row to add a bridge to
-        txn.bridge(step.bridge, bridge).require_maker(OWNER)
+        txn.bridge(step.bridge, bridge).require_maker("pod")
         self.unheld = lacking(api, names_of(step)) - self.held
         if self.unheld:
             return
@@ -264,7 +264,7 @@ def too_many_afxdp(name: str, most: int) -> SwitchRefused:
 def require_allowed(step: OvsPort, bridge: Any) -> None:
     """Raise Unavailable for a pod's port on a bridge that has become the node's own since the rules were asked about it."""
     marks = value_of(bridge, "external_ids") if bridge is not None else {}
-    if is_nodes(marks) and not step.foreign_bridge and step.marks.get("owner", OWNER) == OWNER:
+    if is_nodes(marks) and not step.foreign_bridge and not is_nodes(step.marks):
         raise Unavailable(
             f"bridge {step.bridge} belongs to {whose(marks)} by now, and did not when the port was planned",
             "a setting [[rule]] has to allow its use; the next ADD asks the rules anew",

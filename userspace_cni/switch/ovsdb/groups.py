@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ovs.db import idl as ovs_idl
 from ovsdbapp.backend.ovs_idl import command
 
+from userspace_cni.attachment.steps import OwnerKind, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.switch.ovsdb.mirrors import MirrorDraft
@@ -197,9 +198,9 @@ class BridgeDraft:
         """Make the bridge, which does not exist, with these columns."""
         self._made = bridge, local_port, local_interface
 
-    def require_maker(self, owner: str) -> None:
-        """Raise Unavailable if another member of the group makes the bridge, for another owner mark."""
-        if self._made is not None and self._made[0]["external_ids"].get("owner") != owner:
+    def require_maker(self, kind: OwnerKind) -> None:
+        """Raise Unavailable if another member of the group makes the bridge, for another kind of owner."""
+        if self._made is not None and owner_kind(self._made[0]["external_ids"]) != kind:
             raise Unavailable(f"bridge {self.name} is being made by another attachment", "try again: then it shows whose it is")
 
     def give_up(self) -> None:

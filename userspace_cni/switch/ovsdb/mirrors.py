@@ -15,13 +15,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.steps import EVERYTHING, NODE_OWNER, MirrorOutput, OvsPort, PortRef
+from userspace_cni.attachment.steps import EVERYTHING, MirrorOutput, OvsPort, PortRef
 from userspace_cni.base.errors import BadRequest, NameTaken, Unavailable
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.switch.ovsdb.replica import Clause, Replica, count, named, references, refers, value_of, with_marks
 from userspace_cni.switch.ovsdb.rows.columns import changed_columns
 from userspace_cni.switch.ovsdb.rows.marks import (
     IDENTITY,
+    is_nodes,
     is_ours,
     other_store,
     same_attachment,
@@ -128,7 +129,7 @@ class MirrorDraft:
 
 def takes_sources(marks: Mapping[str, str]) -> bool:
     """Whether ports may join a Mirror with these marks: one of an attachment, or of the node's settings."""
-    return is_ours(marks) or marks.get("owner") == NODE_OWNER
+    return is_ours(marks) or is_nodes(marks)
 
 
 def ports_asking(replica: Replica, key: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from userspace_cni.attachment.steps import NODE_OWNER, NodeBridge
+from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.switch.ovsdb.commands import DUPLICATES, is_duplicate
 from userspace_cni.switch.ovsdb.groups import Draft
@@ -80,7 +80,7 @@ class PutNodeBridge(Command):
             if api.row(table, step.name) is not None:
                 raise NameTaken(f"bridge {step.name} cannot be made: a port has its name", f"ovs-vsctl list {table} {step.name}")
         api.root()  # raises when there is no row to add a bridge to
-        txn.bridge(step.name, None).require_maker(NODE_OWNER)
+        txn.bridge(step.name, None).require_maker("node")
 
     def _require_own(self, bridge: Any) -> None:
         step, marks = self._step, value_of(bridge, "external_ids")

@@ -1,6 +1,6 @@
 """Reads the rows of probes: the ports that `probe`, `ping`, `load` or `capture` makes for a moment, and that are no attachment.
 
-They carry an owner mark of their own, so that no verb, no GC and no reconciliation of attachments touches them. `PortDriver`
+Their owner is a run, so that no verb, no GC and no reconciliation of attachments touches them. `PortDriver`
 writes and deletes them, like any port.
 """
 
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from userspace_cni.attachment.steps import owner_kind
 from userspace_cni.switch.ovsdb.mirrors import find_mirror, mirrors_of
 from userspace_cni.switch.ovsdb.reads import find_port
 from userspace_cni.switch.ovsdb.replica import references, value_of
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.session import Session
-
-OWNER: Final = "userspace-cni-probe"
-"""Value of the mark `owner` of probes."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def probe_rows(session: Session) -> list[ProbeRow]:
     found = _mirrors_without_port(session)
     for name, row in session.replica.names("Port").items():
         marks = value_of(row, "external_ids")
-        if marks.get("owner") == OWNER:
+        if owner_kind(marks) == "run":
             port = find_port(session, name)
             found.append(ProbeRow(name, port.bridge if port else "", marks))
     return found
@@ -58,7 +56,7 @@ def _mirrors_without_port(session: Session) -> list[ProbeRow]:
     for name, bridge in session.replica.names("Bridge").items():
         for row in mirrors_of(session.replica, bridge):
             marks, mirror = value_of(row, "external_ids"), value_of(row, "name")
-            if marks.get("owner") == OWNER and mirror not in ports:
+            if owner_kind(marks) == "run" and mirror not in ports:
                 found.append(ProbeRow(mirror, name, marks))
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import OWNER, NodeBridge
+from userspace_cni.attachment.steps import OWNER, OWNER_KIND, NodeBridge
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.switch.ovsdb.rows.columns import Columns, optional
 
@@ -28,7 +28,7 @@ def datapath_of(datapath_type: str) -> str:
 
 def bridge_columns(name: str, datapath_type: str) -> Columns:
     """Columns of a Bridge that we make."""
-    return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER}}
+    return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER, OWNER_KIND: "pod"}}
 
 
 def local_port_columns(bridge: str) -> tuple[Columns, Columns]:

@@ -7,13 +7,14 @@ from typing import Literal
 
 from userspace_cni.attachment.steps import (
     MARK_SCHEMA,
-    NODE_OWNER,
     OWNER,
+    OWNER_KIND,
     MirrorOutput,
     NodeBridge,
     OvsPort,
     PortRef,
     UplinkPort,
+    owner_kind,
 )
 
 IDENTITY = ("owner", "container-id", "network", "ifname", "run", "spec")
@@ -33,13 +34,13 @@ ATTACHED_MAC = "attached-mac"
 """The key of Interface.external_ids with the MAC of what is behind the port (ovs-vswitchd.conf.db(5)); no owner mark."""
 
 _OF_POD = ("pod-namespace", "pod-name", "pod-uid", "vm-name")
-MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_POD, IFINDEX)
+MARKS = (*IDENTITY, OWNER_KIND, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_POD, IFINDEX)
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 
 
 def marks_of(step: Owned, store: str) -> dict[str, str]:
     """The marks to write: the step's own, with owner, schema and the id of our state directory."""
-    return {"owner": OWNER, "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
+    return {"owner": OWNER, OWNER_KIND: "pod", "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
 
 
 def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
@@ -48,29 +49,29 @@ def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_ours(marks: Mapping[str, str]) -> bool:
-    """Whether the row has our owner mark, of this or another installation."""
-    return marks.get("owner") == OWNER
+    """Whether the row was made for a pod, by this or another installation."""
+    return owner_kind(marks) == "pod"
 
 
 def made_by(marks: Mapping[str, str]) -> BridgeMaker:
     """Who made a bridge with these external_ids."""
-    return "pods" if is_ours(marks) else "node" if marks.get("owner") == NODE_OWNER else "another"
+    return "pods" if is_ours(marks) else "node" if is_nodes(marks) else "another"
 
 
 def is_nodes(marks: Mapping[str, str]) -> bool:
-    """Whether the row is of a node attachment, of this or another installation: the settings' mirrors have no spec."""
-    return marks.get("owner") == NODE_OWNER and "spec" in marks
+    """Whether the row is of a node attachment, of this or another installation."""
+    return owner_kind(marks) == "node"
 
 
 def same_owner(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
-    """Whether a row with these marks has the step's owner mark."""
-    return marks.get("owner") == step.marks.get("owner", OWNER)
+    """Whether a row with these marks is ours, for the same kind of owner as the step."""
+    return owner_kind(marks) == owner_kind({"owner": OWNER} | dict(step.marks))
 
 
 def same_attachment(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
     """Whether a row with these marks was made for the step's container, network and interface name, or for its spec."""
     wanted = {"owner": OWNER} | dict(step.marks)
-    return all(marks.get(key) == wanted.get(key) for key in IDENTITY)
+    return same_owner(step, marks) and all(marks.get(key) == wanted.get(key) for key in IDENTITY)
 
 
 def other_store(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
@@ -81,8 +82,8 @@ def other_store(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
 def whose(marks: Mapping[str, str]) -> str:
     """The owner of a row, for messages."""
     if is_nodes(marks):
-        return f"{NODE_OWNER}: {marks['spec']}, store {marks.get('store') or 'unknown'}"
-    if not is_ours(marks):
+        return f"{OWNER}: {marks.get('spec', 'the node')}, store {marks.get('store') or 'unknown'}"
+    if not owner_kind(marks):
         return f"owner {marks['owner']!r}" if marks.get("owner") else "an owner that does not mark its rows"
-    names = ", ".join(f"{key} {marks[key]}" for key in ("container-id", "network", "ifname", "store") if marks.get(key))
+    names = ", ".join(f"{key} {marks[key]}" for key in ("container-id", "network", "ifname", "run", "store") if marks.get(key))
     return f"{OWNER}: {names or 'unnamed'}"
