@@ -14,8 +14,8 @@ from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.base import notices
 from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import collected_warnings
-from userspace_cni.base.notices import Notice
 from userspace_cni.base.stages import Stage, collected
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import Answer, Postponed, answer
@@ -34,7 +34,7 @@ class _Call:
     began: float = field(default_factory=time.perf_counter)
     stages: dict[Stage, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    told: list[Notice] = field(default_factory=list)
+    told: list[Finding] = field(default_factory=list)
 
     def answer(self, serve: Serve) -> Answer:
         """Run the verb, or what is left of it. Raises Postponed."""

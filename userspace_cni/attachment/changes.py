@@ -17,7 +17,7 @@ from userspace_cni.attachment.steps import Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.log import say
-from userspace_cni.base.notices import PORT_CHANGED, Notice
+from userspace_cni.base.notices import PORT_CHANGED
 from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
                 report(f"put-back-{change.step.kind}")
             require_same(due, Seen(node.owned_ports(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
             text = f"what another program had changed of this interface was put back: {words(due)}"
-            node.tell(record.recipient, (Notice(PORT_CHANGED, text),))
+            node.tell(record.recipient, (PORT_CHANGED.finding(text),))
         if waits:
             raise waiting(waits)
 

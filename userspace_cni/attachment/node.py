@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
     from userspace_cni.base.deadline import Deadline
-    from userspace_cni.base.notices import Notice, Recipient
+    from userspace_cni.base.findings import Finding
+    from userspace_cni.base.notices import Recipient
     from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment, Request, Verb
@@ -133,7 +134,7 @@ class Node(Protocol):
         be read of it, and for what the interface cannot do."""
         ...
 
-    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
         """Have the pod told, if this process lives on and there is a pod and an API server. Never waits and never fails."""
         ...
 

@@ -26,7 +26,7 @@ from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
 from userspace_cni.base.log import about, bound, counted, say
-from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice
+from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.retries import Retries
 
@@ -53,7 +53,7 @@ changed a part of one. record-lost: a port of ours without record or sandbox. fo
 
 
 @dataclass(frozen=True)
-class Finding:
+class Deviation:
     """One difference between the records and the node. `record`: as stored, or built from a port's marks.
 
     `steps`: the lost or changed ones, or those whose mounts keep the kubelet from removing the pod's directory. `changes`: what
@@ -71,7 +71,7 @@ class Finding:
         return self.problem in ("sandbox-gone", "namespace-gone", "record-lost")
 
 
-def findings(node: Node) -> Iterator[Finding | DeadProbe]:
+def findings(node: Node) -> Iterator[Deviation | DeadProbe]:
     """Find what differs from the records, and what killed probes left. Changes nothing. Raises RecordRefused.
 
     While the switch cannot be asked, nothing is concluded from a missing port.
@@ -80,25 +80,25 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
     boot_id = node.boot_id()
     for record in records:
         if is_unfinished(record, boot_id):
-            yield Finding("rebooted" if record.state == "ready" else "unfinished", record)
+            yield Deviation("rebooted" if record.state == "ready" else "unfinished", record)
     seen, living = _see(node), cache(partial(_living, records, node))
     for record in records:
         if is_unfinished(record, boot_id):
             continue
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
-            yield Finding("sandbox-gone", record)
+            yield Deviation("sandbox-gone", record)
         elif record.netns and node.sandboxes.is_gone(record.netns):
             if _interface(record) in living():  # in another sandbox, and a pod has one at a time
-                yield Finding("sandbox-gone", record)
+                yield Deviation("sandbox-gone", record)
             # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
             elif mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
-                yield Finding("namespace-gone", record, mounted)
+                yield Deviation("namespace-gone", record, mounted)
         else:
             if lost := _select(record, lambda step: _is_lost(step, seen, node)):
-                yield Finding("lost", record, lost)
+                yield Deviation("lost", record, lost)
             kept = [step for step in record.steps if not any(step is each for each in lost)]
             if changed := _changes(record, kept, seen, node):
-                yield Finding("changed", record, tuple(each.step for each in changed), changed)
+                yield Deviation("changed", record, tuple(each.step for each in changed), changed)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
         yield from node.dead_probes.find(Deadline.after(LOOK_S))
@@ -180,7 +180,7 @@ def _ask(step: Step, seen: Seen, question: Callable[[], T], otherwise: T) -> T:
         return otherwise
 
 
-def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) -> Iterator[Finding]:
+def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) -> Iterator[Deviation]:
     store = node.journal.identity()
     for name, marks in ports.items():
         container_id, ifname = marks.get("container-id", ""), marks.get("ifname", "")
@@ -189,9 +189,9 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
         port = PortRef(name, marks=marks)
         record = Record("deleting", marks.get("network", ""), container_id, ifname, netns=marks.get("netns", ""), steps=(port,))
         if marks.get("store") != store:
-            yield Finding("foreign", record)
+            yield Deviation("foreign", record)
         elif sandbox_is_gone(marks, node):
-            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node)))
+            yield Deviation("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node)))
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Reconciliation:
         said, now = self._refused.get(record.key), time.monotonic()
         if said is None or said.text != hash(text) or now - said.at >= REPEAT_S:
             self._refused[record.key] = _Refused(hash(text), now)
-            self._node.tell(record.recipient, (Notice(LIMIT_REFUSED, text),))
+            self._node.tell(record.recipient, (LIMIT_REFUSED.finding(text),))
 
     def _forget_gone(self, found: Collection[Mapping[str, str]]) -> None:
         """Keep nothing of attachments that are gone, and of which nothing was found in this pass. Raises RecordRefused."""
@@ -348,7 +348,7 @@ class Reconciliation:
             return
         seen = Seen()
         if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
-            self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
+            self._attempt(record, lambda: self._act(Deviation("lost", record, steps), []))
             self._dead = {**self._dead, **self._still_dead([record])}
 
     def look_at_changed(
@@ -369,7 +369,7 @@ class Reconciliation:
         begun: list[_Begun] = []
 
         def mend(record: Record, lost: tuple[Step, ...]) -> None:
-            if not self._act(Finding("lost", record, lost), begun):
+            if not self._act(Deviation("lost", record, lost), begun):
                 busy.add((record.container_id, record.ifname))
 
         for record in records:
@@ -412,10 +412,10 @@ class Reconciliation:
                 act()
             except UserspaceError as error:
                 if told and isinstance(left, Record):
-                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, f"{told}: {error}"),))
+                    self._node.tell(left.recipient, (PORT_DEGRADED.finding(f"{told}: {error}"),))
                 say("warning", "an attachment could not be put right now", error=error)
 
-    def _act(self, found: Finding, begun: list[_Begun]) -> bool:
+    def _act(self, found: Deviation, begun: list[_Begun]) -> bool:
         """Put one finding right, if its record is still the one that was found; False while another call works on it."""
         record, recorded = found.record, found.problem != "record-lost"
         with try_turn(record.container_id, record.ifname, self._node) as turn:
@@ -443,14 +443,14 @@ class Reconciliation:
             self._node.dead_probes.remove(probe, Deadline.after(cleanup.TURN_S))
             self._report("removed-dead-test")
 
-    def _make_again(self, found: Finding, turn: Turn) -> _Begun:
+    def _make_again(self, found: Deviation, turn: Turn) -> _Begun:
         """Begin to make the lost steps again, without waiting: the switch opens many ports at the same time."""
         first = [step for step in found.steps if not step.from_switch]
         rests = turn.begin(found.record, first, Deadline.after(cleanup.TURN_S))
         self._report_again(first)
         return _Begun(found.record, first, rests, [step for step in found.steps if step.from_switch])
 
-    def _restore(self, found: Finding) -> None:
+    def _restore(self, found: Deviation) -> None:
         restore(found.record, found.steps, self._node, self._put_back, self._report)
 
     def _finish_all(self, begun: Iterable[_Begun]) -> None:
@@ -468,14 +468,14 @@ class Reconciliation:
             self._report_again(begun.later)
             if record.port and record.port in begun.first:
                 text = f"port {record.port.name} of bridge {record.port.bridge} was lost or closed, and is there again"
-                self._node.tell(record.recipient, (Notice(PORT_RESTORED, text),))
+                self._node.tell(record.recipient, (PORT_RESTORED.finding(text),))
 
     def _report_again(self, steps: Iterable[Step]) -> None:
         for step in steps:
             say("info", "making again what was lost", step=step.kind)
             self._report(f"again-{step.kind}")
 
-    def _undo_mounts(self, found: Finding, turn: Turn) -> None:
+    def _undo_mounts(self, found: Deviation, turn: Turn) -> None:
         """Undo the mounts that keep the kubelet from removing the pod's directory; the rest stays until the pod is known gone."""
 
         def wanted(step: Step) -> bool:

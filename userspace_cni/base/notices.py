@@ -1,6 +1,6 @@
-"""What a pod, or an object of the cluster, is told of its network: notices, each with the reason that names its kind.
+"""What a pod, or an object of the cluster, is told of its network: findings, each named by a reason.
 
-Where something is found that the pod's author can put right, a notice is given; what becomes of it is decided by who collects
+Where something is found that the pod's author can put right, notice of it is given; what becomes of it is decided by who collects
 them (an agent makes Events of the API of them). This module must never know how a pod is told, and giving a notice must never
 wait or fail. Without a collector, as in a process of one call, a notice is a line of the log.
 """
@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from userspace_cni.base import errors
+from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.base.log import say
 
 _NOTICES_MAX: Final = 32
@@ -21,27 +22,31 @@ _NOTICES_MAX: Final = 32
 
 @dataclass(frozen=True)
 class Reason:
-    """A kind of notice. `name` is an Event's reason: programs compare it, so it never changes its meaning."""
+    """A kind of finding. `name` is an Event's reason: programs compare it, so it never changes its meaning."""
 
     name: str
-    severity: Literal["Warning", "Normal"] = "Warning"
+    severity: Severity = "warning"
+
+    def finding(self, text: str, subject: str = "") -> Finding:
+        """A finding for this reason; `text` says what was tried, what happened, what to look at."""
+        return Finding(self.name, self.severity, subject, text)
 
 
 VOLUME_MISSING: Final = Reason("VolumeMissing")
 KEY_IGNORED: Final = Reason("KeyIgnored")
-HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
-ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "Normal")
+HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "note")
+ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "note")
 PORT_DEGRADED: Final = Reason("PortDegraded")
-PORT_RESTORED: Final = Reason("PortRestored", "Normal")
+PORT_RESTORED: Final = Reason("PortRestored", "good")
 PORT_CHANGED: Final = Reason("PortChanged")
 LIMIT_REFUSED: Final = Reason("LimitRefused")
 ROUTE_REFUSED: Final = Reason("RouteRefused")
 UPLINK_DOWN: Final = Reason("UplinkDown")
-UPLINK_UP: Final = Reason("UplinkUp", "Normal")
+UPLINK_UP: Final = Reason("UplinkUp", "good")
 NODE_NOT_READY: Final = Reason("NetworkNotReady")
-NODE_READY: Final = Reason("NetworkReady", "Normal")
+NODE_READY: Final = Reason("NetworkReady", "good")
 NOT_ON_NODES: Final = Reason("NotOnNodes")
-ON_NODES: Final = Reason("OnNodes", "Normal")
+ON_NODES: Final = Reason("OnNodes", "good")
 SUBNET_INVALID: Final = Reason("SubnetInvalid")
 SUBNET_FULL: Final = Reason("SubnetFull")
 VLAN_CONFLICT: Final = Reason("VlanConflict")
@@ -84,14 +89,6 @@ REASONS: Final = (
 
 
 @dataclass(frozen=True)
-class Notice:
-    """One thing to be told; `text` says what was tried, what happened, what to look at."""
-
-    reason: Reason
-    text: str
-
-
-@dataclass(frozen=True)
 class Recipient:
     """The pod that is told, by what the node knows (see `facts.Pod` of its `uid`), and which of its interfaces it is about.
 
@@ -106,13 +103,13 @@ class Recipient:
     api_version: str = "v1"
 
 
-_collector: ContextVar[list[Notice] | None] = ContextVar("notices", default=None)
+_collector: ContextVar[list[Finding] | None] = ContextVar("notices", default=None)
 
 
 @contextmanager
-def collected() -> Iterator[list[Notice]]:
+def collected() -> Iterator[list[Finding]]:
     """Within this block, notices are also put into the list that it gives, up to 32 of them."""
-    notices: list[Notice] = []
+    notices: list[Finding] = []
     token = _collector.set(notices)
     try:
         yield notices
@@ -122,18 +119,18 @@ def collected() -> Iterator[list[Notice]]:
 
 def give(reason: Reason, text: str) -> None:
     """Give a notice, and write it to the log."""
-    say("warning" if reason.severity == "Warning" else "info", text)
-    _collect(Notice(reason, text))
+    say("warning" if reason.severity == "warning" else "info", text)
+    _collect(reason.finding(text))
 
 
 def give_failure(error: errors.UserspaceError) -> None:
     """Give the notice of a failed ADD, if it is one for the pod. Its error is in the log already."""
     reason = next((reason for kind, reason in _OF_ERRORS if isinstance(error, kind)), None)
     if reason is not None and error.code != errors.Unavailable.default_code:  # an IPAM plugin's "try again later"
-        _collect(Notice(reason, str(error)))
+        _collect(reason.finding(str(error)))
 
 
-def _collect(notice: Notice) -> None:
+def _collect(notice: Finding) -> None:
     notices = _collector.get()
     if notices is not None and len(notices) < _NOTICES_MAX and notice not in notices:
         notices.append(notice)

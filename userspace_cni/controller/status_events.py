@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import (
     NOT_ON_NODES,
     ON_NODES,
@@ -17,7 +18,6 @@ from userspace_cni.base.notices import (
     SUBNET_FULL,
     SUBNET_INVALID,
     VLAN_CONFLICT,
-    Notice,
     Reason,
     Recipient,
 )
@@ -31,7 +31,7 @@ _OF_SUBNETS: Final[Mapping[str, Reason]] = {"Invalid": SUBNET_INVALID, "Full": S
 """Of the reasons of a Subnet's condition; each other one is about nodes."""
 
 
-def told(send: Callable[[Recipient, Sequence[Notice]], None]) -> Callable[[Summary], None]:
+def told(send: Callable[[Recipient, Sequence[Finding]], None]) -> Callable[[Summary], None]:
     """What tells of a status that was written, by `send`, which must not wait."""
 
     def tell(write: Summary) -> None:
@@ -43,54 +43,54 @@ def told(send: Callable[[Recipient, Sequence[Notice]], None]) -> Callable[[Summa
     return tell
 
 
-def _news(resource: Resource, before: Mapping[str, Any], status: Mapping[str, Any]) -> Notice | None:
+def _news(resource: Resource, before: Mapping[str, Any], status: Mapping[str, Any]) -> Finding | None:
     """What is to be told of a status after another one; None for nothing."""
     said, now = _fault(resource, before), _fault(resource, status)
     if now and now != said:
         return now
     if said and not now and resource != ROUTES:
-        return Notice(ON_NODES, _on_nodes(status))
+        return ON_NODES.finding(_on_nodes(status))
     return None
 
 
-def _fault(resource: Resource, status: Mapping[str, Any]) -> Notice | None:
+def _fault(resource: Resource, status: Mapping[str, Any]) -> Finding | None:
     """What is wrong by this status; None for nothing."""
     read = _FAULTS.get(resource)
     return read(status) if read else None
 
 
-def _refused(status: Mapping[str, Any]) -> Notice | None:
+def _refused(status: Mapping[str, Any]) -> Finding | None:
     """What of a Route can never be."""
     valid = next((each for each in tables(status, "conditions") if text(each, "type") == "Valid"), {})
     if text(valid, "status") != "False":
         return None
     whole = "nothing of it is applied: " if text(status, "status") == "Invalid" else ""
-    return Notice(ROUTE_REFUSED, f"{whole}{text(valid, 'message')}")
+    return ROUTE_REFUSED.finding(f"{whole}{text(valid, 'message')}")
 
 
-def _missing(status: Mapping[str, Any]) -> Notice | None:
+def _missing(status: Mapping[str, Any]) -> Finding | None:
     """On how many nodes a provider network is not as its object says."""
     conditions = sorted(tables(status, "conditions"), key=lambda each: text(each, "node"))
     lacking = [each for each in conditions if text(each, "status") == "False"]
     if not lacking:
         return None
     number = f"{len(lacking)} of {len(conditions)} nodes"
-    return Notice(NOT_ON_NODES, f"not on {number}, as on {text(lacking[0], 'node')}: {text(lacking[0], 'message')}")
+    return NOT_ON_NODES.finding(f"not on {number}, as on {text(lacking[0], 'node')}: {text(lacking[0], 'message')}")
 
 
-def _conflicting(status: Mapping[str, Any]) -> Notice | None:
+def _conflicting(status: Mapping[str, Any]) -> Finding | None:
     """Why a Vlan cannot be used."""
     if status.get("conflict") is True:
-        return Notice(VLAN_CONFLICT, "an earlier Vlan has its id in its provider network")
+        return VLAN_CONFLICT.finding("an earlier Vlan has its id in its provider network")
     return _unready(status)
 
 
-def _unready(status: Mapping[str, Any]) -> Notice | None:
+def _unready(status: Mapping[str, Any]) -> Finding | None:
     """What the one condition of a Subnet or Vlan says."""
     said = next(iter(tables(status, "conditions")), {})
     if text(said, "status") != "False":
         return None
-    return Notice(_OF_SUBNETS.get(text(said, "reason"), NOT_ON_NODES), text(said, "message"))
+    return _OF_SUBNETS.get(text(said, "reason"), NOT_ON_NODES).finding(text(said, "message"))
 
 
 def _on_nodes(status: Mapping[str, Any]) -> str:
@@ -98,7 +98,7 @@ def _on_nodes(status: Mapping[str, Any]) -> str:
     return f"as its object says on all {len(ready)} nodes" if isinstance(ready, list) else "in order on all nodes"
 
 
-_FAULTS: Final[Mapping[Resource, Callable[[Mapping[str, Any]], Notice | None]]] = {
+_FAULTS: Final[Mapping[Resource, Callable[[Mapping[str, Any]], Finding | None]]] = {
     ROUTES: _refused,
     PROVIDER_NETWORKS: _missing,
     VLANS: _conflicting,

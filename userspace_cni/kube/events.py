@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, on_one_line
+from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.base.loops import Loop, longer
-from userspace_cni.base.notices import Notice, Reason, Recipient
+from userspace_cni.base.notices import Recipient
 from userspace_cni.kube.client import is_named
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
 
@@ -57,7 +58,8 @@ class _Event:
     """One Event. `count`: what the server has, 0 while that is not known. `waiting`: notices since then. `due`: not before it."""
 
     recipient: Recipient
-    reason: Reason
+    reason: str
+    severity: Severity
     first: float
     last: float
     due: float
@@ -70,7 +72,7 @@ class _Event:
     def name(self) -> str:
         """Its name in the API: another one for each object (also of the same name) and reason."""
         pod = self.recipient
-        digest = hashlib.sha256(f"{pod.uid} {pod.namespace} {pod.name} {self.reason.name}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{pod.uid} {pod.namespace} {pod.name} {self.reason}".encode()).hexdigest()
         return f"{pod.name[:_POD_NAME_MAX].rstrip('-.')}.{digest[:16]}"
 
     @property
@@ -119,37 +121,38 @@ class Events(Loop):
         # only the thread uses these
         self._pause_s = 0.0
 
-    def tell(self, recipient: Recipient, notices: Iterable[Notice]) -> None:
+    def tell(self, recipient: Recipient, notices: Iterable[Finding]) -> None:
         """Note what the recipient is to be told; one with the name of no object is told nothing. Never waits and never fails.
 
         Notices of one call with the same reason, as two keys of a network, are one: they count once, and the message has all.
         """
         if not is_named(_namespace(recipient), recipient.name):
             return
-        found: dict[Reason, list[str]] = {}
+        found: dict[str, list[Finding]] = {}
         for notice in notices:
-            found.setdefault(notice.reason, []).append(notice.text)
+            found.setdefault(notice.name, []).append(notice)
         lost = 0
         with self._wake:
-            for reason, texts in found.items():
-                lost += not self._keep(recipient, reason, texts)
+            for alike in found.values():
+                lost += not self._keep(recipient, alike)
             self._wake.notify_all()
         if lost:
             self._drop(lost, "too many wait to be sent")
 
-    def _keep(self, recipient: Recipient, reason: Reason, texts: Iterable[str]) -> bool:
-        key = (recipient.uid, recipient.namespace, recipient.name, reason.name)
+    def _keep(self, recipient: Recipient, alike: Sequence[Finding]) -> bool:
+        reason, severity = alike[0].name, alike[0].severity
+        key = (recipient.uid, recipient.namespace, recipient.name, reason)
         now = time.time()
         event = self._events.pop(key, None)
         if event is None:
             if not self._has_room():
                 return False
-            event = _Event(recipient, reason, now, now, 0.0, self._pace.repeat_min_s)
+            event = _Event(recipient, reason, severity, now, now, 0.0, self._pace.repeat_min_s)
         self._events[key] = event  # the one that was used last is the last
         event.last = now
         event.waiting += 1
         event.texts.pop(recipient.interface, None)
-        event.texts[recipient.interface] = _bounded(texts)
+        event.texts[recipient.interface] = _bounded(each.message for each in alike)
         while len(event.texts) > _INTERFACES_MAX:
             del event.texts[next(iter(event.texts))]
         return True
@@ -238,9 +241,9 @@ class Events(Loop):
             "metadata": {"name": event.name, "namespace": event.namespace},
             # of a static pod the UID on the node, by which `kubectl describe` looks for its Events
             "involvedObject": {**about, "uid": pod.uid} if pod.uid else about,
-            "reason": event.reason.name,
+            "reason": event.reason,
             "message": event.message,
-            "type": event.reason.severity,
+            "type": type_of(event.severity),
             "source": {"component": self._component, **where},
             "reportingComponent": self._component,
             "reportingInstance": self._node or self._component,
@@ -260,6 +263,11 @@ class Events(Loop):
         self._dropped(notices)
         if why:
             self._note(f"events are dropped: {why}")
+
+
+def type_of(severity: Severity) -> str:
+    """The type of an Event."""
+    return "Warning" if severity in ("error", "warning") else "Normal"
 
 
 def _bounded(texts: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.base.notices import UPLINK_DOWN, UPLINK_UP, Notice
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import UPLINK_DOWN, UPLINK_UP
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 
@@ -68,12 +69,12 @@ class UplinkNews:
         for key, record in records.items():
             before, bridge = self._told.get(key, ""), _bridge(record)
             if key in now and now[key] != before:
-                self._say(record, Notice(UPLINK_DOWN, f"the uplink of its bridge {bridge} carries nothing: {now[key]}"))
+                self._say(record, UPLINK_DOWN.finding(f"the uplink of its bridge {bridge} carries nothing: {now[key]}"))
             elif before and key not in now:
-                self._say(record, Notice(UPLINK_UP, f"the uplink of its bridge {bridge} carries again"))
+                self._say(record, UPLINK_UP.finding(f"the uplink of its bridge {bridge} carries again"))
         self._told = now
 
-    def _say(self, record: Record, notice: Notice) -> None:
+    def _say(self, record: Record, notice: Finding) -> None:
         self._node.tell(record.recipient, (notice,))
 
 

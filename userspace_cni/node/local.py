@@ -16,8 +16,9 @@ from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.steps import Driver, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import say
-from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.base.notices import Recipient
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import require_mirrors
 from userspace_cni.cni.links import opened_as
@@ -295,7 +296,7 @@ class LocalNode:
         if self._watch and not self._watch.wait_synced(deadline):
             say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
 
-    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
         """Have the pod or object told by Events of the API; a pod without a UID is the one of that name which the watch knows."""
         if not self._events or not notices:
             return

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.loops import Loop, longer
-from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.base.notices import Recipient
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODE_STATES, NODES
@@ -71,7 +72,7 @@ class Report(Loop):
         chassis: Callable[[], str],
         *,
         parts: Parts | None = None,
-        tell: Callable[[Recipient, Sequence[Notice]], None] = lambda *_: None,
+        tell: Callable[[Recipient, Sequence[Finding]], None] = lambda *_: None,
         pace: Pace | None = None,
     ) -> None:
         super().__init__("node-report", "reporting what this node has", STOP_S)
@@ -174,8 +175,8 @@ class Report(Loop):
         written = self._objects.apply(NODE_STATES, self._node, body, manager=MANAGER)
         self.writes += 1
         uid = str((written.get("metadata") or {}).get("uid") or "")
-        for about, notice in news(state.get("status") or {}, wanted):
-            self._tell(Recipient("", self._node, uid, about, NODE_STATES.kind, NODE_STATES.api_version), [notice])
+        for each in news(state.get("status") or {}, wanted):
+            self._tell(Recipient("", self._node, uid, each.subject, NODE_STATES.kind, NODE_STATES.api_version), [each])
 
     def _write_node(self, node: Mapping[str, Any], wanted: Mapping[str, str], noted: Mapping[str, str]) -> None:
         metadata = node["metadata"]

@@ -14,7 +14,8 @@ from typing import Any, Final
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.errors import on_one_line
-from userspace_cni.base.notices import NODE_NOT_READY, NODE_READY, Notice
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import NODE_NOT_READY, NODE_READY
 
 CHASSIS: Final = "userspace-cni.io/chassis"
 """Annotation of a Node: the name of its switch (`switch.chassis`)."""
@@ -75,11 +76,13 @@ def status(
     }
 
 
-def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Notice]]:
-    """What one status says of specs that another did not: of what each is, and the notice. What the node lost is no news."""
+def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Finding]:
+    """What one status says of specs that another did not. What the node lost is no news."""
     former, found = _said(before), _said(now)
     told = [(key, message) for key, message in found.items() if former.get(key, "") != message]
-    return [(key, Notice(NODE_NOT_READY, message) if message else Notice(NODE_READY, "as it is to be")) for key, message in told]
+    return [
+        NODE_NOT_READY.finding(message, key) if message else NODE_READY.finding("as it is to be", key) for key, message in told
+    ]
 
 
 def _said(status: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from userspace_cni.base.notices import ROUTE_REFUSED, Notice, Recipient
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import ROUTE_REFUSED, Recipient
 from userspace_cni.routes.passes import Visited
 from userspace_cni.routes.reports import faults
 
@@ -27,7 +28,7 @@ _TEXT_MAX: Final = 256
 class RefusalEvents:
     """Who was told what. For one thread at a time. `send` must not wait; `clock`: as time.monotonic, as the passes have it."""
 
-    def __init__(self, send: Callable[[Recipient, Sequence[Notice]], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, send: Callable[[Recipient, Sequence[Finding]], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._clock = clock
         self._told: dict[str, int] = {}
@@ -51,7 +52,7 @@ class RefusalEvents:
                 now_told = before  # a later look decides
             elif texts and now_told != before and self._left >= 1:
                 self._left -= 1
-                self._send(_recipient(each), [Notice(ROUTE_REFUSED, text) for text in texts[:TEXTS_MAX]])
+                self._send(_recipient(each), [ROUTE_REFUSED.finding(text) for text in texts[:TEXTS_MAX]])
             if now_told:
                 told[sandbox] = now_told
         self._told = told

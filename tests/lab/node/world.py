@@ -35,8 +35,9 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.limits import UNLIMITED
-from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Placement
 from userspace_cni.cni.bandwidth import resolve
 from userspace_cni.cni.options import Options
@@ -243,7 +244,7 @@ class World:
     """Names of placed sockets that are mounts; gone with `undo`."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
-    told: list[tuple[Recipient, Notice]] = field(default_factory=list)
+    told: list[tuple[Recipient, Finding]] = field(default_factory=list)
     """What pods were told."""
     said: dict[str, Noted] = field(default_factory=dict)
     """What pods say of their interfaces, by name."""
@@ -257,7 +258,7 @@ class World:
         self.sandboxes = MemorySandboxes(self)
         self.addresses = MemoryAddresses(self)
 
-    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
         """Remember it."""
         self.told += [(recipient, notice) for notice in notices]
 

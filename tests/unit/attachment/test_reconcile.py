@@ -15,7 +15,7 @@ from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.facts import Noted, Place
 from userspace_cni.attachment.journal import Shared
 from userspace_cni.attachment.node import DeadProbe
-from userspace_cni.attachment.reconcile import Finding, Reconciliation
+from userspace_cni.attachment.reconcile import Deviation, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
@@ -125,7 +125,7 @@ def test_lost_port(agent: Agent) -> None:
     assert agent.passes() == []
     [(recipient, notice)] = agent.world.told
     assert recipient == agent.record.recipient
-    assert (notice.reason, agent.port.name in notice.text) == (PORT_RESTORED, True)
+    assert (notice.name, agent.port.name in notice.message) == (PORT_RESTORED.name, True)
 
 
 def test_lost_port_that_cannot_be_made_again(agent: Agent) -> None:
@@ -140,7 +140,7 @@ def test_lost_port_that_cannot_be_made_again(agent: Agent) -> None:
     agent.rewrite(state="deleting")
     agent.passes()
     texts = [f"what this interface has lost cannot be made again: port {agent.port.name}: no memory"] * 2
-    assert [(notice.reason, notice.text) for _, notice in agent.world.told] == [(PORT_DEGRADED, text) for text in texts]
+    assert [(notice.name, notice.message) for _, notice in agent.world.told] == [(PORT_DEGRADED.name, text) for text in texts]
 
 
 def test_lost_mount(agent: Agent) -> None:
@@ -302,7 +302,7 @@ def test_findings_change_nothing(agent: Agent) -> None:
     agent.world.true.discard(name_of(agent.port))
     before = set(agent.world.true), agent.world.journal.records()
     [found] = reconcile.findings(agent.world)
-    assert isinstance(found, Finding)
+    assert isinstance(found, Deviation)
     assert (found.problem, [step.kind for step in found.steps]) == ("lost", ["port"])
     assert (set(agent.world.true), agent.world.journal.records()) == before
 
@@ -536,4 +536,4 @@ def test_hundreds_of_refused_annotations(agent: Agent, capsys: pytest.CaptureFix
     log = capsys.readouterr().err
     assert 1 <= log.count("cannot be done") <= 5  # one more after 10, 30 and 70 s, on a machine that takes so long
     assert len(log) < 10_000
-    assert "annotation 550 is" in agent.world.told[-1][1].text
+    assert "annotation 550 is" in agent.world.told[-1][1].message

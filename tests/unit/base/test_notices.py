@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.base import errors, notices
-from userspace_cni.base.notices import KEY_IGNORED, REASONS, Notice, collected, give, give_failure
+from userspace_cni.base.notices import KEY_IGNORED, REASONS, collected, give, give_failure
+from userspace_cni.kube.events import type_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 ROW = re.compile(r"^\| `([A-Z]\w+)` \| (Warning|Normal) \|", re.MULTILINE)
@@ -16,7 +17,7 @@ ROW = re.compile(r"^\| `([A-Z]\w+)` \| (Warning|Normal) \|", re.MULTILINE)
 
 def test_every_reason_is_documented() -> None:
     """The page has a row with the type for each reason, and for no other."""
-    assert dict(ROW.findall(PAGE.read_text())) == {reason.name: reason.severity for reason in REASONS}
+    assert dict(ROW.findall(PAGE.read_text())) == {reason.name: type_of(reason.severity) for reason in REASONS}
 
 
 def test_notices_are_collected_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,9 +30,9 @@ def test_notices_are_collected_once(capsys: pytest.CaptureFixture[str]) -> None:
             give(KEY_IGNORED, "key 'b'")
             for number in range(100):
                 give(KEY_IGNORED, f"key {number}")
-    assert outer == [Notice(KEY_IGNORED, "key 'a'")]
+    assert outer == [KEY_IGNORED.finding("key 'a'")]
     assert len(inner) < 100
-    assert inner[0] == Notice(KEY_IGNORED, "key 'b'")
+    assert inner[0] == KEY_IGNORED.finding("key 'b'")
     assert capsys.readouterr().err.count("key 'a'") == 2
 
 
@@ -58,4 +59,4 @@ def test_reasons_of_errors(error: errors.UserspaceError, reason: str) -> None:
     error.details = "look there"
     with notices.collected() as told:
         give_failure(error)
-    assert [(notice.reason.name, notice.text) for notice in told] == ([(reason, str(error))] if reason else [])
+    assert [(notice.name, notice.message) for notice in told] == ([(reason, str(error))] if reason else [])

@@ -141,7 +141,7 @@ def test_an_account_without_the_right(watched: Watched) -> None:
 def test_a_status_that_says_the_same_is_not_told_again() -> None:
     """Whatever else of the status has changed; another reason is, and none is when all is well again."""
     said: list[str] = []
-    tell = told(lambda _, notices: said.extend(each.text for each in notices))
+    tell = told(lambda _, notices: said.extend(each.message for each in notices))
 
     def status(message: str, failed: int = 0) -> dict[str, Any]:
         valid = {"type": "Valid", "status": "False" if message else "True", "message": message}

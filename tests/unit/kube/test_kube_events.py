@@ -10,15 +10,15 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
-from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, ROUTE_REFUSED, VOLUME_MISSING, Notice, Recipient
+from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, ROUTE_REFUSED, VOLUME_MISSING, Recipient
 from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.events import MESSAGE_MAX, Events, Pace
 
 FAST = Pace(apart_s=0.0, repeat_min_s=0.05, repeat_max_s=0.05, pause_min_s=0.02, pause_max_s=0.05)
 RARE = Pace(apart_s=0.0, repeat_min_s=3600.0)
 APP = Recipient("default", "app", "u-1", "net1")
-MISSING = Notice(VOLUME_MISSING, "the pod has no place for its socket")
-IGNORED = Notice(KEY_IGNORED, "key 'x' is unknown and ignored")
+MISSING = VOLUME_MISSING.finding("the pod has no place for its socket")
+IGNORED = KEY_IGNORED.finding("key 'x' is unknown and ignored")
 
 
 class Teller:
@@ -68,7 +68,7 @@ def teller(api: ApiServer, tmp_path: Path) -> Iterator[Teller]:
 def test_an_event(api: ApiServer, teller: Teller) -> None:
     """An Event names the pod by its UID on the node, its reason and type, and who says it on which node."""
     events = teller.agent(RARE)
-    events.tell(APP, [MISSING, Notice(HUGEPAGES_MISSING, "none")])
+    events.tell(APP, [MISSING, HUGEPAGES_MISSING.finding("none")])
     wait_until(lambda: len(api.events.of("app")) == 2)
     found = api.events.of("app")
     event = found["VolumeMissing"]
@@ -84,14 +84,14 @@ def test_an_event(api: ApiServer, teller: Teller) -> None:
 def test_an_event_about_an_object_of_the_cluster(api: ApiServer, teller: Teller) -> None:
     """It is in the namespace `default`, names no namespace and no node, and is not that of a pod of the same name."""
     events = teller.agent(RARE, "", "controller")
-    events.tell(Recipient("", "app", "u-1", "", "Route", "k8s.ovn.org/v1"), [Notice(ROUTE_REFUSED, "to loopback")])
+    events.tell(Recipient("", "app", "u-1", "", "Route", "k8s.ovn.org/v1"), [ROUTE_REFUSED.finding("to loopback")])
     wait_until(lambda: api.events.of("app"))
     event = api.events.of("app")["RouteRefused"]
     assert event["metadata"]["namespace"] == "default"
     assert event["involvedObject"] == {"kind": "Route", "apiVersion": "k8s.ovn.org/v1", "name": "app", "uid": "u-1"}
     assert (event["message"], event["source"]) == ("to loopback", {"component": "controller"})
     api.events.expire()
-    events.tell(Recipient("default", "app", "u-1", ""), [Notice(ROUTE_REFUSED, "no way to 192.0.2.9")])
+    events.tell(Recipient("default", "app", "u-1", ""), [ROUTE_REFUSED.finding("no way to 192.0.2.9")])
     wait_until(lambda: api.events.of("app"))
     assert api.events.of("app")["RouteRefused"]["metadata"]["name"] != event["metadata"]["name"]
 
@@ -102,7 +102,7 @@ def test_a_hundred_retries(api: ApiServer, teller: Teller) -> None:
     for _ in range(100):
         events.tell(APP, [MISSING])
     events.tell(APP, [IGNORED])
-    events.tell(Recipient("default", "app", "u-2", "net1"), [Notice(HUGEPAGES_MISSING, "x")])
+    events.tell(Recipient("default", "app", "u-2", "net1"), [HUGEPAGES_MISSING.finding("x")])
     wait_until(lambda: teller.count("VolumeMissing") == 100)
     wait_until(lambda: len(api.events.of("app")) == 3)
     assert api.count("EVENT") <= 10
@@ -124,7 +124,7 @@ def test_two_interfaces(api: ApiServer, teller: Teller) -> None:
     """Two interfaces with the same trouble share an Event, which tells of both, the latest first."""
     events = teller.agent()
     for interface, text in (("net1", "old"), ("net2", "key 'b'"), ("net1", "key 'a'")):
-        events.tell(Recipient("default", "app", "u-1", interface), [Notice(KEY_IGNORED, text)])
+        events.tell(Recipient("default", "app", "u-1", interface), [KEY_IGNORED.finding(text)])
     wait_until(lambda: teller.count("KeyIgnored") == 3)
     assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'a' | net2: key 'b'"
 
@@ -132,10 +132,10 @@ def test_two_interfaces(api: ApiServer, teller: Teller) -> None:
 def test_two_keys_of_one_network(api: ApiServer, teller: Teller) -> None:
     """What one call tells for the same reason is one notice with all of its texts; the next call's texts take their place."""
     events = teller.agent()
-    events.tell(APP, [Notice(KEY_IGNORED, "key 'a'"), Notice(KEY_IGNORED, "key 'b'")])
+    events.tell(APP, [KEY_IGNORED.finding("key 'a'"), KEY_IGNORED.finding("key 'b'")])
     wait_until(lambda: teller.count("KeyIgnored") == 1)
     assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'a' | net1: key 'b'"
-    events.tell(APP, [Notice(KEY_IGNORED, "key 'b'")])
+    events.tell(APP, [KEY_IGNORED.finding("key 'b'")])
     wait_until(lambda: teller.count("KeyIgnored") == 2)
     assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'b'"
 
@@ -144,7 +144,7 @@ def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
     """A message is one line of what can be printed, and no longer than the API has it; so is a long pod's name."""
     events = teller.agent()
     name = "a" * 231 + "." + "b" * 21
-    events.tell(Recipient("default", name, "u-1", "net1"), [Notice(KEY_IGNORED, "a\n\x1b[31m\udcff" + "x" * 5000)])
+    events.tell(Recipient("default", name, "u-1", "net1"), [KEY_IGNORED.finding("a\n\x1b[31m\udcff" + "x" * 5000)])
     wait_until(lambda: api.events.of(name))
     event = api.events.of(name)["KeyIgnored"]
     assert event["message"].startswith("net1: a  [31m x")
@@ -157,7 +157,7 @@ def test_what_waits_is_bounded(api: ApiServer, teller: Teller) -> None:
     api.faults.append(Fault(status=503))
     events = teller.agent()
     for number in range(100):
-        long = [Notice(KEY_IGNORED, f"key {number} {each} " + "x" * 4000) for each in range(32)]
+        long = [KEY_IGNORED.finding(f"key {number} {each} " + "x" * 4000) for each in range(32)]
         events.tell(Recipient("default", "app", "u-1", f"net{number}"), long)
     kept = [text for event in events._events.values() for texts in event.texts.values() for text in texts]
     assert 0 < sum(map(len, kept)) <= 4 * MESSAGE_MAX

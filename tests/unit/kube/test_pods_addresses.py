@@ -231,4 +231,4 @@ def test_another_type_of_interface_than_asked_for(asked: str, kind: PortKind, to
     pod = Pod("default", "p", "u", annotations={ADDRESS: "10.16.0.7/16", "ovn.kubernetes.io/pod_nic_type": asked})
     with collected() as notices:
         noted_of(pod, ETH0, kind)
-    assert [(notice.reason, told in notice.text) for notice in notices] == ([(ANNOTATION_IGNORED, True)] if told else [])
+    assert [(notice.name, told in notice.message) for notice in notices] == ([(ANNOTATION_IGNORED.name, True)] if told else [])

@@ -60,7 +60,7 @@ def test_each_interface_is_told_once(tmp_path: Path) -> None:
         world.journal.write(replace(record, pod_namespace="default", pod_name=f"pod{number}", pod_uid=f"uid{number}"))
 
     def told() -> list[tuple[str, str]]:
-        found = [(recipient.name, notice.reason.name) for recipient, notice in world.told]
+        found = [(recipient.name, notice.name) for recipient, notice in world.told]
         world.told.clear()
         return sorted(found)
 

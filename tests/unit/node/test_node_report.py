@@ -17,7 +17,8 @@ from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkPort
 from userspace_cni.attachment.steps.port import Internal
 from userspace_cni.base.errors import Unavailable, UserspaceError
-from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import Recipient
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.kube.client import Clients
@@ -51,8 +52,8 @@ class World:
         self.reports.append(Report(self.objects, NAME, self._named, parts=Parts(kubeovn=kubeovn), tell=self._tell, pace=pace))
         return self.reports[-1]
 
-    def _tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
-        self.told += [(recipient, each.reason.name, each.text) for each in notices]
+    def _tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
+        self.told += [(recipient, each.name, each.message) for each in notices]
 
     def _named(self) -> str:
         if isinstance(self.chassis, UserspaceError):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.routes.test_route_passes import ETH1, Node, known, located, route
-from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import Recipient
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.events import GRACE_S, PODS_MAX, REFILL_S, TEXTS_MAX, RefusalEvents
 from userspace_cni.routes.facts import Pod, Service
@@ -36,9 +37,9 @@ class Told(Node):
         self.events.tell(self.passes.visited.values())
         return [recipient.name for recipient, _ in self.sent]
 
-    def _send(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
-        assert {each.reason.name for each in notices} == {"RouteRefused"}
-        self.sent.append((recipient, [each.text for each in notices]))
+    def _send(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
+        assert {each.name for each in notices} == {"RouteRefused"}
+        self.sent.append((recipient, [each.message for each in notices]))
 
 
 @pytest.fixture

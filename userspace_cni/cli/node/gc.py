@@ -19,7 +19,7 @@ from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.changes import words
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.node import DeadProbe
-from userspace_cni.attachment.reconcile import Finding, Reconciliation
+from userspace_cni.attachment.reconcile import Deviation, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
@@ -168,7 +168,7 @@ def collect(site: Site, show: Callable[[str], None]) -> tuple[str, Mapping[str, 
     show(f"removing ({by})")
     act()
     with bound("error"):
-        doubtful = any(isinstance(each, Finding) and each.needs_proof for each in reconcile.findings(site.node))
+        doubtful = any(isinstance(each, Deviation) and each.needs_proof for each in reconcile.findings(site.node))
     if doubtful:
         show(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
         time.sleep(site.apart_s)
@@ -197,7 +197,7 @@ def _of_probe(probe: DeadProbe) -> Left:
     return Left(probe.key, "dead-test", why, action, Owner.of_probe(probe))
 
 
-def _left(finding: Finding) -> Left:
+def _left(finding: Deviation) -> Left:
     record, problem = finding.record, finding.problem
     why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
     action = "undo " + _kinds(record.steps[::-1])
