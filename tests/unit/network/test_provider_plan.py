@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from userspace_cni.attachment.records import Record, node_container
 from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, UplinkPort, node_marks
 from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
+from userspace_cni.base.settings import Settings
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.network_managers import Manager
 from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
-from userspace_cni.network.providers import carried, steps_of
+from userspace_cni.network.providers import Site, carried, keep, refused, steps_of
+from userspace_cni.node.local import LocalNode
 from userspace_cni.node.uplinks import UplinkLook
 
 MAC = "02:00:00:00:00:0a"
@@ -234,6 +238,21 @@ def test_a_nic_is_polled_when_its_addresses_have_left() -> None:
     assert left == moved.moves["eth1"]
     assert polled.interfaces == ({"name": "eth1", "type": "afxdp", "polled": "now", "index": 7},)
     assert (uplink.rx_queues, polled.rx_queues, polled.thing) == (0, 2, uplink.thing)
+
+
+def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
+    """Moved addresses, which the kernel alone gives back, before the port is no longer polled, which OVSDB has to be told; bridge
+    and port stay."""
+    node = LocalNode(Settings(state_dir=str(tmp_path)), {})
+    look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.boot_id())})
+    bridge, uplink, moved, polled = steps_of(replace(NET, port="afxdp", move_addresses="yes"), look, STORE)
+    all_of_it = Record("ready", "s", node_container("provider-network"), "net1", boot_id=node.boot_id())
+    for plan in (keep(Site(node, lambda: 60.0)), refused("why", Site(node, lambda: 60.0))):
+        assert plan(replace(all_of_it, steps=(bridge, uplink, moved, polled))) == (bridge, uplink, polled)
+        assert plan(replace(all_of_it, steps=(bridge, uplink, polled))) == (bridge, uplink)
+    assert keep(Site(node, lambda: 60.0))(replace(all_of_it, steps=(bridge, uplink))) == (bridge, uplink)
+    lives = replace(all_of_it, steps=(bridge, uplink, moved, polled))
+    assert keep(Site(node))(lives) == lives.steps
 
 
 @pytest.mark.parametrize("port", ["system", "afxdp"])
