@@ -20,7 +20,7 @@ from kubevirt.edits import Fragment
 from kubevirt.errors import BadInput, Refused
 from kubevirt.source import Source
 from kubevirt.vmi import Interface
-from userspace_cni.pod.mac import six_octets
+from userspace_cni.pod.mac import is_unicast, six_octets
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 KIND: Final = "vhostuser"
@@ -154,8 +154,10 @@ def _mac(who: str, source: Source) -> str:
     mac = six_octets(source.mac)
     if not mac:
         raise BadInput(f"{who}: {source.mac!r} is not a MAC ({source.origin})", "write it as 02:00:00:00:00:01")
-    if int(mac[:2], 16) & 1:
-        raise Refused("mac-mismatch", f"{who}: {mac} is a multicast address, no NIC's", "give `macAddress` an even first byte")
+    if not is_unicast(mac):
+        raise Refused(
+            "mac-mismatch", f"{who}: {mac} is a multicast address or all zero, no NIC's", "give `macAddress` an even first byte"
+        )
     return mac
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubevirt.errors import BadInput
-from userspace_cni.pod.mac import six_octets
+from userspace_cni.pod.mac import is_unicast, six_octets
 
 
 def read_mac(text: str, where: str, remedy: str) -> str:
@@ -17,6 +17,6 @@ def read_mac(text: str, where: str, remedy: str) -> str:
     mac = six_octets(written)
     if not mac:
         raise BadInput(f"{where} is {text[:64]!r}: it must be six octets in hexadecimal, as 02:00:00:00:00:01", remedy)
-    if int(mac[:2], 16) & 1 or not int(mac.replace(":", ""), 16):
+    if not is_unicast(mac):
         raise BadInput(f"{where} is {mac}: an interface needs a unicast address, with an even first octet", remedy)
     return mac

@@ -19,7 +19,7 @@ from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.limits import UNLIMITED, Limits, read_rates
 from userspace_cni.base.vlans import VLAN_MAX
-from userspace_cni.pod.mac import six_octets
+from userspace_cni.pod.mac import is_unicast, six_octets
 from userspace_cni.pod.quantity import amount
 
 Address = IPv4Address | IPv6Address
@@ -249,7 +249,7 @@ def _link(value: object, where: str) -> str:
 def mac_address(value: object, where: str) -> str:
     """A MAC address of one machine. Raises InvalidConfig."""
     mac = six_octets(value) if isinstance(value, str) else ""
-    if not mac.strip("0:") or int(mac[:2], 16) & 1:
+    if not is_unicast(mac):
         raise InvalidConfig(f"{where} is {quoted(value)}", "it must be the MAC address of one machine, as 02:00:00:00:00:01")
     return mac
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, Undecodable
-from userspace_cni.pod.mac import six_octets
+from userspace_cni.pod.mac import is_unicast, six_octets
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
@@ -23,7 +23,7 @@ def unicast(mac: str, where: str) -> str:
     found = six_octets(mac)
     if not found:
         raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
-    if int(found[:2], 16) & 1 or not found.strip("0:"):
+    if not is_unicast(found):
         raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
     return found
 

@@ -19,3 +19,8 @@ def derived_mac(*names: str) -> str:
 def six_octets(mac: str) -> str:
     """A MAC address in small letters with colons, also where it is written 02-00-00-00-00-01 or 0200.0000.0001; "" for none."""
     return bytes.fromhex(re.sub("[:.-]", "", mac)).hex(":") if _OCTETS.fullmatch(mac) else ""
+
+
+def is_unicast(mac: str) -> bool:
+    """Whether an interface can have this MAC, of the form that `six_octets` gives: no group's, and not all zero."""
+    return bool(mac.strip("0:")) and not int(mac[:2], 16) & 1

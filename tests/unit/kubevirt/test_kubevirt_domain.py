@@ -517,6 +517,7 @@ def test_an_mtu_joins_overrides_of_the_same_device(device: str, expected: dict[s
         ({"source": {"tx_queue_size": 2048}}, "ring-size", "tx_queue_size is 2048"),
         ({"source": {"rx_queue_size": 128}}, "ring-size", "128"),
         ({"source": {"mac": "01:00:5e:00:00:01"}}, "mac-mismatch", "multicast"),
+        ({"source": {"mac": "00:00:00:00:00:00"}}, "mac-mismatch", "all zero"),
         ({"policy": Policy("element", (11, 3, 0))}, "mtu-element", "11.3.0"),
         ({"policy": Policy("element", (9, 0, 0))}, "mtu-element", "9.0.0"),
         (
