@@ -16,15 +16,15 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
-from userspace_cni.controller.rounds import Pace
+from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
-from userspace_cni.kube import list_watch
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.node.state import CHASSIS
 
 NAME = "n1"
-AT_ONCE = list_watch.Pace(page=100, confirm_s=0)
+AT_ONCE = WatchTimes(page=100, confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 STATES = "nodestates.userspace-cni.io"
 PODNET = {
@@ -59,7 +59,8 @@ def agent(live: LiveNode, api: ApiServer) -> LiveNode:
 def controller(agent: LiveNode) -> Iterator[Controller]:
     """A controller, which is not started yet."""
     path = agent.settings["USERSPACE_CNI_KUBECONFIG"]
-    made = Controller(Clients(Bounds.of(Settings()), HERE, path).of("").session, "userspace-cni", Pace(rounds_s=0.1), AT_ONCE)
+    session = Clients(Bounds.of(Settings()), HERE, path).of("").session
+    made = Controller(session, "userspace-cni", RoundTimes(rounds_s=0.1), AT_ONCE)
     yield made
     made.stop()
 

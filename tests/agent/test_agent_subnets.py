@@ -23,15 +23,16 @@ from tests.lab.node.links import addresses, pings, routes
 from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.rounds import Hearing, Pace, Rounds
+from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.watches import Watches
-from userspace_cni.kube import list_watch
 from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.objects import Objects
 
 PODS = 20
-EAGER = Pace(rounds_s=0.05, writes_s=0.0, lag_s=0.0, pause_min_s=0.1, pause_max_s=0.2)
+EAGER = RoundTimes(rounds_s=0.05, writes_s=0.0, lag_s=0.0, back_off=BackOff(0.1, 0.2))
 SUBNET = {"cidrBlock": "10.56.0.0/16", "gateway": "10.56.0.1", "bridge": "br-test", "mtu": 1400, "perNodePrefix": 24}
 RANGES = [{"node": "n1", "range": "10.56.1.0/24"}, {"node": "n2", "range": "10.56.2.0/24"}]
 WRITES = ("PATCH", "POST", "PUT", "DELETE")
@@ -289,7 +290,7 @@ def test_a_controller_divides_it(first: LiveNode, api: ApiServer, sandbox: str) 
     first.start()
     refused(first.run("ADD", network, sandbox, CNI_ARGS=pod.args), 11, "Subnet 'divided' has no range")
     session = KubeClient(api.kubeconfig(first.directory)).session
-    watches = Watches(session, lambda: rounds.ask(), list_watch.Pace(page=100, confirm_s=0))  # noqa: PLW0108 - it is made after them
+    watches = Watches(session, lambda: rounds.ask(), WatchTimes(page=100, confirm_s=0))  # noqa: PLW0108 - it is made after them
     rounds = Rounds(Objects(session), watches.cluster, lambda: True, Absence(), Hearing(), EAGER)
     with ExitStack() as stack:
         stack.callback(watches.stop)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.log import say
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.loops import Loop
 
 BEAT_S: Final = 0.5
@@ -33,32 +32,23 @@ class Flushed(Protocol):
 class Flusher(Loop):
     """The thread. `failed` is called for each flush that failed, and must not wait."""
 
+    failing = "records that were dropped are not flushed; a power cut would bring them back: "
+    end_s = BEAT_S
+    back_off = BackOff(BEAT_S, BEAT_S)
+
     def __init__(self, records: Callable[[], Flushed], failed: Callable[[], None]) -> None:
-        super().__init__("flusher", "the flusher", BEAT_S)
+        super().__init__("flusher", "the flusher")
         self._records = records
         self._failed = failed
 
-    def _run(self) -> None:
-        goes_on = True
-        while goes_on:
-            goes_on = self._rest(BEAT_S)  # once more after the end is asked for
-            try:
-                self._flush()
-            except Exception as error:  # noqa: BLE001 -- whatever it was, the next flush may do better
-                self._tell(repr(error))
-
-    def _flush(self) -> None:
-        if not self._records().unflushed:
-            return
+    def _round(self) -> float:
         try:
-            self._records().flush()
-        except UserspaceError as error:
-            self._tell(str(error))
-        else:
-            self.problem = ""
+            if self._records().unflushed:
+                self._records().flush()
+        except Exception:
+            self._failed()
+            raise
+        return BEAT_S
 
-    def _tell(self, problem: str) -> None:
-        self._failed()
-        text = "records that were dropped are not flushed; a power cut would bring them back"
-        if problem != self.problem and say("warning", text, error=problem):
-            self.problem = problem
+    def _end(self) -> None:
+        self._round()

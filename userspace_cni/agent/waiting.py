@@ -51,8 +51,10 @@ class Waiting:
 class WaitingCalls(Loop):
     """The waiting calls, at most `most` of each namespace. Safe to use from any thread; only `stop` waits, for its thread."""
 
+    end_s = 1.0
+
     def __init__(self, most: int) -> None:
-        super().__init__("waiting", "the ADDs that wait for their pods", end_s=1.0)
+        super().__init__("waiting", "the ADDs that wait for their pods")
         self._most = most
         self._waiting: dict[Exchange, Waiting] = {}
         self._changed: set[Exchange] = set()
@@ -138,27 +140,19 @@ class WaitingCalls(Loop):
         found = self._waiting.keys() & set(exchanges)
         if found:
             self._changed |= found
-            self._wake.notify_all()
-
-    def _patience(self) -> float | None:
-        """Seconds until the first one's time is over."""
-        return min((call.awaited.until.remaining() for call in self._waiting.values()), default=None)
+            self.ask()
 
     # -- the thread -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._changed or self._stopping, self._patience())
-                if self._stopping:
-                    return
-                changed, self._changed = self._changed, set()
-                calls = [
-                    each for each in self._waiting.values() if each.exchange in changed or not each.awaited.until.remaining()
-                ]
-            for call in calls:
-                if call.is_over and self._take(call):
-                    call.go_on(None)
+    def _round(self) -> float | None:
+        with self._wake:
+            changed, self._changed = self._changed, set()
+            calls = [each for each in self._waiting.values() if each.exchange in changed or not each.awaited.until.remaining()]
+        for call in calls:
+            if call.is_over and self._take(call):
+                call.go_on(None)
+        with self._wake:
+            return min((call.awaited.until.remaining() for call in self._waiting.values()), default=None)
 
     def _take(self, call: Waiting) -> bool:
         """Take the call from those that wait; False when another thread did."""

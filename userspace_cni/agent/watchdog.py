@@ -3,8 +3,7 @@
 One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, after a new
 session with OVSDB, after a restart of ovs-vswitchd, on the tick, and on request. Dead sockets do not wait for a pass: an
 application whose connection ended, or an ovs-vswitchd that ended, may have left some that its successor needs soon. Nor does what
-others change in OVSDB or in the kernel: the attachments that it may be of are looked at by themselves, when `pace` says. No error
-may end the thread.
+others change in OVSDB or in the kernel: the attachments that it may be of are looked at by themselves, when `due_looks` says.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from userspace_cni.agent.pace import Pace
+from userspace_cni.agent.due_looks import DueLooks
 from userspace_cni.agent.switch_life import SwitchLife
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.steps import PortRef, is_host_end, owner_kind
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -43,10 +43,14 @@ _Thing = tuple[str, ...]
 
 
 class Watchdog(Loop):
-    """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first.
+    """The thread. Its rounds find nothing to do as a rule.
 
-    `looked` is called in each round, after session and switch were looked at; it must not wait.
+    It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first. `looked` is called in
+    each round, after session and switch were looked at; it must not wait.
     """
+
+    failing = "a round of the watchdog failed: "
+    back_off = BackOff(BEAT_S, BEAT_S)
 
     def __init__(
         self,
@@ -67,12 +71,11 @@ class Watchdog(Loop):
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
         self._disconnected: dict[str, tuple[float, ...]] = {}
-        self._touched: Pace[_Thing] = Pace(tick_s)
+        self._touched: DueLooks[_Thing] = DueLooks(tick_s)
         self._changed: set[tuple[str, str]] = set()
         self._followed_again: set[tuple[str, str]] = set()
         self._actions: Counter[str] = Counter()
-        self._passes = 0
-        self._in_pass = False
+        self._pass_asked = False
         self._last: Mapping[str, int] = {}
         self._sessions = 0
         self._daemon = ""
@@ -95,13 +98,13 @@ class Watchdog(Loop):
         now = time.monotonic()
         with self._wake:
             self._disconnected[port] = tuple(now + pause for pause in LOOKS_S)
-            self._wake.notify_all()
+        super().ask()
 
     def on_pod(self, namespace: str, name: str) -> None:
         """Note that this pod has changed. Never waits."""
         with self._wake:
             self._changed.add((namespace, name))
-            self._wake.notify_all()
+        super().ask()
 
     def on_change(self, bridge: str, marks: Mapping[str, str]) -> None:
         """Note that the bridge of that name came, went or is another, or that rows with these marks have changed. Never waits."""
@@ -118,7 +121,7 @@ class Watchdog(Loop):
     def _touch(self, *things: _Thing) -> None:
         with self._wake:
             if self._touched.note(*things):
-                self._wake.notify_all()
+                super().ask()
 
     def _ended(self) -> None:
         """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends. Tell the
@@ -126,41 +129,33 @@ class Watchdog(Loop):
         self._guarded(self._node.free_sources)
         with self._wake:
             self._died, self._lives = time.monotonic(), False
-            self._wake.notify_all()
+        super().ask()
         self._guarded(self.switch.look, "looking at ovs-vswitchd")
+
+    def ask(self) -> None:
+        """Have a pass soon. Never waits and never fails."""
+        with self._wake:
+            self._pass_asked = True
+            super().ask()
 
     def reconcile(self, deadline: Deadline) -> Mapping[str, int]:
         """Request a pass and wait for it: how often each action was taken. Raises Unavailable at the deadline."""
-        with self._wake:
-            wanted = self._passes + (2 if self._in_pass else 1)  # the running one may have looked too early
-            self.ask()
-            while self._passes < wanted:
-                if not self._wake.wait(deadline.require("reconciliation")):
-                    raise Unavailable("reconciliation takes longer than this call may", "see the agent's log")
-            return self._last
+        if not self.await_round(deadline.require("reconciliation")):
+            raise Unavailable("reconciliation takes longer than this call may", "see the agent's log")
+        return self._last
 
     def _report(self, action: str) -> None:
         self._actions[action] += 1
         self._count(action)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self.beat = now = time.monotonic()
-            try:
-                self._round(now)
-            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-                say("error", "a round of the watchdog failed", error=repr(error))
-            with self._wake:
-                patience = self._patience()
-                if patience > 0 and not (self._stopping or self._asked or self._changed or self._died > self._death_seen):
-                    self._wake.wait(patience)
-
     def _patience(self) -> float:
         """Seconds until the next look is due."""
         now = time.monotonic()
         beat = FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S
-        touched = self._touched.seconds()
-        return min([beat, *(looks[0] - now for looks in self._disconnected.values()), *([] if touched is None else [touched])])
+        with self._wake:
+            touched = self._touched.seconds()
+            disconnected = [looks[0] - now for looks in self._disconnected.values()]
+        return min([beat, *disconnected, *([] if touched is None else [touched])])
 
     def _look_at_touched(self) -> None:
         with self._wake:
@@ -198,8 +193,9 @@ class Watchdog(Loop):
         if pods:
             self._guarded(lambda: self._followed_again.update(self._reconciliation.follow(pods)), "following pods")
 
-    def _round(self, now: float) -> None:
+    def _round(self) -> float:
         """Look at session and switch, and make a pass when one is due."""
+        now = time.monotonic()
         if self._died > self._death_seen:
             self._death_seen, self._watched = self._died, 0.0
         self._look_at_disconnected()
@@ -213,21 +209,17 @@ class Watchdog(Loop):
             self._watched = now + (WATCH_S if self._lives else 0.0)
         self._guarded(self._looked, "telling of session and switch")
         with self._wake:
-            due = due or self._asked
+            due, self._pass_asked = due or self._pass_asked, False
         if due:
             self._pass()
             self._next_pass = time.monotonic() + self._tick_s
+        return self._patience()
 
     def _pass(self) -> None:
-        with self._wake:
-            self._asked, self._in_pass = False, True
         self._actions.clear()
         self._guarded(self._node.free_sources)
         self._guarded(self._reconciliation.run)
-        with self._wake:
-            self._last = dict(self._actions)
-            self._passes, self._in_pass = self._passes + 1, False
-            self._wake.notify_all()
+        self._last = dict(self._actions)
 
     def _guarded(self, work: Callable[[], object], what: str = "reconciliation") -> None:
         try:

@@ -23,6 +23,7 @@ from userspace_cni.attachment import changes
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
 from userspace_cni.attachment.steps import Parts, Seen, Step
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, combined
 from userspace_cni.base.log import about, say
@@ -200,8 +201,8 @@ class Specs:
                 work()
             except Exception as error:  # noqa: BLE001 -- also a bug in one spec must not keep the others from being met
                 problem = str(error) if isinstance(error, UserspaceError) else repr(error)
-                pause_s = 2 * trouble.pause_s if trouble and same else PAUSE_MIN_S
-                pause_s = min(pause_s, PAUSE_MAX_S if planned else LOOK_MAX_S)
+                pauses = BackOff(PAUSE_MIN_S, PAUSE_MAX_S if planned else LOOK_MAX_S)
+                pause_s = pauses.after(trouble.pause_s if trouble and same else 0.0)
                 told = trouble is not None and trouble.told and trouble.problem == problem
                 told = told or say("warning", "what the node is to have cannot be had now", problem=problem)
                 self._troubles[key] = _Trouble(content, problem, time.monotonic() + pause_s, pause_s, told)

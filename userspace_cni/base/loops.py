@@ -1,51 +1,79 @@
-"""Threads that stay: each works in rounds from its start to its end, waits in between, and can be woken.
+"""Threads that stay: one engine that has each of them work in rounds, from its start to its end.
 
-No error may end one, for nothing would do its work any more; so `_run` of each catches what its rounds raise. What fails in one
-round fails in the next ones, too: so of equal lines each thread writes the first, and later ones with their count. A process
-that lives for one verb has none of them, and does not import this.
+A subclass says what one round does, and in how many seconds the next one is due. The engine waits and is woken, keeps rounds
+apart, backs off after failures, and says of each failure once what it was. No error may end a thread, for nothing would do its
+work any more. Of equal lines each thread writes the first, and later ones with their count. A process that lives for one verb has
+none of these threads, and does not import this.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from abc import ABC, abstractmethod
 
+from userspace_cni.base.back_off import BackOff
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import counted, say
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import start
 
 
+class TryAgain(Exception):
+    """A round could not do its work, which is to be expected: it is tried again after the back-off, and nothing is said of it."""
+
+
 class Loop(ABC):
     """A daemon thread from `start` to `stop`; a stopped one cannot be started again. Safe to use from any thread.
 
-    `purpose`: what it is for, told where no thread can be started. `end_s`: how long `stop` waits for it. A subclass says in
-    `_run` what it does until `_stopping`; `_wake` guards what it shares with others, and is told of each change.
+    `purpose`: what it is for, told where no thread can be started. `_wake` guards what a subclass shares with others.
     """
 
-    def __init__(self, name: str, purpose: str, end_s: float = 0.0) -> None:
-        self._purpose = purpose
-        self._end_s = end_s
+    failing = "a round failed; it is tried again: "
+    """What the log says before the reason, when rounds begin to fail."""
+    end_s = 0.0
+    """How long `stop` waits for the thread: what hangs in a request ends with the process."""
+    first_s: float | None = 0.0
+    """From the start to the first round, unless it is asked for; None: until then."""
+    apart_s = 0.0
+    """Between two rounds at least, unless one is urged."""
+    settle_s = 0.0
+    """From when a round is asked for to its begin: what is told meanwhile is part of it."""
+    back_off = BackOff()
+
+    def __init__(self, name: str, purpose: str) -> None:
+        self.purpose = purpose
         self._wake = threading.Condition()
-        self._asked = self._stopping = False
+        self._asked = self._urged = self._stopping = False
         self._thread = threading.Thread(target=self._work, daemon=True, name=name)
         self.beat = time.monotonic()
-        """When its last round began, where its rounds say so."""
+        """When its last round began, or what it said of it since: what takes long shows so that it goes on."""
+        self.busy = False
+        """Whether a round is going on."""
         self.problem = ""
         """Why it cannot do its work now; "" while it can, as far as is known."""
         self._noted = False
+        self._rounds_begun = self._rounds_ended = 0
+        # only the thread uses these
+        self._failure = ""
+        self._pause_s = 0.0
+        self._was_asked = self._was_urged = False
+        """Whether the round was asked for, or urged: else its time had come."""
+        self._served = True
+        """Whether the round did what it was asked for; a round that did not says so, and those who wait for it go on waiting."""
 
     def start(self) -> None:
         """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, self._purpose)
+        start(self._thread, self.purpose)
 
     def stop(self) -> None:
-        """Begin nothing more, and wait a moment for the end: what hangs in a request ends with the process. Never fails."""
+        """Begin no further round, and wait a moment for the end of this one. Never fails."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
-        if self._end_s and self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(self._end_s)
+        if self.end_s and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(self.end_s)
 
     @property
     def alive(self) -> bool:
@@ -58,32 +86,93 @@ class Loop(ABC):
             self._asked = True
             self._wake.notify_all()
 
-    def _work(self) -> None:
-        with counted(Repeats()):
-            self._run()
+    def urge(self) -> None:
+        """Have a round at once, whatever it would rest. Never waits and never fails."""
+        with self._wake:
+            self._urged = True
+            self.ask()
+
+    def await_round(self, seconds: float) -> bool:
+        """Ask for a round, and wait so long for the end of one that begins from now on: the running one may have looked too
+        early. Whether there was one that did its work."""
+        with self._wake:
+            wanted = self._rounds_begun + 1
+            self.ask()
+            return self._wake.wait_for(lambda: self._rounds_ended >= wanted or self._stopping, seconds) and not self._stopping
 
     @abstractmethod
-    def _run(self) -> None:
-        """The thread's work."""
+    def _round(self) -> float | None:
+        """Do what is due; in how many seconds the next round is, None when it is to be asked for.
 
-    def _rest(self, seconds: float) -> bool:
-        """Wait, whatever is asked meanwhile; whether to go on."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._stopping, seconds)
-            return not self._stopping
+        What it raises is its failure: `problem`, said once, until a round succeeds.
+        """
 
-    def _await_asked(self, seconds: float | None = None) -> bool:
-        """Wait until it is asked, for so long at most; whether to go on. What is asked from now on is for another round."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._asked or self._stopping, seconds)
-            self._asked = False
-            return not self._stopping
+    def _end(self) -> None:  # noqa: B027 -- most have none
+        """The last thing that the thread does."""
 
     def _note(self, problem: str, said: str = "") -> None:
         """Keep the problem ("" for none), and log it, with `said` before it, when one begins."""
-        self.problem, self._noted = problem, bool(problem) and (self._noted or say("warning", f"{said}{problem}"))
+        self._keep("warning", problem, said)
 
+    def _rest(self, seconds: float) -> bool:
+        """Wait, whatever is asked meanwhile, until a round is urged; whether to go on."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._stopping or self._urged, seconds)
+            return not self._stopping
 
-def longer(pause_s: float, least_s: float, most_s: float) -> float:
-    """The pause after another failure: twice the last one, 0 for none, within these bounds."""
-    return min(max(2 * pause_s, least_s), most_s)
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        with counted(Repeats()):
+            wait_s = self.first_s
+            while self._await_due(wait_s):
+                wait_s = self._have_round()
+            try:
+                self._end()
+            except Exception as error:  # noqa: BLE001 -- who stops it goes on
+                self._fail(error)
+
+    def _await_due(self, wait_s: float | None) -> bool:
+        """Wait for the next round, so long unless one is asked for; whether to go on."""
+        with self._wake:
+            limit_s = None if wait_s is None else min(wait_s, threading.TIMEOUT_MAX)
+            self._wake.wait_for(lambda: self._asked or self._stopping, limit_s)
+        return self._rest(self.settle_s)
+
+    def _have_round(self) -> float | None:
+        """Have a round, and rest after it; in how many seconds the next one is due."""
+        self.beat = time.monotonic()
+        with self._wake:
+            self._rounds_begun += 1
+            self._was_asked, self._was_urged, self._asked, self._urged = self._asked, self._urged, False, False
+        self.busy = self._served = True
+        try:
+            wait_s = self._round()
+        except TryAgain:
+            self._pause_s = self.back_off.after(self._pause_s)
+        except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
+            self._pause_s = self.back_off.after(self._pause_s)
+            if not self._stopping:
+                self._fail(error)
+        else:
+            self._pause_s = 0.0
+            if self.problem == self._failure:
+                self._note("")
+        self.busy = False
+        with self._wake:
+            if self._served:
+                self._rounds_ended = self._rounds_begun
+                self._wake.notify_all()
+        if not self._pause_s:
+            self._rest(self.apart_s)
+            return wait_s
+        self._rest(self._pause_s * random.uniform(1 - self.back_off.spread, 1))  # noqa: S311 -- spreads nodes, hides nothing
+        return 0.0
+
+    def _fail(self, error: Exception) -> None:
+        expected = isinstance(error, UserspaceError)
+        self._failure = str(error) if expected else f"{type(error).__name__}: {error}"
+        self._keep("warning" if expected else "error", self._failure, self.failing)
+
+    def _keep(self, level: str, problem: str, said: str) -> None:
+        self.problem, self._noted = problem, bool(problem) and (self._noted or say(level, f"{said}{problem}"))

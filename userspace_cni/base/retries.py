@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from userspace_cni.base.back_off import BackOff
+
 FIRST_S: Final = 30.0
 """Between the first try, which is made at once, and the second; the pause doubles with each try."""
 LAST_S: Final = 3600.0
@@ -44,7 +46,7 @@ class Retries:
         with self._lock:
             before = self._tried.get(key)
             again = before is not None and before.who == who
-            pause_s = min(LAST_S, before.pause_s * 2) if before and again else FIRST_S
+            pause_s = BackOff(FIRST_S, LAST_S).after(before.pause_s if before and again else 0.0)
             self._tried[key] = _Tried(who, self._clock(), pause_s)
             return pause_s
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Conflict, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
@@ -34,7 +35,7 @@ _LEASE_MAX_S: Final = 3600
 
 
 @dataclass(frozen=True)
-class Pace:
+class LeaseTimes:
     """Seconds. Others take the Lease `lease_s` after they saw its last change (whole seconds, as the API has it).
 
     Its holder renews it each `retry_s`, and stops acting `renew_s` after the last renewal. That is earlier by more than one
@@ -54,13 +55,17 @@ class Election(Loop):
     `on_change` is called when this process begins to lead, also again after a lapse, however short, and must not wait.
     """
 
+    failing = "the Lease of the controllers cannot be had now: "
+    end_s = STOP_S
+
     def __init__(
-        self, objects: Objects, namespace: str, pace: Pace | None = None, on_change: Callable[[], None] = lambda: None
+        self, objects: Objects, namespace: str, times: LeaseTimes | None = None, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__("election", "electing a leader", STOP_S)
+        super().__init__("election", "electing a leader")
         self._objects = objects
         self._leases = LEASES.within(namespace)
-        self._pace = pace or Pace()
+        self._times = times or LeaseTimes()
+        self.back_off = BackOff(self._times.again_s, self._times.again_s)
         self._on_change = on_change
         self.identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         """What the Lease calls this process; another one after a restart."""
@@ -82,29 +87,26 @@ class Election(Loop):
         """Whether this process may act now."""
         return clock() < self._until
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self._look()
-            self._rest(self._pace.again_s if self.problem else self._pace.retry_s)
+    def _end(self) -> None:
         if self.leading and self._lease is not None:
             self._until = 0.0
             self._give_back(self._lease)
 
-    def _look(self) -> None:
+    def _round(self) -> float:
+        began = clock()
         try:
-            began = clock()
             if self._take_or_renew():
-                former, self._until = self._until, began + self._pace.renew_s
+                former, self._until = self._until, began + self._times.renew_s
                 if clock() >= former:
                     self._led = False  # it had lapsed, be it while the request was under way: what was asked then was not done
-            problem = ""
         except Conflict:
-            self._lease, problem = None, ""  # another one was first: read it again
-        except UserspaceError as error:
-            self._lease, problem = None, str(error)
-        except Exception as error:  # noqa: BLE001 -- the thread must go on: without it there may be no leader at all
-            self._lease, problem = None, f"electing a leader: {type(error).__name__}: {error}"
-        self._note(problem, "the Lease of the controllers cannot be had now: ")
+            pass  # another one was first: it is read again
+        finally:
+            self._tell_of_change()
+        self._note("")
+        return self._times.retry_s
+
+    def _tell_of_change(self) -> None:
         if self.leading != self._led:
             self._led = self.leading
             say("info", "this controller leads" if self._led else "this controller leads no longer", identity=self.identity)
@@ -112,9 +114,10 @@ class Election(Loop):
                 self._on_change()
 
     def _take_or_renew(self) -> bool:
-        """Whether the Lease is ours now. Raises UserspaceError."""
-        if self._lease is not None and self.leading:
-            self._lease = self._put(self._lease, {"renewTime": _now()})
+        """Whether the Lease is ours now; it is kept as it was written last. Raises UserspaceError."""
+        known, self._lease = self._lease, None
+        if known is not None and self.leading:
+            self._lease = self._put(known, {"renewTime": _now()})
             return True
         lease = self._objects.get(self._leases, NAME)
         if lease is None:
@@ -125,7 +128,7 @@ class Election(Loop):
         if seen != self._seen:
             self._seen, self._seen_at = seen, clock()
         holder = spec.get("holderIdentity")
-        if holder not in (self.identity, None, "") and clock() - self._seen_at < _duration(spec, self._pace.lease_s):
+        if holder not in (self.identity, None, "") and clock() - self._seen_at < _duration(spec, self._times.lease_s):
             return False
         transitions = spec.get("leaseTransitions")
         taken = self._taken(transitions + 1 if isinstance(transitions, int) else 0)
@@ -136,7 +139,7 @@ class Election(Loop):
         now = _now()
         return {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": self._pace.lease_s,
+            "leaseDurationSeconds": self._times.lease_s,
             "acquireTime": now,
             "renewTime": now,
             "leaseTransitions": transitions,

@@ -20,14 +20,14 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.controller.election import Election
 from userspace_cni.controller.metrics import Metrics
-from userspace_cni.controller.rounds import Hearing, Pace, Rounds
+from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.status_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
-from userspace_cni.kube import list_watch
 from userspace_cni.kube.client import Clients, in_cluster
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.events import Events
 from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.objects import Objects
 
 
@@ -51,19 +51,19 @@ class Door(Protocol):
 
 
 class Controller:
-    """The threads that watch, elect and write. `namespace`: where the Lease is; `pace`: of what is written; `watch_pace`: of what
-    is watched."""
+    """The threads that watch, elect and write. `namespace`: where the Lease is; `times`: of what is written; `watch_times`: of
+    what is watched."""
 
     def __init__(
-        self, session: Session, namespace: str, pace: Pace | None = None, watch_pace: list_watch.Pace | None = None
+        self, session: Session, namespace: str, times: RoundTimes | None = None, watch_times: WatchTimes | None = None
     ) -> None:
         objects = Objects(session)
-        self.watches = Watches(session, self._changed, watch_pace)
+        self.watches = Watches(session, self._changed, watch_times)
         self.election = Election(objects, namespace, on_change=self._changed)
         self.metrics = Metrics(lambda: self.election.leading, self.watches.counts())
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
         hearing = Hearing(self.metrics.count_write, told(self.events.tell))
-        self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, pace=pace)
+        self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
         self.doors: Sequence[Door] = ()
         """The ports with pages about it."""
 

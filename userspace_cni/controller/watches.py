@@ -8,7 +8,7 @@ from typing import Any, Final
 from userspace_cni.controller import cluster
 from userspace_cni.controller.cluster import Cluster
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
 
@@ -27,9 +27,9 @@ _KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...
 class Watches:
     """A watch for each kind of objects. `on_change` is called when anything kept has changed; it must not wait."""
 
-    def __init__(self, session: Session, on_change: Callable[[], None], pace: Pace | None = None) -> None:
+    def __init__(self, session: Session, on_change: Callable[[], None], times: WatchTimes | None = None) -> None:
         self._watches = {
-            name: ObjectWatch(session, resource, keep=keep, on_change=on_change, pace=pace) for name, resource, keep in _KEPT
+            name: ObjectWatch(session, resource, keep=keep, on_change=on_change, times=times) for name, resource, keep in _KEPT
         }
 
     def start(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
@@ -20,8 +21,7 @@ from userspace_cni.deviceplugin.endpoint import Endpoint
 from userspace_cni.deviceplugin.kubelet import Identity, Kubelet
 from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
 
-PAUSE_S: Final = 1.0
-PAUSE_MAX_S: Final = 30.0
+BACK_OFF: Final = BackOff(1.0, 30.0)
 """Pauses between two tries to register with the same kubelet."""
 WATCH_S: Final = 10.0
 """How long a kubelet that took the registration may need until it watches the list."""
@@ -87,8 +87,7 @@ class _Offer:
         self.bridge = bridge
         self.resource = room.resource(bridge.name)
         self.devices = [room.device(bridge.name, number) for number in range(count)]
-        self.due = 0.0
-        self.pause = PAUSE_S
+        self.due = self.pause_s = 0.0
         self.gone = False
         self._room = room
         self._counting = counting
@@ -128,14 +127,20 @@ class DevicePlugin(Loop):
     When it has stopped, the kubelet sees the devices as unhealthy until the next agent registers them.
     """
 
+    failing = "offering devices to the kubelet failed: "
+    end_s = STOP_S
+    first_s = None
+    back_off = BACK_OFF
+
     def __init__(self, room: Room, count: int, directory: str, counting: Counting) -> None:
-        super().__init__("devices", "the device plugin", STOP_S)
+        super().__init__("devices", "the device plugin")
         self._room = room
         self._count = count
         self._kubelet = Kubelet(directory)
         self._counting = counting
         self._bridges: dict[str, Bridge] | None = None
         self._seen: Identity | None = None
+        self._served_to: Identity | None = None
         self._offers: dict[str, tuple[_Offer, Endpoint]] = {}
         self._said: dict[str, tuple[str, str]] = {}
 
@@ -155,27 +160,19 @@ class DevicePlugin(Loop):
 
     # -- the thread -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        kubelet: Identity | None = None
-        patience: float | None = None
-        while self._await_asked(patience):
-            with self._wake:
-                bridges, seen = dict(self._bridges or {}), self._seen
-            if seen != kubelet:
-                for offer, _ in self._offers.values():
-                    offer.due, offer.pause = 0.0, PAUSE_S
-                kubelet = seen
-            try:
-                patience = self._round(bridges, seen)
-            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-                self._tell("", "error", "offering devices to the kubelet failed", repr(error))
-                patience = PAUSE_MAX_S
+    def _end(self) -> None:
         for name in list(self._offers):
             self._offers.pop(name)[1].close()
         self._kubelet.let_go()
 
-    def _round(self, bridges: dict[str, Bridge], seen: Identity | None) -> float | None:
-        """Make the offers those of `bridges`, and register what no kubelet watches; seconds until something is due."""
+    def _round(self) -> float | None:
+        """Make the offers those of the bridges, and register what no kubelet watches; seconds until something is due."""
+        with self._wake:
+            bridges, seen = dict(self._bridges or {}), self._seen
+        if seen != self._served_to:
+            for offer, _ in self._offers.values():
+                offer.due = offer.pause_s = 0.0
+            self._served_to = seen
         self._said = {name: said for name, said in self._said.items() if not name or name in bridges}
         for name in self._offers.keys() - bridges.keys():
             offer, endpoint = self._offers.pop(name)
@@ -190,17 +187,17 @@ class DevicePlugin(Loop):
                 self._tell(
                     "", "warning", "another agent offers devices to this kubelet; it is waited for", self._kubelet.directory
                 )
-                return PAUSE_S
+                return BACK_OFF.first_s
         except Unavailable as error:
             self._tell("", "warning", "devices cannot be offered", str(error))
-            return PAUSE_MAX_S
+            return BACK_OFF.most_s
         self._said.pop("", None)
         for bridge in bridges.values():
             self._offer(bridge)
         waits = []
         for name, (offer, endpoint) in self._offers.items():
             if endpoint.watched:
-                offer.pause = PAUSE_S
+                offer.pause_s = 0.0
             else:
                 waits.append(self._register(name, offer, endpoint))
         return min(waits, default=None)
@@ -226,7 +223,7 @@ class DevicePlugin(Loop):
         now = time.monotonic()
         if now < offer.due:
             return offer.due - now
-        pause, offer.pause = offer.pause, min(2 * offer.pause, PAUSE_MAX_S)
+        offer.pause_s = pause = BACK_OFF.after(offer.pause_s)
         offer.due = now + pause
         try:
             endpoint.serve()

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, on_one_line
 from userspace_cni.base.findings import Finding, Severity
-from userspace_cni.base.loops import Loop, longer
+from userspace_cni.base.loops import Loop
 from userspace_cni.base.notices import Recipient
 from userspace_cni.kube.client import is_named
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
@@ -38,18 +39,16 @@ _REFUSED: Final = "the account needs the verbs create and patch on events, in al
 
 
 @dataclass(frozen=True)
-class Pace:
+class EventLimits:
     """How often is sent, in seconds, and how much is kept.
 
-    Between two requests there are `apart_s`, and between two about the same Event `repeat_min_s`, which doubles up to
-    `repeat_max_s`. After a failure the pause doubles from `pause_min_s` to `pause_max_s`. `kept`: Events that are remembered.
+    Between two requests there are `apart_s`, between two about the same Event the pauses of `repeats`, and after failures those
+    of `back_off`. `kept`: Events that are remembered.
     """
 
     apart_s: float = 0.05
-    repeat_min_s: float = 30.0
-    repeat_max_s: float = 600.0
-    pause_min_s: float = 1.0
-    pause_max_s: float = 60.0
+    repeats: BackOff = BackOff(30.0, 600.0)
+    back_off: BackOff = BackOff()
     kept: int = 512
 
 
@@ -63,7 +62,7 @@ class _Event:
     first: float
     last: float
     due: float
-    pause_s: float
+    pause_s: float = 0.0
     count: int = 0
     waiting: int = 0
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -103,23 +102,25 @@ class Events(Loop):
     to `stop`; what waits then is not sent: of pods, what is still wrong is told by the next agent.
     """
 
+    failing = "events cannot be sent now, and wait: "
+    end_s = STOP_S
+
     def __init__(
         self,
         session: Session,
         node: str,
         dropped: Callable[[int], None],
-        pace: Pace | None = None,
+        limits: EventLimits | None = None,
         component: str = COMPONENT,
     ) -> None:
-        super().__init__("events", "sending events", STOP_S)
+        super().__init__("events", "sending events")
         self._session = session
         self._node = node
         self._component = component
         self._dropped = dropped
-        self._pace = pace or Pace()
+        self._limits = limits or EventLimits()
+        self.apart_s, self.back_off = self._limits.apart_s, self._limits.back_off
         self._events: dict[tuple[str, ...], _Event] = {}
-        # only the thread uses these
-        self._pause_s = 0.0
 
     def tell(self, recipient: Recipient, notices: Iterable[Finding]) -> None:
         """Note what the recipient is to be told; one with the name of no object is told nothing. Never waits and never fails.
@@ -134,12 +135,12 @@ class Events(Loop):
         lost = 0
         with self._wake:
             for alike in found.values():
-                lost += not self._keep(recipient, alike)
-            self._wake.notify_all()
+                lost += not self._keep_notice(recipient, alike)
+            self.ask()
         if lost:
             self._drop(lost, "too many wait to be sent")
 
-    def _keep(self, recipient: Recipient, alike: Sequence[Finding]) -> bool:
+    def _keep_notice(self, recipient: Recipient, alike: Sequence[Finding]) -> bool:
         reason, severity = alike[0].name, alike[0].severity
         key = (recipient.uid, recipient.namespace, recipient.name, reason)
         now = time.time()
@@ -147,7 +148,7 @@ class Events(Loop):
         if event is None:
             if not self._has_room():
                 return False
-            event = _Event(recipient, reason, severity, now, now, 0.0, self._pace.repeat_min_s)
+            event = _Event(recipient, reason, severity, now, now, 0.0)
         self._events[key] = event  # the one that was used last is the last
         event.last = now
         event.waiting += 1
@@ -159,7 +160,7 @@ class Events(Loop):
 
     def _has_room(self) -> bool:
         """Make room for one more; False when all that are kept have to be sent yet."""
-        if len(self._events) < self._pace.kept:
+        if len(self._events) < self._limits.kept:
             return True
         sent = next((key for key, event in self._events.items() if not event.waiting), None)
         if sent is None:
@@ -167,42 +168,34 @@ class Events(Loop):
         del self._events[sent]
         return True
 
-    def _run(self) -> None:
-        while (event := self._await_due()) is not None:
-            with self._wake:
-                waiting, body = event.waiting, self._body(event)
-            try:
-                count = self._send(event, body, waiting)
-            except UserspaceError as error:
-                self._fail(event, error)
-            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it no pod is told anything
-                self._note_sent(event, 0, waiting)
-                self._drop(waiting, error.why if isinstance(error, _Refused) else f"{type(error).__name__}: {error}")
-                self._pause_s = 0.0
-            else:
-                self._note_sent(event, count, waiting)
-                self._pause_s = 0.0
-                self._note("")
-            self._rest(self._pause_s or self._pace.apart_s)
-
-    def _await_due(self) -> _Event | None:
-        """The next Event to be sent, as soon as it is due; None when the thread is to end."""
+    def _round(self) -> float | None:
+        """Send one Event, if one is due."""
         with self._wake:
-            while not self._stopping:
-                waiting = [event for event in self._events.values() if event.waiting]
-                now = time.monotonic()
-                first = min(waiting, key=lambda event: event.due, default=None)
-                if first is not None and first.due <= now:
-                    return first
-                self._wake.wait(first.due - now if first is not None else None)
-        return None
+            event = min((each for each in self._events.values() if each.waiting), key=lambda each: each.due, default=None)
+            if event is None:
+                return None
+            if (wait_s := event.due - time.monotonic()) > 0:
+                return wait_s
+            waiting, body = event.waiting, self._body(event)
+        try:
+            count = self._send(event, body, waiting)
+        except UserspaceError:
+            event.due = time.monotonic()  # what waits is kept, and other Events come first: they may be taken
+            raise
+        except Exception as error:  # noqa: BLE001 -- what is wrong with one must not keep others from being sent
+            self._note_sent(event, 0, waiting)
+            self._drop(waiting, error.why if isinstance(error, _Refused) else f"{type(error).__name__}: {error}")
+        else:
+            self._note_sent(event, count, waiting)
+            self._note("")
+        return 0.0
 
     def _note_sent(self, event: _Event, count: int, sent: int) -> None:
         with self._wake:
             event.count = count
             event.waiting -= sent
+            event.pause_s = self._limits.repeats.after(event.pause_s)
             event.due = time.monotonic() + event.pause_s
-            event.pause_s = min(2 * event.pause_s, self._pace.repeat_max_s)
 
     def _send(self, event: _Event, body: Mapping[str, Any], notices: int) -> int:
         """Make the Event, or add `notices` to its count; what that is now. Raises _Refused and UserspaceError."""
@@ -251,13 +244,6 @@ class Events(Loop):
             "lastTimestamp": _stamp(event.last),
             "count": event.waiting,
         }
-
-    def _fail(self, event: _Event, error: UserspaceError) -> None:
-        """Pause, twice as long as after the last failure; what waits is kept. Other Events come first: they may be taken."""
-        self._pause_s = longer(self._pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
-        with self._wake:
-            event.due = time.monotonic() + self._pause_s
-        self._note(f"events cannot be sent now, and wait: {error}")
 
     def _drop(self, notices: int, why: str) -> None:
         self._dropped(notices)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from userspace_cni.base.errors import Conflict, ObjectRefused, UserspaceError
-from userspace_cni.base.loops import Loop, longer
+from userspace_cni.base.back_off import BackOff
+from userspace_cni.base.errors import Conflict, ObjectRefused
+from userspace_cni.base.loops import Loop
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
 
@@ -27,18 +28,17 @@ DesiredObjects = Mapping[str, Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
-class Pace:
+class KeepingTimes:
     """How often is looked and written, in seconds.
 
-    Between two looks there are `look_s`, between two requests `apart_s`; without being asked to it looks every `tick_s`. After a
-    failure the pause doubles from `pause_min_s` to `pause_max_s`; an object that the server refuses has a pause of its own.
+    Between two looks there are `look_s`, between two requests `apart_s`; without being asked to it looks every `tick_s`. An
+    object that the server refuses has a pause of its own.
     """
 
     look_s: float = 1.0
     apart_s: float = 0.05
     tick_s: float = 60.0
-    pause_min_s: float = 1.0
-    pause_max_s: float = 60.0
+    back_off: BackOff = BackOff()
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class KeptObjects(Loop):
     `desired` gives what they are to be, None while that is not known; it may read files. `ask` it for a look.
     """
 
+    end_s = STOP_S
+
     def __init__(
         self,
         objects: Objects,
@@ -72,40 +74,25 @@ class KeptObjects(Loop):
         labels: Mapping[str, str],
         manager: str,
         desired: Callable[[], DesiredObjects | None],
-        pace: Pace | None = None,
+        times: KeepingTimes | None = None,
     ) -> None:
-        super().__init__(f"kept-{resource.plural}", f"keeping {resource.title}", STOP_S)
+        super().__init__(f"kept-{resource.plural}", f"keeping {resource.title}")
         self._objects = objects
         self._resource = resource
         self._labels = labels
         self._manager = manager
         self._desired = desired
-        self._pace = pace or Pace()
-        self._asked = True
+        self._times = times or KeepingTimes()
+        self.apart_s, self.back_off = self._times.look_s, self._times.back_off
+        self.failing = f"{resource.title} cannot be kept now, and wait: "
         # only the thread uses these
         self._known: dict[str, _There] | None = None
         self._refused: dict[str, _Refusal] = {}
 
-    def _run(self) -> None:
-        pause_s = 0.0
-        while self._await_asked(0.0 if pause_s else self._until_due()):
-            try:
-                self._look()
-            except UserspaceError as error:
-                pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
-                self._note(f"{self._resource.title} cannot be kept now, and wait: {error}")
-            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it nothing is written any more
-                pause_s = self._pace.pause_max_s
-                self._note(f"keeping {self._resource.title}: {type(error).__name__}: {error}")
-            else:
-                pause_s = 0.0
-                self._note(self._refusals())
-            self._rest(pause_s or self._pace.look_s)
-
-    def _until_due(self) -> float:
-        """Seconds until a look is due that was not asked for."""
-        due = min((each.due for each in self._refused.values()), default=None)
-        return self._pace.tick_s if due is None else min(self._pace.tick_s, max(0.0, due - time.monotonic()))
+    def _round(self) -> float:
+        self._look()
+        self._note(self._refusals())
+        return min((self._times.tick_s, *(each.due - time.monotonic() for each in self._refused.values())))
 
     def _look(self) -> None:
         """Compare what is desired with what is there, and write the difference. Raises UserspaceError, then the rest waits."""
@@ -123,7 +110,7 @@ class KeptObjects(Loop):
             known = self._known.get(name)
             if (known.said if known else None) != said and not self._is_refused(name, said):
                 self._attempt(name, said, self._known)
-                if not self._rest(self._pace.apart_s):
+                if not self._rest(self._times.apart_s):
                     return
 
     def _is_refused(self, name: str, said: Mapping[str, Any] | None) -> bool:
@@ -140,7 +127,7 @@ class KeptObjects(Loop):
                 known[name] = _there(answer, said)
         except ObjectRefused as error:
             before = self._refused.get(name)
-            pause = longer(before.pause_s if before else 0.0, self._pace.pause_min_s, self._pace.pause_max_s)
+            pause = self.back_off.after(before.pause_s if before else 0.0)
             self._refused[name] = _Refusal(said, time.monotonic() + pause, pause)
             self._note(f"{self._resource.title} {name} is refused: {error}")
         else:

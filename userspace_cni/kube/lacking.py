@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.base.loops import longer
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.kube.versions import is_later
 
 CONFIRM_S: Final = 10.0
@@ -67,7 +67,7 @@ class Lacking:
 
     def put_off(self) -> None:
         """The list that is due could not be had."""
-        self._pause_s = longer(self._pause_s, self._confirm_s, _PAUSE_MAX * self._confirm_s)
+        self._pause_s = BackOff(self._confirm_s, _PAUSE_MAX * self._confirm_s).after(self._pause_s)
         self.due = self._clock() + self._pause_s
 
     @property

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
-from userspace_cni.base.loops import Loop
+from userspace_cni.base.loops import Loop, TryAgain
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 from userspace_cni.kube.lacking import CONFIRM_S, Lacking
 from userspace_cni.kube.pages import page_of, require_kind, text
@@ -39,18 +40,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Pace:
+class WatchTimes:
     """How long a watch lasts and waits, in seconds, and how many things are listed at once.
 
     A watch is asked for `watch_s` at most (a random part less, to spread the nodes) and given up when it is still open `slack_s`
-    later. After a failure the pause doubles from `pause_min_s` to `pause_max_s`; a watch that was open for `good_s` resets it.
+    later. A watch that was open for `good_s` begins the back-off anew.
     Knowledge is fresh for `fresh_s`: servers send a bookmark about every minute. `confirm_s`: as `Lacking`.
     """
 
     watch_s: float = 240.0
     slack_s: float = 15.0
-    pause_min_s: float = 0.5
-    pause_max_s: float = 30.0
+    back_off: BackOff = BackOff(0.5, 30.0, spread=0.5)
     good_s: float = 10.0
     fresh_s: float = 90.0
     page: int = 10
@@ -113,19 +113,23 @@ class ListWatch(Loop):
     Safe to use from any thread; all but `stop` and `wait_synced` return at once.
     """
 
+    end_s = STOP_S
+
     def __init__(
         self,
         session: Session,
         collection: Collection,
         shelf: Shelf[Any, Any],
-        pace: Pace,
+        times: WatchTimes,
         listed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(f"watch of {collection.title}", f"watching {collection.title}", STOP_S)
+        super().__init__(f"watch of {collection.title}", f"watching {collection.title}")
         self._session = session
         self._collection = collection
         self._shelf = shelf
-        self._pace = pace
+        self._times = times
+        self.back_off = times.back_off
+        self.failing = f"{collection.title} are not watched now, {collection.meanwhile}: "
         self._listed = listed
         self._contact = 0.0
         self.problem = "watching has not begun"
@@ -135,10 +139,10 @@ class ListWatch(Loop):
         self._confirmed = threading.Event()
         self._stream: Stream | None = None
         # only the thread uses these
-        self._lacking = Lacking(pace.confirm_s)
+        self._lacking = Lacking(times.confirm_s)
         self._version = ""
         self._opened: float | None = None
-        self._page = self._pace.page
+        self._page = times.page
 
     def stop(self) -> None:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
@@ -167,30 +171,32 @@ class ListWatch(Loop):
     def fresh(self) -> bool:
         """Whether what is known is complete, and the server confirmed it within `fresh_s`."""
         with self._wake:
-            return self._synced.is_set() and time.monotonic() - self._contact <= self._pace.fresh_s
+            return self._synced.is_set() and time.monotonic() - self._contact <= self._times.fresh_s
 
     def wait_synced(self, deadline: Deadline) -> bool:
         """Wait for the first complete list; False when there was none by `deadline`."""
         return self._synced.wait(deadline.remaining())
 
-    def _run(self) -> None:
-        pause = self._pace.pause_min_s
-        while not self._stopping:
-            self._opened = None
-            problem = self._list_and_watch()
+    def _round(self) -> float:
+        """Watch until that ends, after a list where one is needed."""
+        self._opened = None
+        try:
+            self._list_and_watch()
+        except UserspaceError:
+            raise
+        except Exception as error:
+            self._version = ""
+            raise Unavailable(f"{self._doing('watching')}: {type(error).__name__}: {error}", "it is tried again") from error
+        finally:
             self.tried = True
-            good = self._opened is not None and time.monotonic() - self._opened >= self._pace.good_s
-            if self._stopping:
-                return
-            self._note(problem, f"{self._collection.title} are not watched now, {self._collection.meanwhile}: ")
-            if good:
-                pause = self._pace.pause_min_s
-            if problem or not good:
-                self._rest(random.uniform(0.5, 1.0) * pause)  # noqa: S311 -- spreads nodes, hides nothing
-                pause = min(2 * pause, self._pace.pause_max_s)
+            if good := self._opened is not None and time.monotonic() - self._opened >= self._times.good_s:
+                self._pause_s = 0.0
+        self._note("")
+        if not good:
+            raise TryAgain
+        return 0.0
 
-    def _list_and_watch(self) -> str:
-        """Watch until that ends, after a list where one is needed; the problem that ended it, "" for none."""
+    def _list_and_watch(self) -> None:
         listed = not self._version or self._lacking.is_due
         try:
             if not self._version:
@@ -202,15 +208,10 @@ class ListWatch(Loop):
         except _Forgotten:
             self._version = ""
             if listed and self._opened is None:  # a new list alone does not help
-                return f"{self._doing('listing')}: the server forgot the version (410) before the watch was open"
+                what = f"{self._doing('listing')}: the server forgot the version (410) before the watch was open"
+                raise Unavailable(what, "it is tried again") from None
         except _Absent:
-            return ""
-        except UserspaceError as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what is known grows old
-            self._version = ""
-            return f"{self._doing('watching')}: {type(error).__name__}: {error}"
-        return ""
+            return
 
     def _list_again(self) -> None:
         """Have the list that is to tell whether what another one lacked is gone."""
@@ -238,7 +239,7 @@ class ListWatch(Loop):
         gone = self._lacking.listed(self._shelf.keys(), {key for key, _ in things}, first, asked_at)
         self._shelf.take_over(things, gone)
         if math.isinf(self._lacking.due):
-            self._page = self._pace.page
+            self._page = self._times.page
         before = self.synced, self.confirmed
         with self._wake:
             self._contact = time.monotonic()
@@ -262,10 +263,10 @@ class ListWatch(Loop):
 
     def _watch(self) -> None:
         """Follow the events from our version on, until the server ends them, or a list is due."""
-        seconds = random.uniform(0.75, 1.0) * self._pace.watch_s  # noqa: S311 -- spreads nodes, hides nothing
+        seconds = random.uniform(0.75, 1.0) * self._times.watch_s  # noqa: S311 -- spreads nodes, hides nothing
         seconds = max(1, math.ceil(min(seconds, self._lacking.due - time.monotonic())))
         path = self._path(watch="1", allowWatchBookmarks="true", resourceVersion=self._version, timeoutSeconds=str(seconds))
-        limit = seconds + self._pace.slack_s
+        limit = seconds + self._times.slack_s
         stream = self._session.stream(path, Deadline.after(REQUEST_LIMIT_S), limit)
         try:
             with self._wake:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Keys
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.list_watch import Collection, ListWatch, Pace
+from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
 
-PACE: Final = Pace(page=100)
-RARELY: Final = Pace(page=100, pause_max_s=600.0)
+USUALLY: Final = WatchTimes(page=100)
+RARELY: Final = replace(USUALLY, back_off=replace(USUALLY.back_off, most_s=600.0))
 """For a resource that servers may lack: it is asked for again after ten minutes at most."""
 _OPTIONAL: Final = (SERVICE_CIDRS,)
 
@@ -50,7 +51,7 @@ class ObjectWatch:
         field_selector: str = "",
         keep: Keep = without_managers,
         on_change: Callable[[], None] = lambda: None,
-        pace: Pace | None = None,
+        times: WatchTimes | None = None,
     ) -> None:
         self._shelf = _Objects(keep, on_change)
         collection = Collection(
@@ -62,7 +63,9 @@ class ObjectWatch:
             absent="kubectl get crd; they come with deploy/cluster" if resource.group in (GROUP, ROUTES.group) else "",
             optional=resource in _OPTIONAL,
         )
-        self._watch = ListWatch(session, collection, self._shelf, pace or (RARELY if collection.optional else PACE), on_change)
+        self._watch = ListWatch(
+            session, collection, self._shelf, times or (RARELY if collection.optional else USUALLY), on_change
+        )
 
     def start(self) -> None:
         """Start the thread; returns at once. Raises Unavailable."""

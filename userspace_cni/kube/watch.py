@@ -26,7 +26,7 @@ from userspace_cni.base.log import say
 from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.list_watch import Collection, ListWatch, Pace
+from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import PODS
 from userspace_cni.kube.versions import is_older
@@ -63,7 +63,11 @@ class PodWatch:
     """
 
     def __init__(
-        self, session: Session, node: str, pace: Pace | None = None, on_change: Callable[[str, str], None] = lambda *_: None
+        self,
+        session: Session,
+        node: str,
+        times: WatchTimes | None = None,
+        on_change: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         if not _NODE.fullmatch(node):
             raise InvalidConfig(f"{node!r} is no name of a node", "the setting node_name")
@@ -75,7 +79,7 @@ class PodWatch:
             meanwhile="and are read one by one",
             fields=f"spec.nodeName={node}",
         )
-        self._watch = ListWatch(session, collection, self._shelf, pace or Pace())
+        self._watch = ListWatch(session, collection, self._shelf, times or WatchTimes())
 
     def start(self) -> None:
         """Start the thread; returns at once. Raises Unavailable."""

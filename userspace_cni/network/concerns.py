@@ -56,6 +56,9 @@ class Concerns(Loop):
     `found`, `passages`: what gateways need of the node and lack, and whether it forwards for them, as of the last look and trial.
     """
 
+    failing = "what gateways need cannot be looked at: "
+    first_s = FIRST_LOOK_S
+
     def __init__(self, node: LocalNode, gateways: Callable[[], Sequence[Gateway]]) -> None:
         super().__init__("gateways' concerns", "looking at gateways")
         self._node = node
@@ -70,15 +73,10 @@ class Concerns(Loop):
         with self._trying:
             self._look(due=True)
 
-    def _run(self) -> None:
-        pause_s = FIRST_LOOK_S
-        while self._rest(pause_s):
-            pause_s = self._node.settings.tick_s
-            try:
-                with self._trying:
-                    self._look(due=False)
-            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what it told grows old
-                say("warning", "what gateways need cannot be looked at", error=repr(error))
+    def _round(self) -> float:
+        with self._trying:
+            self._look(due=False)
+        return self._node.settings.tick_s
 
     def _look(self, *, due: bool) -> None:
         gateways = self._gateways()

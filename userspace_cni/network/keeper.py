@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.specs import Spec, SpecStatus
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 
 if TYPE_CHECKING:
@@ -34,10 +34,14 @@ Told = Callable[[Sequence[SpecStatus]], None]
 class Keeper(Loop):
     """The thread, which begins with a round. What is applied when it is stopped stays: the next agent goes on from the records.
 
-    `ask` it for a round in which what failed a moment ago waits for its time. `told` gets what became of each spec, after each
-    round; it must not wait. `due` says once a second whether something that cannot `ask` (the switch, by its absence) wants a
-    round now, in which nothing waits for its time.
+    `ask` it for a round in which what failed a moment ago waits for its time; in one that is urged, for people, it does not wait.
+    `told` gets what became of each spec, after each round; it must not wait. `due` says once a second whether something that
+    cannot `ask` (the switch, by its absence) wants a round now, in which nothing waits for its time.
     """
+
+    failing = "a round of keeping the node's network failed: "
+    apart_s = APART_S
+    back_off = BackOff(BEAT_S, BEAT_S)
 
     def __init__(self, specs: Specs, desired: SpecsNow, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
         super().__init__("node-network", "keeping the node's network")
@@ -46,63 +50,34 @@ class Keeper(Loop):
         self._tick_s = tick_s
         self._due = due
         self._told = told
-        self._urged = False
-        self._begun = self._ended = 0
         self._next = 0.0
         self.statuses: tuple[SpecStatus, ...] = ()
         """What became of each spec."""
 
-    def urge(self) -> None:
-        """Request a round in which also what failed a moment ago is tried: for people. Never waits."""
-        with self._wake:
-            self._urged = True
-            self.ask()
-
     def reconcile(self, deadline: Deadline) -> tuple[SpecStatus, ...]:
         """Urge a round and wait for its end; what became of each spec. Raises Unavailable at the deadline."""
-        self.urge()
         with self._wake:
-            wanted = self._begun + 1  # the running one may have looked too early
-            while self._ended < wanted:
-                if self._stopping or not self._wake.wait(deadline.require("keeping the node's network")):
-                    raise Unavailable("the node's network is not looked at within the time of this call", "see the agent's log")
-            if self.problem:
-                raise Unavailable(f"what the node is to have could not be looked at: {self.problem}", "see the agent's log")
-            return self.statuses
+            self.urge()
+            ended = self.await_round(deadline.require("keeping the node's network"))
+        if not ended:
+            raise Unavailable("the node's network is not looked at within the time of this call", "see the agent's log")
+        if self.problem:
+            raise Unavailable(f"what the node is to have could not be looked at: {self.problem}", "see the agent's log")
+        return self.statuses
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self.beat = now = time.monotonic()
-            with self._wake:
-                asked, urged, self._asked, self._urged = self._asked, self._urged, False, False
-            wanted = self._guarded(self._due)
-            if asked or wanted or now >= min(self._next, self._specs.next_due):
-                self._begin()
-                done = self._guarded(lambda: self._reconcile(now=urged or wanted))  # noqa: B023 - called at once
-                self._next = time.monotonic() + self._tick_s
-                self._end(done=done)
-            with self._wake:
-                if not (self._stopping or self._asked):
-                    self._wake.wait(BEAT_S)
+    def _round(self) -> float:
+        wanted = self._due()
+        if self._was_asked or wanted or time.monotonic() >= min(self._next, self._specs.next_due):
+            self._next = time.monotonic() + self._tick_s
+            self._reconcile(now=self._was_urged or wanted)
+        return BEAT_S
 
-    def _begin(self) -> None:
-        with self._wake:
-            self._begun += 1
-
-    def _end(self, *, done: bool) -> None:
-        with self._wake:
-            self.problem = "" if done else self.problem
-            self._ended = self._begun
-            self._wake.notify_all()
-            self._wake.wait_for(lambda: self._stopping or self._urged, APART_S)
-
-    def _reconcile(self, *, now: bool) -> bool:
+    def _reconcile(self, *, now: bool) -> None:
         specs, complete = self._desired()
         specs = [replace(each, plan=self._beating(each.plan)) for each in specs]
         statuses = self._specs.reconcile(specs, complete, now=now)
         self.statuses = statuses
         self._told(statuses)
-        return True
 
     def _beating(self, plan: Plan) -> Plan:
         """The plan, which shows that the thread has come to it: a round of many specs may take long."""
@@ -112,13 +87,3 @@ class Keeper(Loop):
             return plan(record)
 
         return steps
-
-    def _guarded(self, work: Callable[[], bool]) -> bool:
-        """What `work` returns; False, with the problem logged and kept, when it fails."""
-        try:
-            done = work()
-        except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-            say("error", "a round of keeping the node's network failed", error=repr(error))
-            self.problem = repr(error)
-            return False
-        return done

@@ -15,7 +15,7 @@ from userspace_cni.attachment.specs import Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.host.netlink.listening import Listener
+from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns, sentence
@@ -68,7 +68,7 @@ class NodeNetwork:
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
         place = node.settings.switch_netns, node.root
-        self._watches: tuple[Listener, ...] = (
+        self._watches: tuple[KernelWatch, ...] = (
             AddressWatch(self._watched, self.ask, *place, ended),
             TableWatch(node.journal.identity, self.ask, ended, *place),
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import ObjectRefused
 from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
@@ -69,14 +69,14 @@ class NodeObjects:
         on_change: Callable[[], None],
         *,
         specs: Sequence[Resource] = SPECS,
-        pace: Pace | None = None,
+        times: WatchTimes | None = None,
     ) -> None:
         self._node = node
         self._watches: dict[Resource, ObjectWatch] = {
-            each: ObjectWatch(session, each, keep=kept, on_change=on_change, pace=pace) for each in specs
+            each: ObjectWatch(session, each, keep=kept, on_change=on_change, times=times) for each in specs
         }
         self._watches[NODES] = ObjectWatch(
-            session, NODES, field_selector=f"metadata.name={node}", keep=_own_node, on_change=on_change, pace=pace
+            session, NODES, field_selector=f"metadata.name={node}", keep=_own_node, on_change=on_change, times=times
         )
 
     def start(self) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from userspace_cni.attachment.specs import SpecStatus
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
 from userspace_cni.base.findings import Finding
-from userspace_cni.base.loops import Loop, longer
+from userspace_cni.base.loops import Loop, TryAgain
 from userspace_cni.base.notices import Recipient
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.objects import Objects
@@ -30,17 +31,16 @@ STOP_S: Final = 0.5
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReportTimes:
     """Seconds.
 
-    Changes within `settle_s` are one write. After a failure the pause doubles from `pause_min_s` to `pause_max_s`. What the
-    server has is looked at each `look_s`, up to half of it later to spread the nodes.
+    Changes within `settle_s` are one write. What the server has is looked at each `look_s`, up to half of it later to spread the
+    nodes.
     """
 
     settle_s: float = 1.0
-    pause_min_s: float = 1.0
-    pause_max_s: float = 60.0
     look_s: float = 1200.0
+    back_off: BackOff = BackOff()
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ class Report(Loop):
     Nothing is written before `told` was called: what the former agent has written stands.
     """
 
+    failing = "this node cannot report what it has now; it is tried again: "
+    end_s = STOP_S
+
     def __init__(
         self,
         objects: Objects,
@@ -73,15 +76,16 @@ class Report(Loop):
         *,
         parts: Parts | None = None,
         tell: Callable[[Recipient, Sequence[Finding]], None] = lambda *_: None,
-        pace: Pace | None = None,
+        times: ReportTimes | None = None,
     ) -> None:
-        super().__init__("node-report", "reporting what this node has", STOP_S)
+        super().__init__("node-report", "reporting what this node has")
         self._objects = objects
         self._node = node
         self._chassis = chassis
         self._parts = parts or Parts()
         self._tell = tell
-        self._pace = pace or Pace()
+        self._times = times or ReportTimes()
+        self.settle_s, self.back_off = self._times.settle_s, self._times.back_off
         self._statuses: Sequence[SpecStatus] | None = None
         self._subnets: Sequence[SubnetUse] | None = None
         self._routes: Sequence[RouteUse] | None = None
@@ -112,29 +116,14 @@ class Report(Loop):
                 self._routes = routes
                 self.ask()
 
-    def _run(self) -> None:
-        pause_s = 0.0
-        while self._await_due(pause_s):
-            try:
-                self.report()
-            except UserspaceError as error:
-                self._complain(str(error))
-            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it nothing is known of this node
-                self._complain(f"{type(error).__name__}: {error}")
-            else:
-                self._complain("")
-            pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s) if self.problem else 0.0
-
-    def _await_due(self, pause_s: float) -> bool:
-        """Wait for the next report; False when the thread is to end. `pause_s`: after one that failed."""
-        look_s = random.uniform(1.0, 1.5) * self._pace.look_s  # noqa: S311 -- spreads nodes, hides nothing
-        self._await_asked(0.0 if pause_s else look_s)
-        return self._rest(pause_s or self._pace.settle_s)
+    def _round(self) -> float:
+        self.report()
+        return random.uniform(1.0, 1.5) * self._times.look_s  # noqa: S311 -- spreads nodes, hides nothing
 
     def report(self) -> None:
         """Write what the server does not have. Raises UserspaceError when some of it cannot be written."""
         with self._wake:
-            statuses, subnets, routes, self._asked = self._statuses, self._subnets, self._routes, False
+            statuses, subnets, routes = self._statuses, self._subnets, self._routes
         if statuses is None:
             return
         node = self._objects.get(NODES, self._node)
@@ -190,9 +179,6 @@ class Report(Loop):
         self._applied = (wanted, noted)
         self.writes += 1
 
-    def _complain(self, problem: str) -> None:
-        self._note(problem, "this node cannot report what it has now; it is tried again: ")
-
 
 class Withdrawal(Loop):
     """Takes the Routes out of the NodeState of node `node`, once, and ends: an agent that keeps none has no part in them.
@@ -200,22 +186,18 @@ class Withdrawal(Loop):
     Without it the controller would await this node's word on each Route for ever.
     """
 
-    def __init__(self, clients: Clients, node: str, pace: Pace | None = None) -> None:
+    def __init__(self, clients: Clients, node: str) -> None:
         super().__init__("node-withdrawal", "taking back what a former agent has reported")
         self._clients = clients
         self._node = node
-        self._pace = pace or Pace()
 
-    def _run(self) -> None:
-        pause_s = 0.0
-        while self._rest(pause_s):
-            try:
-                self.withdraw()
-            except Exception as error:  # noqa: BLE001 -- it is tried again, whatever it was
-                self.problem = repr(error)
-                pause_s = longer(pause_s, self._pace.pause_min_s, self._pace.pause_max_s)
-            else:
-                return
+    def _round(self) -> None:
+        try:
+            self.withdraw()
+        except Exception as error:
+            self.problem = repr(error)
+            raise TryAgain from error
+        self.stop()
 
     def withdraw(self) -> None:
         """Write the NodeState without Routes, where it has some and may be read. Raises UserspaceError."""

@@ -6,22 +6,21 @@ sleeps. What it knows is kept in a file, from which the next agent goes on while
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import Places
 
 APART_S: Final = 0.05
 """Seconds between two rounds that only changes ask for: a Deployment that is rolled out changes many objects."""
-_NEVER: Final = threading.TIMEOUT_MAX
-"""A moment of CLOCK_MONOTONIC that does not come, for which a thread can wait."""
+_NEVER: Final = float("inf")
+"""A moment of CLOCK_MONOTONIC that does not come."""
 _AGAIN_S: Final = 5.0
 _END_S: Final = 0.5
 """How long the end of a round is awaited: one that asks a container runtime may hang."""
@@ -31,8 +30,13 @@ class RouteKeeper(Loop):
     """The thread. `learn` has the passes go by what is known now, and says whether that is enough to act on; `told` is called
     after each round that acted."""
 
+    failing = "a round of keeping routes failed: "
+    end_s = _END_S
+    apart_s = APART_S
+    back_off = BackOff(_AGAIN_S, _AGAIN_S)
+
     def __init__(self, passes: Passes, places: Places, learn: Callable[[], bool], told: Callable[[], None]) -> None:
-        super().__init__("routes", "keeping the routes of pods", _END_S)
+        super().__init__("routes", "keeping the routes of pods")
         self._passes = passes
         self._places = places
         self._learn = learn
@@ -40,11 +44,8 @@ class RouteKeeper(Loop):
         self._everything = False
         self._sandboxes: set[str] = set()
         """Those to look at in the next round."""
-        self._begun = self._ended = 0
         self.seconds = 0.0
         """How long the last round took."""
-        self.busy = False
-        """Whether a round is going on."""
         self._reminded = _NEVER
         self.looks = 0
         """How many looks at pods there were."""
@@ -65,56 +66,37 @@ class RouteKeeper(Loop):
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
         with self._wake:
             self._everything = True
-        if not self._after(deadline.require("looking at the routes of pods")):
+            ended = self.await_round(deadline.require("looking at the routes of pods"))
+        if not ended:
             raise Unavailable("the pods' routes are not looked at within the time of this call", "see the agent's log")
 
     def look_at(self, sandbox: str, seconds: float) -> bool:
         """Look at that sandbox now, in which something has changed, and wait so long for it; whether that was enough."""
         with self._wake:
             self._sandboxes.add(sandbox)
-        return self._after(seconds)
+            return self.await_round(seconds)
 
-    def _after(self, seconds: float) -> bool:
-        """Ask for a round, and wait so long for the end of one that begins from now on; whether there was one that acted."""
+    def _round(self) -> float:
+        self._reminded, self._served, began = _NEVER, False, time.monotonic()
         with self._wake:
-            wanted = self._begun + 1
-            self.ask()
-            return self._wake.wait_for(lambda: self._ended >= wanted or self._stopping, seconds) and not self._stopping
-
-    def _run(self) -> None:
-        enough = True
-        while self._await_asked(max(0.0, min(self._passes.next_due if enough else _NEVER, self._reminded) - time.monotonic())):
-            self._reminded = _NEVER
-            with self._wake:
-                self._begun += 1
-                number, everything, sandboxes = self._begun, self._everything, self._sandboxes
-                self._everything, self._sandboxes = False, set()
-            began = self.beat = time.monotonic()
-            self.busy, acted = True, False
-            try:
-                enough = self._learn()  # what is lacking asks for a round when it comes
-                if enough:
-                    self._round(everything=everything or self._passes.overdue, sandboxes=sandboxes)
-                    acted = True
-                    self.rounds += 1
-            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-                say("error", "a round of keeping routes failed", error=repr(error))
-                self.problem = repr(error)
-                self.remind(_AGAIN_S)
-                self._rest(_AGAIN_S)
-            else:
-                self.problem = ""
-            self.seconds, self.busy = time.monotonic() - began, False
-            with self._wake:
-                if acted:
-                    self._ended = number
-                    self._wake.notify_all()
-                else:  # what it was to look at is still to be looked at
+            everything, sandboxes = self._everything, self._sandboxes
+            self._everything, self._sandboxes = False, set()
+        enough = False
+        try:
+            enough = self._learn()  # what is lacking asks for a round when it comes
+            if enough:
+                self._visit(everything=everything or self._passes.overdue, sandboxes=sandboxes)
+                self._served = True
+                self.rounds += 1
+        finally:
+            self.seconds = time.monotonic() - began
+            if not self._served:
+                with self._wake:  # what it was to look at is still to be looked at
                     self._everything |= everything
                     self._sandboxes |= sandboxes
-            self._rest(APART_S)
+        return min(self._passes.next_due if enough else _NEVER, self._reminded) - time.monotonic()
 
-    def _round(self, *, everything: bool, sandboxes: Collection[str]) -> None:
+    def _visit(self, *, everything: bool, sandboxes: Collection[str]) -> None:
         located = self._places.located(None if everything else self._passes.wanted())
         self.looks += self._passes.visit(located, sandboxes, everything=everything)
         self._told()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import HostNamespace, UserspaceError
 from userspace_cni.base.routing import Inside, Wanted
 from userspace_cni.host.pod_net.pod_routes import Outcome, Place
@@ -23,10 +24,7 @@ from userspace_cni.routes.rules import Asked, Rulebook
 
 LATER_S: Final = (0.2, 1.0, 5.0, 30.0)
 """After how many seconds a pod with a new interface, which lacks a device, is looked at again: others attach it later."""
-_AGAIN_S: Final = 1.0
-_AGAIN_MAX_S: Final = 300.0
-_DOUBLED_MAX: Final = 9
-"""After so many failures the pause is the longest one anyway."""
+_AGAIN: Final = BackOff(1.0, 300.0)
 RESYNC_S: Final = 600.0
 HIDDEN: Final = "the routes_file of this node has a Route of this name, which counts here in its place"
 
@@ -58,8 +56,8 @@ class Visited:
     """A sandbox, and what the last look at it showed and did. `problem`: why there was none; `host`: it has the node's network.
     `refused`: what the kernel refused. What the namespace has is not kept: a pod may put thousands of routes there.
 
-    `since` and `due`: CLOCK_MONOTONIC of the first look since interfaces came, and of the next one; `tries`: how many failed in a
-    row.
+    `since` and `due`: CLOCK_MONOTONIC of the first look since interfaces came, and of the next one; `pause_s`: between them,
+    where the last one failed.
     """
 
     located: Located
@@ -72,7 +70,7 @@ class Visited:
     host: bool = False
     since: float = 0.0
     due: float = 0.0
-    tries: int = 0
+    pause_s: float = 0.0
 
     @property
     def state(self) -> str:
@@ -159,7 +157,7 @@ class Passes:
                 continue
             has_more = sandbox in sandboxes or (before and before.located != each)
             visited = Visited(each, pod, asked, self.book.cluster, since=before.since if before and not has_more else now)
-            visited.tries = before.tries if before else 0
+            visited.pause_s = before.pause_s if before else 0.0
             self._look(visited)
             self._visited[sandbox] = visited
             looked += 1
@@ -198,10 +196,10 @@ class Passes:
         except Exception as error:  # noqa: BLE001 -- whatever a pod has in its namespace must not keep the others waiting
             visited.problem = repr(error)
         if visited.problem or visited.refused:
-            visited.due = now + min(_AGAIN_S * 2 ** min(visited.tries, _DOUBLED_MAX), _AGAIN_MAX_S)
-            visited.tries += 1
+            visited.pause_s = _AGAIN.after(visited.pause_s)
+            visited.due = now + visited.pause_s
             return
-        visited.tries = 0
+        visited.pause_s = 0.0
         later = [at for each in LATER_S if (at := visited.since + each) > now] if _lacks(visited.resolved) else []
         visited.due = min(later, default=now + RESYNC_S)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.loops import longer
 from userspace_cni.host.pod_net.pod_routes import Place
 from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
 from userspace_cni.routes.facts import ID_SHOWN, title_of
@@ -21,8 +21,7 @@ from userspace_cni.routes.facts import ID_SHOWN, title_of
 if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
 
-AGAIN_S: Final = 1.0
-AGAIN_MAX_S: Final = 60.0
+AGAIN: Final = BackOff(1.0, 60.0)
 """After so many seconds a runtime that did not answer is asked again: each such request takes its time from a round."""
 
 Source = Literal["records", "cache", "cri"]
@@ -128,7 +127,7 @@ class Places:
         try:
             found = self._runtime.sandboxes(missing)
         except UserspaceError as error:
-            self._refusal, self._pause_s = error, longer(self._pause_s, AGAIN_S, AGAIN_MAX_S)
+            self._refusal, self._pause_s = error, AGAIN.after(self._pause_s)
             self._again = time.monotonic() + self._pause_s
             raise
         self._pause_s = 0.0
@@ -147,7 +146,7 @@ class Places:
     @property
     def again_s(self) -> float:
         """In how many seconds a source may be read that cannot be read now; 0.0 where all can."""
-        return max(AGAIN_S, self._again - time.monotonic()) if self.problems else 0.0
+        return max(AGAIN.first_s, self._again - time.monotonic()) if self.problems else 0.0
 
 
 def _located(sandbox: Sandbox, source: Source, interfaces: tuple[object, ...] = ()) -> Located:

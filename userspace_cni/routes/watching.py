@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from userspace_cni.kube.credentials import Session
-    from userspace_cni.kube.list_watch import Pace
+    from userspace_cni.kube.list_watch import WatchTimes
     from userspace_cni.routes.facts import Cluster
 
 
@@ -93,13 +93,13 @@ class Watching:
         changed: Callable[[], None],
         *,
         find_ranges: bool = True,
-        pace: Pace | None = None,
+        times: WatchTimes | None = None,
     ) -> None:
         self._session = session
         self._node = node
         self._changed = changed
         self._find_ranges = find_ranges
-        self._pace = pace
+        self._times = times
         self._settled_at = 0.0
         self._watches = {each: self._watch(each) for each in _ALWAYS}
 
@@ -201,7 +201,7 @@ class Watching:
             field_selector=each.fields.format(self._node),
             keep=each.keep,
             on_change=self._changed,
-            pace=self._pace,
+            times=self._times,
         )
 
 

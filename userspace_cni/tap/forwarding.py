@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.fastpath.errors import FastPathError, SocketRefused
 from userspace_cni.fastpath.tap import ETHERNET, Carried, End, Flow, Pump, Tap
@@ -36,7 +37,7 @@ POLL_S: Final = 0.2
 """Seconds between two looks at the pod's own document."""
 _ATTACH_S: Final = 15.0
 """The first attach after a start of the switch can take half of it: it makes memory pools."""
-_BACK_OFF_S: Final = (0.05, 2.0)
+_BACK_OFF: Final = BackOff(0.05, 2.0)
 _QUIET_S: Final = 1.0
 """Seconds without an answer on a connection before that is reported."""
 _LEAVING_S: Final = 2.0
@@ -214,7 +215,7 @@ class TapBridge:
 
     def _serve(self, tap: Tap, pump: Pump, attach: _Attach) -> None:
         """Attach and carry in turns."""
-        wait_s, trouble = _BACK_OFF_S[0], ""
+        pause_s, trouble = 0.0, ""
         while not self._stop.is_set():
             try:
                 front = attach.next()
@@ -222,11 +223,11 @@ class TapBridge:
                 if str(error) != trouble:
                     trouble = str(error)
                     self._report_waiting(trouble)
-                self._stop.wait(wait_s)
-                wait_s = min(2 * wait_s, _BACK_OFF_S[1])
+                pause_s = _BACK_OFF.after(pause_s)
+                self._stop.wait(pause_s)
                 continue
             if front is not None:
-                wait_s, trouble = _BACK_OFF_S[0], ""
+                pause_s, trouble = 0.0, ""
                 with front:
                     self._carry(tap, pump, front)
 
@@ -325,7 +326,7 @@ class _Client(_Attach):
         """Whether another program is connected to the port, and stays."""
         ends = time.monotonic() + (0.0 if self._before else _LEAVING_S)
         while connections_here(self._wanted.socket):
-            if time.monotonic() >= ends or self._ready(_BACK_OFF_S[0]):
+            if time.monotonic() >= ends or self._ready(_BACK_OFF.first_s):
                 return True
             self._tell_once(f"{self._wanted.socket}: a program is connected to it, and has {_LEAVING_S:g} s to leave")
         return False

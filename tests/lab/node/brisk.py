@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from userspace_cni.agent import pace, watchdog
+from userspace_cni.agent import due_looks, watchdog
 from userspace_cni.host.netlink import listening
 from userspace_cni.kube import object_watch, watch
 from userspace_cni.kube.lacking import CONFIRM_S as ON_A_NODE_S
@@ -20,7 +20,7 @@ CONFIRM_S = ON_A_NODE_S / 10
 """Seconds between two lists that prove together that a thing is gone."""
 PAUSES: Final[tuple[tuple[Any, str], ...]] = (
     (watchdog, "BEAT_S"),
-    (pace, "FIRST_S"),
+    (due_looks, "FIRST_S"),
     (keeper, "BEAT_S"),
     (concerns, "APART_S"),
     (listening, "AGAIN_S"),
@@ -28,9 +28,9 @@ PAUSES: Final[tuple[tuple[Any, str], ...]] = (
 
 
 class _Sooner(ListWatch):
-    def __init__(self, session: Any, collection: Any, shelf: Any, pace: Any, *given: Any, **named: Any) -> None:
-        pace = replace(pace, confirm_s=CONFIRM_S, pause_max_s=pace.pause_max_s / 10)
-        super().__init__(session, collection, shelf, pace, *given, **named)
+    def __init__(self, session: Any, collection: Any, shelf: Any, times: Any, *given: Any, **named: Any) -> None:
+        back_off = replace(times.back_off, most_s=times.back_off.most_s / 10)
+        super().__init__(session, collection, shelf, replace(times, confirm_s=CONFIRM_S, back_off=back_off), *given, **named)
 
 
 def look_sooner() -> None:

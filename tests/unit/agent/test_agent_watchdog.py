@@ -44,19 +44,22 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
         looked.append(things)
         return {("c0ffee", "net1")} if len(looked) == 1 else set()
 
+    passes: list[object] = []
+    run = watchdog._reconciliation.run
+    monkeypatch.setattr(watchdog._reconciliation, "run", lambda: passes.append(run()))
     monkeypatch.setattr(watchdog._reconciliation, "look_at_changed", look)
     watchdog.start()
     try:
-        wait_until(lambda: watchdog._passes == 1, what="the first pass")
+        wait_until(lambda: len(passes) == 1, what="the first pass")
         watchdog.on_change("", {"owner": "another"})
         watchdog.on_link("cali1234567890a")
         watchdog.on_change("", {"owner": OWNER, "container-id": "c0ffee", "ifname": "net1"})
         watchdog.on_change("br0", {})
         watchdog.on_link("uc0123456789ab")
         wait_until(lambda: len(looked) == 2, what="both looks")
-        assert watchdog._passes == 1
+        assert len(passes) == 1
         watchdog.on_link("")
-        wait_until(lambda: watchdog._passes == 2, what="a pass after lost notices")
+        wait_until(lambda: len(passes) == 2, what="a pass after lost notices")
     finally:
         watchdog.stop()
     assert looked[:2] == [([("c0ffee", "net1")], ["uc0123456789ab"], ["br0"]), ([("c0ffee", "net1")], [], [])]

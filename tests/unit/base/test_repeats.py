@@ -122,7 +122,7 @@ def test_each_thread_that_stays_counts(capsys: pytest.CaptureFixture[str]) -> No
     done = threading.Event()
 
     class Failing(Loop):
-        def _run(self) -> None:
+        def _round(self) -> None:
             for number in range(1000):
                 say("error", "a round failed", error=f"for reason {number % 3}")
             done.set()
@@ -140,7 +140,7 @@ def test_a_problem_that_returns_soon_is_told(monkeypatch: pytest.MonkeyPatch, ca
     done = threading.Event()
 
     class Flapping(Loop):
-        def _run(self) -> None:
+        def _round(self) -> None:
             for problem in ("it is away", ""):
                 self._note(problem)
             until = time.monotonic() + 30

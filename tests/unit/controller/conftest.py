@@ -9,13 +9,14 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.definitions import defined_server
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.kubeconfig import Bounds
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def watching(session: Callable[[], Session]) -> Iterator[Callable[[Callable[[], 
     made: list[Watches] = []
 
     def make(on_change: Callable[[], None]) -> Watches:
-        made.append(Watches(session(), on_change, Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)))
+        made.append(Watches(session(), on_change, WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)))
         made[-1].start()
         return made[-1]
 

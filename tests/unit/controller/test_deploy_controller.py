@@ -18,19 +18,20 @@ from tests.lab.kube.daemonset import BASE, CLUSTER, MANIFEST
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import UplinkPort
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.settings import load
 from userspace_cni.controller.election import NAME
-from userspace_cni.controller.rounds import Pace
+from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
-from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.objects import Objects
 from userspace_cni.node.objects import NodeObjects
 from userspace_cni.node.reporting import Report
 
 OVERLAY = CLUSTER / "overlays" / "controller"
 NAMESPACE = "userspace-cni"
-AT_ONCE = list_watch.Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
+AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 _PATH = re.compile(r"/(?:api|apis/([^/]+))/v[^/]+(?:/namespaces/[^/]+)?/([^/?]+)(?:/([^/?]+)(?:/([^/?]+))?)?(\?.*)?")
 
@@ -145,7 +146,7 @@ def test_the_controllers_rights_are_what_it_uses(
     api.add(refused)
     routed = state("a", [spec()])
     api.add({**routed, "status": {**routed["status"], "routes": []}})
-    controller = Controller(session(), NAMESPACE, Pace(rounds_s=0.1), AT_ONCE)
+    controller = Controller(session(), NAMESPACE, RoundTimes(rounds_s=0.1), AT_ONCE)
     controller.start()
     networks = api.objects("provider-networks.userspace-cni.io")
     wait_until(lambda: networks.get("", "net1").get("status", {}).get("readyNodes") == ["a", "b"])
@@ -156,7 +157,7 @@ def test_the_controllers_rights_are_what_it_uses(
     wait_until(lambda: api.events.of("one"))
     controller.stop()
     api.add({**refused, "status": {"conditions": []}})  # so that the next controller has to tell it again
-    later = Controller(session(), NAMESPACE, Pace(rounds_s=0.1), AT_ONCE)
+    later = Controller(session(), NAMESPACE, RoundTimes(rounds_s=0.1), AT_ONCE)
     later.start()
     wait_until(lambda: any(request.verb == "EVENT" and request.method == "PATCH" for request in api.requests))
     later.stop()

@@ -14,21 +14,22 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
-from userspace_cni.controller.election import NAME, Election, Pace
+from userspace_cni.controller.election import NAME, Election, LeaseTimes
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.objects import Objects
 
-QUICK = Pace(lease_s=1, renew_s=0.6, retry_s=0.1, again_s=0.1)
+QUICK = LeaseTimes(lease_s=1, renew_s=0.6, retry_s=0.1, again_s=0.1)
 CANDIDATE = """
 import sys, threading
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
-from userspace_cni.controller.election import Election, Pace
+from userspace_cni.controller.election import Election, LeaseTimes
 from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.objects import Objects
 session = Clients(Bounds.of(Settings()), HERE, sys.argv[1]).of("").session
-election = Election(Objects(session), "system", Pace(lease_s=1, renew_s=0.6, retry_s=0.1), lambda: print("leads", flush=True))
+times = LeaseTimes(lease_s=1, renew_s=0.6, retry_s=0.1)
+election = Election(Objects(session), "system", times, lambda: print("leads", flush=True))
 election.start()
 threading.Event().wait()
 """
@@ -118,8 +119,8 @@ def test_a_lapse_within_one_request_is_told(session: Callable[[], Session]) -> N
                 wait_until(lambda: not election.leading)
             return super().replace(*args, **options)
 
-    pace = Pace(lease_s=10, renew_s=1.5, retry_s=1.2)
-    election = Election(Slow(session()), "system", pace, on_change=lambda: told.append(None))
+    times = LeaseTimes(lease_s=10, renew_s=1.5, retry_s=1.2)
+    election = Election(Slow(session()), "system", times, on_change=lambda: told.append(None))
     election.start()
     wait_until(lambda: late and election.leading)
     wait_until(lambda: len(told) == 2)

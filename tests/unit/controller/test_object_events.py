@@ -10,14 +10,15 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, ours, spec, state
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.gateways import gateway_port
-from userspace_cni.controller.rounds import Pace
+from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
-from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.list_watch import WatchTimes
 
 NODES = 40
-AT_ONCE = list_watch.Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
+AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 NO_NIC = "there is no NIC eth1 on this node"
 
@@ -30,7 +31,7 @@ def start(api: ApiServer, session: Callable[[], Session]) -> Iterator[Callable[[
     made: list[Controller] = []
 
     def begin() -> Controller:
-        made.append(Controller(session(), "userspace-cni", Pace(rounds_s=0.05, writes_s=0.0, lag_s=0.0), AT_ONCE))
+        made.append(Controller(session(), "userspace-cni", RoundTimes(rounds_s=0.05, writes_s=0.0, lag_s=0.0), AT_ONCE))
         made[-1].start()
         return made[-1]
 

@@ -11,16 +11,17 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.switch.switch import wait_until
 from tests.unit.controller.test_route_statuses import reporting, use
-from userspace_cni.controller.rounds import Pace
+from userspace_cni.base.back_off import BackOff
+from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
 from userspace_cni.controller.status_events import told
 from userspace_cni.controller.writes import Summary
-from userspace_cni.kube import list_watch
 from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.resources import ROUTES
 
 NAMESPACE = "userspace-cni"
-AT_ONCE = list_watch.Pace(page=100, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
+AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
 """Watches that need not wait for what confirms their lists."""
 LOOPBACK = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}, {"dst": "172.16.0.0/16", "dev": "eth1"}]}
 
@@ -37,7 +38,7 @@ class Watched:
 
     def start(self) -> Controller:
         """A new one, which leads."""
-        self._made.append(Controller(self._session(), NAMESPACE, Pace(rounds_s=0.05, writes_s=0.0), AT_ONCE))
+        self._made.append(Controller(self._session(), NAMESPACE, RoundTimes(rounds_s=0.05, writes_s=0.0), AT_ONCE))
         self._made[-1].start()
         return self._made[-1]
 

@@ -12,15 +12,16 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer, Fault, Request
 from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import Cluster
-from userspace_cni.controller.rounds import Hearing, Pace, Rounds
+from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.watches import Watches
 from userspace_cni.controller.writes import versions
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.objects import Objects
 
-QUICK = Pace(rounds_s=0.05, writes_s=0.0, lag_s=0.0, pause_min_s=0.1, pause_max_s=0.2)
+QUICK = RoundTimes(rounds_s=0.05, writes_s=0.0, lag_s=0.0, back_off=BackOff(0.1, 0.2))
 NODES = 250
 AT_REST = 50
 
@@ -35,10 +36,10 @@ class Leader:
         self.rounds = self.on(self._cluster, session)
         self.watches = watching(self.rounds.ask)
 
-    def on(self, cluster: Callable[[], Cluster | None], session: Callable[[], Session], pace: Pace = QUICK) -> Rounds:
+    def on(self, cluster: Callable[[], Cluster | None], session: Callable[[], Session], times: RoundTimes = QUICK) -> Rounds:
         """Rounds on what `cluster` gives."""
         hearing = Hearing(lambda resource, outcome: self.counted.update([(resource, outcome)]))
-        return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, pace)
+        return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, times)
 
     def known(self, told: Callable[[Cluster], Any]) -> Any:
         """Wait until something is true of the cluster as it is known; what that is."""
@@ -123,7 +124,7 @@ def test_many_nodes_are_one_write_per_object_and_none_at_rest(api: ApiServer, le
 
 
 def test_changes_that_come_together_are_few_writes(api: ApiServer, leader: Leader) -> None:
-    """A hundred nodes that change within a moment are few writes: rounds have a pace."""
+    """A hundred nodes that change within a moment are few writes: rounds have a times."""
     populate(api, 100)
     leader.rounds.start()
     wait_until(lambda: len(status(api, "provider-networks", "net1").get("readyNodes", ())) == 100)

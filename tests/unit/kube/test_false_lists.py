@@ -13,9 +13,10 @@ from tests.lab.kube.cluster_objects import ours
 from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.false_lists import LACKING, NO_LISTS, Falsify, have_listed_again, list_falsely, without
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import ObjectRefused
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import VLANS
@@ -23,10 +24,10 @@ from userspace_cni.kube.watch import PodWatch
 
 TITLE = "vlans.userspace-cni.io"
 ALL = {"v0", "v1", "v2"}
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, page=100, confirm_s=0)
-UNPROVEN = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, page=100, confirm_s=FOR_EVER_S)
+QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, page=100, confirm_s=0)
+UNPROVEN = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, page=100, confirm_s=FOR_EVER_S)
 """With which no list of a test's time bears another one out."""
-PROVEN_SOON = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, page=100, confirm_s=0.1)
+PROVEN_SOON = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, page=100, confirm_s=0.1)
 
 Begin = Callable[..., ObjectWatch]
 
@@ -42,11 +43,11 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
-    """Begins a watch of the Vlans at a pace, and ends it after the test."""
+    """Begins a watch of the Vlans at a times, and ends it after the test."""
     begun: list[ObjectWatch] = []
 
-    def make(pace: Pace, **options: Any) -> ObjectWatch:
-        begun.append(ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, VLANS, pace=pace, **options))
+    def make(times: WatchTimes, **options: Any) -> ObjectWatch:
+        begun.append(ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, VLANS, times=times, **options))
         begun[-1].start()
         return begun[-1]
 

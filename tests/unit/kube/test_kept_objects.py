@@ -13,12 +13,13 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import define_all, defined_server
 from tests.lab.kube.network_objects import IPS, add
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.kube import resources
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.kept_objects import KeptObjects, Pace
+from userspace_cni.kube.kept_objects import KeepingTimes, KeptObjects
 from userspace_cni.kube.objects import Objects
 
-FAST = Pace(look_s=0.0, apart_s=0.0, tick_s=0.05, pause_min_s=0.02, pause_max_s=0.05)
+FAST = KeepingTimes(look_s=0.0, apart_s=0.0, tick_s=0.05, back_off=BackOff(0.02, 0.05))
 POD = {"podName": "app", "namespace": "default"}
 LABELS = {"userspace-cni.io/node": "n1"}
 
@@ -38,9 +39,9 @@ class Keeping:
         self._session = KubeClient(api.kubeconfig(directory)).session
         self._made: list[KeptObjects] = []
 
-    def process(self, pace: Pace = FAST) -> KeptObjects:
+    def process(self, times: KeepingTimes = FAST) -> KeptObjects:
         """A new process."""
-        kept = KeptObjects(Objects(self._session), resources.IPS, LABELS, "agent", self._look, pace)
+        kept = KeptObjects(Objects(self._session), resources.IPS, LABELS, "agent", self._look, times)
         self._made.append(kept)
         kept.start()
         return kept

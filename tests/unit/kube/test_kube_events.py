@@ -10,12 +10,13 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, ROUTE_REFUSED, VOLUME_MISSING, Recipient
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.events import MESSAGE_MAX, Events, Pace
+from userspace_cni.kube.events import MESSAGE_MAX, EventLimits, Events
 
-FAST = Pace(apart_s=0.0, repeat_min_s=0.05, repeat_max_s=0.05, pause_min_s=0.02, pause_max_s=0.05)
-RARE = Pace(apart_s=0.0, repeat_min_s=3600.0)
+FAST = EventLimits(apart_s=0.0, repeats=BackOff(0.05, 0.05), back_off=BackOff(0.02, 0.05))
+RARE = EventLimits(apart_s=0.0, repeats=BackOff(3600.0, 3600.0))
 APP = Recipient("default", "app", "u-1", "net1")
 MISSING = VOLUME_MISSING.finding("the pod has no place for its socket")
 IGNORED = KEY_IGNORED.finding("key 'x' is unknown and ignored")
@@ -30,9 +31,9 @@ class Teller:
         self._session = KubeClient(api.kubeconfig(directory)).session
         self._made: list[Events] = []
 
-    def agent(self, pace: Pace = FAST, node: str = "n1", component: str = "userspace-cni") -> Events:
+    def agent(self, times: EventLimits = FAST, node: str = "n1", component: str = "userspace-cni") -> Events:
         """A new agent's."""
-        self._made.append(Events(self._session, node, self._drop, pace, component))
+        self._made.append(Events(self._session, node, self._drop, times, component))
         self._made[-1].start()
         return self._made[-1]
 
@@ -218,7 +219,7 @@ def test_the_server_is_away(api: ApiServer, teller: Teller, capsys: pytest.Captu
 def test_more_than_can_wait(api: ApiServer, teller: Teller) -> None:
     """While the server is away, only so many Events wait; what has no room is counted, and what was sent makes room."""
     api.stop()
-    events = teller.agent(Pace(apart_s=0.0, repeat_min_s=0.05, pause_min_s=0.02, pause_max_s=0.05, kept=4))
+    events = teller.agent(EventLimits(apart_s=0.0, repeats=BackOff(0.05, 3600.0), back_off=BackOff(0.02, 0.05), kept=4))
     for number in range(7):
         events.tell(Recipient("default", f"p{number}", "u", "net1"), [MISSING])
     events.tell(Recipient("default", "p0", "u", "net1"), [MISSING])

@@ -13,15 +13,16 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import defined_server
 from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.network.objects import desired
 from userspace_cni.network.spec_list import PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import NodeObjects
 
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, confirm_s=0)
+QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, confirm_s=0)
 EXAMPLE = ROOT / "deploy" / "examples" / "provider-network.yaml"
 NETWORKS = "provider-networks.userspace-cni.io"
 VERSION = "userspace-cni.io/v1alpha1"
@@ -48,7 +49,7 @@ def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
     begun: list[NodeObjects] = []
 
     def make(node: str) -> NodeObjects:
-        begun.append(NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, node, lambda: None, pace=QUICK))
+        begun.append(NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, node, lambda: None, times=QUICK))
         begun[-1].start()
         return begun[-1]
 
@@ -148,7 +149,7 @@ def test_a_node_that_the_server_does_not_know(begin: Begin) -> None:
 
 def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tmp_path: Path) -> None:
     """Its annotations may be wanted where the resources are not even installed: nothing is asked of them, or known."""
-    objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: None, specs=(), pace=QUICK)
+    objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: None, specs=(), times=QUICK)
     objects.start()
     wait_until(lambda: objects.seen().own and not objects.problem)
     assert {request.path.partition("?")[0] for request in api.requests} == {"/api/v1/nodes"}
@@ -159,7 +160,7 @@ def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tm
 def test_what_the_status_says_wakes_no_agent(api: ApiServer, tmp_path: Path) -> None:
     """A thousand nodes' conditions come and go in the objects; what is kept of them is the same."""
     told: list[None] = []
-    objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: told.append(None), pace=QUICK)
+    objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: told.append(None), times=QUICK)
     objects.start()
     settled(objects)
     wait_until(lambda: len(told) == 8, what="each first list, and the one that confirms it")

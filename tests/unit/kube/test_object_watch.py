@@ -15,13 +15,14 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import define_all, defined_server, definitions
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch, _Objects
 from userspace_cni.kube.resources import LEASES, NODES, PROVIDER_NETWORKS, VLANS, Resource
 
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, page=2, confirm_s=0)
+QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, page=2, confirm_s=0)
 TITLE = "vlans.userspace-cni.io"
 
 Begin = Callable[..., ObjectWatch]
@@ -43,7 +44,7 @@ def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
 
     def make(resource: Resource = VLANS, **options: Any) -> ObjectWatch:
         session = KubeClient(api.kubeconfig(tmp_path)).session
-        begun.append(ObjectWatch(session, resource, pace=QUICK, **options))
+        begun.append(ObjectWatch(session, resource, times=QUICK, **options))
         begun[-1].start()
         return begun[-1]
 
@@ -175,7 +176,7 @@ def test_a_server_that_fails_later_takes_nothing_away(api: ApiServer, begin: Beg
 def test_a_resource_that_is_not_installed(tmp_path: Path) -> None:
     """It is no empty list: nothing is known, and what is missing is said; once it is there, its objects are known."""
     with ApiServer() as api:
-        watch = ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, PROVIDER_NETWORKS, pace=QUICK)
+        watch = ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, PROVIDER_NETWORKS, times=QUICK)
         watch.start()
         wait_until(lambda: "no such resource" in watch.problem)
         assert watch.objects() is None

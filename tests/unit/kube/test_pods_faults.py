@@ -14,12 +14,13 @@ import pytest
 
 from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.kube import credentials, list_watch
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.watch import PodWatch
 
-QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.005, pause_max_s=0.02, good_s=0.2, fresh_s=30, page=2, confirm_s=0)
+QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, page=2, confirm_s=0)
 BEGUN = 4
 """The requests of the two lists with which a watch begins, each in two pages."""
 """So that a test need not wait for the pauses of a real node."""
@@ -39,8 +40,8 @@ def begin(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., PodWatch]]:
     """Begins a watch of our node, and ends it after the test."""
     begun: list[PodWatch] = []
 
-    def make(pace: Pace = QUICK, user: dict[str, Any] | None = None) -> PodWatch:
-        begun.append(PodWatch(KubeClient(api.kubeconfig(tmp_path, user)).session, "n1", pace))
+    def make(times: WatchTimes = QUICK, user: dict[str, Any] | None = None) -> PodWatch:
+        begun.append(PodWatch(KubeClient(api.kubeconfig(tmp_path, user)).session, "n1", times))
         begun[-1].start()
         return begun[-1]
 
@@ -276,7 +277,7 @@ def test_pages_that_are_too_long_get_smaller(
     monkeypatch.setattr(credentials, "ANSWER_LIMIT", 100_000)
     for number in range(8):
         api.add_pod({**pod(f"fat{number}"), "metadata": {"name": f"fat{number}", "annotations": {"x": "y" * 40_000}}})
-    watch = begin(Pace(pause_min_s=0.005, pause_max_s=0.02, page=50, confirm_s=0))
+    watch = begin(WatchTimes(back_off=BackOff(0.005, 0.02), page=50, confirm_s=0))
     wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch))
     limits = [int(request.option("limit")) for request in api.requests if request.verb == "LIST"]
     assert limits[0] == 50
@@ -306,7 +307,7 @@ def test_a_server_that_fails_for_ever_is_not_hammered(api: ApiServer, begin: Cal
     """Pauses double and are kept: eight attempts take at least the shortest pauses there are, also when each watch ends well."""
     api.faults.append(fault)
     started = time.monotonic()
-    begin(Pace(pause_min_s=0.02, pause_max_s=0.16, good_s=60))
+    begin(WatchTimes(back_off=BackOff(0.02, 0.16), good_s=60))
     verb = fault.method or "LIST"
     wait_until(lambda: api.count(verb) >= 8)
     assert time.monotonic() - started >= 0.5 * (0.02 + 0.04 + 0.08 + 4 * 0.16)
@@ -316,7 +317,7 @@ def test_a_version_that_is_always_forgotten_does_not_hammer(api: ApiServer, begi
     """List, 410, list, 410: with pauses between."""
     api.faults.append(Fault("WATCH", status=410))
     started = time.monotonic()
-    begin(Pace(pause_min_s=0.02, pause_max_s=0.16, good_s=60))
+    begin(WatchTimes(back_off=BackOff(0.02, 0.16), good_s=60))
     wait_until(lambda: api.count("WATCH") >= 6)
     assert time.monotonic() - started >= 0.5 * (0.02 + 0.04 + 0.08 + 2 * 0.16)
 
@@ -349,7 +350,7 @@ def test_stopping_is_prompt_and_quiet(
     if hangs:
         monkeypatch.setattr(list_watch, "STOP_S", 0.1)
     api.faults += [fault] if fault else []
-    watch = begin(Pace(pause_min_s=FOR_EVER_S))
+    watch = begin(WatchTimes(back_off=BackOff(FOR_EVER_S, FOR_EVER_S)))
     wait_until(lambda: api.count(fault.method or "LIST") if fault else watch.synced and api.watches)
     capfd.readouterr()
     watch.stop()
@@ -421,7 +422,7 @@ def test_no_change_is_lost_in_a_storm(api: ApiServer, begin: Callable[..., PodWa
 
     Lost connections alone never cost a list.
     """
-    watch = begin(Pace(watch_s=1, slack_s=1, pause_min_s=0.002, pause_max_s=0.01, good_s=0.2, fresh_s=30, page=2, confirm_s=0))
+    watch = begin(WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.002, 0.01), good_s=0.2, fresh_s=30, page=2, confirm_s=0))
     wait_until(lambda: is_watching(api, watch))
     storm = Storm(api, seed, forgetful)
 

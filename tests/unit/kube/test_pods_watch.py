@@ -11,14 +11,15 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.kube.client import MIRROR, KubeClient
-from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.pod import document
 
-PACE = Pace(page=3, pause_min_s=0.005, pause_max_s=0.02, confirm_s=0)
+PACE = WatchTimes(page=3, back_off=BackOff(0.005, 0.02), confirm_s=0)
 SPEC: dict[str, Any] = {
     "nodeName": "n1",
     "volumes": [
@@ -55,9 +56,9 @@ def pod(name: str, node: str = "n1", **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "managedFields": [{"manager": "x"}], **metadata}, "spec": {**SPEC, "nodeName": node}}
 
 
-def watch_of(api: ApiServer, directory: Path, pace: Pace) -> PodWatch:
+def watch_of(api: ApiServer, directory: Path, times: WatchTimes) -> PodWatch:
     """A watch of node n1, not begun."""
-    return PodWatch(KubeClient(api.kubeconfig(directory)).session, "n1", pace)
+    return PodWatch(KubeClient(api.kubeconfig(directory)).session, "n1", times)
 
 
 def synced(watch: PodWatch) -> PodWatch:

@@ -16,6 +16,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkPort
 from userspace_cni.attachment.steps.port import Internal
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import Recipient
@@ -25,11 +26,11 @@ from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
-from userspace_cni.node.reporting import MANAGER, Pace, Parts, Report, Withdrawal
+from userspace_cni.node.reporting import MANAGER, Parts, Report, ReportTimes, Withdrawal
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, RouteUse, SubnetUse, labels, notes, status
 
 NAME = "worker-1"
-QUICK = Pace(settle_s=0.02, pause_min_s=0.05, pause_max_s=0.1, look_s=600.0)
+QUICK = ReportTimes(settle_s=0.02, back_off=BackOff(0.05, 0.1), look_s=600.0)
 BRIDGE = NodeBridge("br-net1", mtu=9000)
 UPLINK = UplinkPort("br-net1", "net1-up", ({"name": "enp1s0", "type": "system"},), trunks=(0, 100), mtu=9000)
 WELL = SpecStatus("provider-network", "net1", "objects", "ProviderNetwork net1", "", (BRIDGE, UPLINK))
@@ -47,9 +48,9 @@ class World:
     reports: list[Report] = field(default_factory=list)
     told: list[tuple[Recipient, str, str]] = field(default_factory=list)
 
-    def report(self, *, kubeovn: bool = False, pace: Pace = QUICK) -> Report:
+    def report(self, *, kubeovn: bool = False, times: ReportTimes = QUICK) -> Report:
         """A report, as of an agent that was just started; its thread does not run."""
-        self.reports.append(Report(self.objects, NAME, self._named, parts=Parts(kubeovn=kubeovn), tell=self._tell, pace=pace))
+        self.reports.append(Report(self.objects, NAME, self._named, parts=Parts(kubeovn=kubeovn), tell=self._tell, times=times))
         return self.reports[-1]
 
     def _tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
@@ -230,7 +231,7 @@ def test_an_agent_that_starts_while_the_switch_is_away_keeps_its_name(world: Wor
     """It is known from the NodeState, or from the Node where there is no NodeState."""
     for chassis in ("chassis-1", Unavailable("no session with OVSDB", "")):
         world.chassis = chassis
-        report = Report(world.objects, NAME, world._named, parts=Parts(state=state, kubeovn=True), pace=QUICK)
+        report = Report(world.objects, NAME, world._named, parts=Parts(state=state, kubeovn=True), times=QUICK)
         report.told([WELL])
         report.report()
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
@@ -239,7 +240,7 @@ def test_an_agent_that_starts_while_the_switch_is_away_keeps_its_name(world: Wor
 def test_a_node_is_told_without_a_node_state(world: World) -> None:
     """Labels and annotations alone need neither the resource nor the right to it; the NodeState of a former agent is left."""
     world.api.faults.append(Fault(status=403, about="/nodestates"))
-    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(state=False, kubeovn=True), pace=QUICK)
+    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(state=False, kubeovn=True), times=QUICK)
     for _ in range(3):
         report.told([WELL])
         report.report()
@@ -249,7 +250,7 @@ def test_a_node_is_told_without_a_node_state(world: World) -> None:
 
 def test_changes_that_come_together_are_one_report(world: World) -> None:
     """`told` only notes; the thread writes the last of them, a moment later."""
-    report = world.report(pace=replace(QUICK, settle_s=0.3))
+    report = world.report(times=replace(QUICK, settle_s=0.3))
     report.start()
     for number in range(50):
         report.told([replace(ILL, problem=f"try {number}")])
@@ -285,7 +286,7 @@ def test_an_account_that_may_not_write_nodes_still_reports(world: World) -> None
 
 def test_what_others_changed_or_deleted_is_mended_by_a_look(world: World) -> None:
     """Nothing has changed on the node, and yet the report is what the server has again after the next look."""
-    report = world.report(pace=replace(QUICK, look_s=0.1))
+    report = world.report(times=replace(QUICK, look_s=0.1))
     report.start()
     report.told([WELL])
     wait_until(lambda: report.writes == 2)
@@ -333,11 +334,11 @@ def test_an_agent_without_routes_takes_back_those_that_were_reported(world: Worl
     before = world.state["status"]
     writes = world.writes
     world.api.faults.append(Fault(status=503, times=1, about="/nodestates/"))
-    withdrawal = Withdrawal(world.clients, NAME, QUICK)
+    withdrawal = Withdrawal(world.clients, NAME)
     withdrawal.start()
     wait_until(lambda: not withdrawal.alive)
     assert world.state["status"] == {key: value for key, value in before.items() if key != "routes"}
-    Withdrawal(world.clients, NAME, QUICK).withdraw()
+    Withdrawal(world.clients, NAME).withdraw()
     assert world.writes == writes + 1
 
 
@@ -374,7 +375,7 @@ def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World
     former.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
     former.report()
     routes = world.state["status"]["routes"]
-    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(routes=True), pace=QUICK)
+    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(routes=True), times=QUICK)
     report.told([ILL])
     report.report()
     assert (world.state["status"]["routes"], world.state["status"]["specs"][0]["ready"]) == (routes, False)
@@ -388,7 +389,7 @@ def test_a_node_that_never_reported_writes_nothing(world: World) -> None:
     for fault in (None, Fault(status=403)):
         if fault:
             world.api.faults.append(fault)
-        withdrawal = Withdrawal(world.clients, NAME, QUICK)
+        withdrawal = Withdrawal(world.clients, NAME)
         withdrawal.start()
         withdrawal._thread.join(60)
         assert not withdrawal.alive

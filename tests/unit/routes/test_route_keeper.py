@@ -19,7 +19,7 @@ from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import places
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import AGAIN_MAX_S, AGAIN_S, Located, Places
+from userspace_cni.routes.places import AGAIN, Located, Places
 
 
 class Rounds(RouteKeeper):
@@ -27,7 +27,7 @@ class Rounds(RouteKeeper):
 
     def __init__(self, rounds: int, sources: Any, learn: Callable[[], bool], next_due: float = 0.0) -> None:
         self.visits: list[tuple[bool, set[str]]] = []
-        passes = SimpleNamespace(next_due=next_due, overdue=False, wanted=tuple, visit=self._visit)
+        passes = SimpleNamespace(next_due=next_due, overdue=False, wanted=tuple, visit=self._visited)
         super().__init__(cast(Passes, passes), sources, learn, lambda: None)
         self._left = 0
         self.waits: list[float] = []
@@ -36,14 +36,14 @@ class Rounds(RouteKeeper):
     def again(self, rounds: int) -> None:
         """So many more."""
         self._left = rounds
-        self._run()
+        self._work()
 
-    def _visit(self, _: object, sandboxes: Collection[str], *, everything: bool) -> int:
+    def _visited(self, _: object, sandboxes: Collection[str], *, everything: bool) -> int:
         self.visits.append((everything, set(sandboxes)))
         return 0
 
-    def _await_asked(self, seconds: float | None = None) -> bool:
-        self.waits.append(seconds or 0.0)
+    def _await_due(self, wait_s: float | None) -> bool:
+        self.waits.append(max(0.0, wait_s or 0.0))
         self._left -= 1
         return self._left >= 0
 
@@ -108,7 +108,7 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
         assert found.located() == []
         assert "no answer" in found.problems["cri"]
         asked_at += [second] * (runtime.asked > before)
-        assert AGAIN_S <= found.again_s <= AGAIN_MAX_S
+        assert AGAIN.first_s <= found.again_s <= AGAIN.most_s
     assert asked_at == [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 import select
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
-from userspace_cni.base.log import counted, say
-from userspace_cni.base.repeats import Repeats
+from userspace_cni.base.back_off import BackOff
+from userspace_cni.base.errors import DirectoryRefused, Unavailable
+from userspace_cni.base.log import say
+from userspace_cni.base.loops import Loop
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.base.threads import start
 from userspace_cni.linux import paths
 
 AGAIN_S: Final = 5.0
@@ -25,62 +24,40 @@ AGAIN_S: Final = 5.0
 _READ: Final = 1 << 16
 
 
-class Listener(ABC):
-    """A daemon thread from `start` to `stop`. `purpose`: what it is for; `meanwhile`: what is true while it cannot listen.
+class KernelWatch(Loop):
+    """A daemon thread from `start` to `stop`, which waits for it. `meanwhile`: what is true while it cannot listen.
 
-    A subclass says in `_listen` how it listens, once, until `_waited` says that it is to end. It may raise UserspaceError.
+    A subclass says in `_round` how it listens, until `_waited` says that it is to end, or until it has to begin anew.
     """
 
-    def __init__(self, name: str, purpose: str, meanwhile: str) -> None:
-        self.purpose = purpose
-        self._meanwhile = meanwhile
-        self._ending = threading.Event()
-        self._end, self._wake = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+    end_s = threading.TIMEOUT_MAX
 
-    def start(self) -> None:
-        """Start the thread. Raises Unavailable."""
-        start(self._thread, self.purpose)
+    def __init__(self, name: str, purpose: str, meanwhile: str) -> None:
+        super().__init__(name, purpose)
+        self.failing = f"{meanwhile}: "
+        self.back_off = BackOff(AGAIN_S, AGAIN_S)
+        self._told, self._tell = os.pipe2(os.O_CLOEXEC)
 
     def stop(self) -> None:
         """End the thread, and wait for it. It may not have been started."""
-        if self._ending.is_set():
+        if self._stopping:
             return
-        self._ending.set()
-        os.write(self._wake, b"x")
-        if self._thread.is_alive():
-            self._thread.join()
-        for each in (self._end, self._wake):
+        os.write(self._tell, b"x")
+        super().stop()
+        for each in (self._told, self._tell):
             os.close(each)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
-    @abstractmethod
-    def _listen(self) -> None:
-        """Listen until the end, or until it has to begin anew."""
-
     def _waited(self, fd: int) -> bool:
-        """Wait until the descriptor can be read; False at the end."""
+        """Wait until the descriptor can be read; False at the end. For who listens now."""
+        self._note("")
         waiting = select.poll()
-        for each in (fd, self._end):
+        for each in (fd, self._told):
             waiting.register(each, select.POLLIN)
-        waiting.poll()
-        return not self._ending.is_set()
-
-    def _run(self) -> None:
-        with counted(Repeats()):
-            while not self._ending.is_set():
-                try:
-                    self._listen()
-                except UserspaceError as error:
-                    say("warning", self._meanwhile, error=error)
-                    self._ending.wait(AGAIN_S)
+        found = waiting.poll()
+        return all(ready != self._told for ready, _ in found)
 
 
-class DirectoryWatch(Listener):
+class DirectoryWatch(KernelWatch):
     """Hears of files that are written, renamed or removed in `directory`, as the host calls it; `what` it is, for messages.
 
     `changed` may not wait, nor fail; it is called, too, when it has begun to listen. A directory that comes later is waited for.
@@ -95,7 +72,7 @@ class DirectoryWatch(Listener):
         self._awaits = False
         """Whether it is told that there is no such directory."""
 
-    def _listen(self) -> None:
+    def _round(self) -> float:
         """Listen until the end, or until the directory is another one."""
         try:
             listened_to = self._identity()
@@ -103,8 +80,7 @@ class DirectoryWatch(Listener):
         except FileNotFoundError:
             text = f"{self._directory}, for {self._what}, is not there: it is listened to once it is"
             self._awaits = self._awaits or say("info", text)
-            self._ending.wait(AGAIN_S)
-            return
+            return AGAIN_S
         except (OSError, DirectoryRefused) as error:
             raise Unavailable(f"listening to changes of {self._directory}: {error}", "it is tried again") from error
         try:
@@ -118,6 +94,7 @@ class DirectoryWatch(Listener):
                 self._changed()
         finally:
             os.close(fd)
+        return 0.0
 
     def _identity(self) -> tuple[int, int] | None:
         """What tells the directory from another one at its path; None while there is none."""

@@ -17,7 +17,7 @@ from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink.codec import ROUTE, Connection, attributes
-from userspace_cni.host.netlink.listening import Listener
+from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL
 from userspace_cni.host.netlink.rtnetlink import DELETED_LINK, NEW_LINK, noticed_index
@@ -49,7 +49,7 @@ def _chosen() -> bytes:
     return b"".join(struct.pack("HBBI", *each) for each in program)
 
 
-class AddressWatch(Listener):
+class AddressWatch(KernelWatch):
     """The thread. `watched`: the names of the links of which `changed` is told; `ended` gets the name of each link that has gone,
     has got another name or is down, and "" when notices were lost. None of them may wait, nor fail."""
 
@@ -70,7 +70,7 @@ class AddressWatch(Listener):
         self._ended = ended
         self._names: dict[int, str] = {}
 
-    def _listen(self) -> None:
+    def _round(self) -> float:
         """Listen until the end, or until the kernel had more notices than were taken: then all may have changed."""
         with opened_switch(self._switch_netns, self._root) as netns:
             try:
@@ -86,9 +86,10 @@ class AddressWatch(Listener):
             except OSError as error:
                 if error.errno == errno.ENOBUFS:
                     self._ended("")
-                    return
+                    return 0.0
                 what = "listening to changes of addresses"
                 raise of_kernel(what, error, "the namespace of the switch may be gone") from error
+        return 0.0
 
     def _matters(self, kind: int, payload: bytes) -> bool:
         """Whether the notice is of a watched link, by its former name or its present one, or of a route or rule of ours."""

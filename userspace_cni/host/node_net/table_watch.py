@@ -16,7 +16,7 @@ from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink.codec import NETFILTER, Connection
-from userspace_cni.host.netlink.listening import Listener
+from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.node_net import address_moves
 from userspace_cni.host.pod_net import guards
@@ -41,7 +41,7 @@ _CHOSEN: Final = b"".join(
 _Looked = Mapping[tuple[str, int], TableLook]
 
 
-class TableWatch(Listener):
+class TableWatch(KernelWatch):
     """The thread. `store` names the tables of this installation. `changed` is told of those of the node's own network, and at the
     beginning; `ended` gets the name of each link whose guard has gone or is another, and "" when no guard is called any more.
 
@@ -65,7 +65,7 @@ class TableWatch(Listener):
         self._gone: dict[str, float] = {}
         """The guards that have gone and are not there again, and since when (CLOCK_MONOTONIC)."""
 
-    def _listen(self) -> None:
+    def _round(self) -> float:
         store = self._store()
         guarded = guards.table_of(store), nftables.NETDEV
         ours = guarded, (address_moves.table_of(store), nftables.NETDEV), (guards.table_of(store), nftables.INET)
@@ -82,10 +82,10 @@ class TableWatch(Listener):
                         now = {each: look_at(kernel, *each) for each in ours}
                         self._compare(before, now, guarded)
                         before = now
-                        if self._ending.wait(APART_S):
-                            return
+                        self._rest(APART_S)
             except OSError as error:
                 raise of_kernel("listening to changes of nftables", error, "nftables may be missing in this kernel") from error
+        return 0.0
 
     def _compare(self, before: _Looked, now: _Looked, guarded: tuple[str, int]) -> None:
         if any(now[each] != before[each] for each in now if each != guarded):

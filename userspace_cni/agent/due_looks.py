@@ -10,21 +10,23 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from userspace_cni.base.back_off import BackOff
+
 T = TypeVar("T")
 
 SETTLE_S: Final = 0.2
 """From a change to the look: what one command changes comes in several messages."""
 FIRST_S: Final = 1.0
-"""Between the first two looks at one thing. Doubles while it changes again within twice the last pause."""
+"""Between the first two looks at one thing. Grows while it changes again within twice the last pause."""
 REST: Final = 4
 """After a look, the part of its time that nothing is looked at: so looks take a fifth of a processor at most."""
 
 
-class Pace(Generic[T]):
+class DueLooks(Generic[T]):
     """What is to be looked at. `most_s`: the longest pause between two looks at one thing that goes on changing. Needs a lock."""
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most_s = most_s
+        self._pauses = BackOff(FIRST_S, most_s)
         self._clock = clock
         self._due: dict[T, float] = {}
         self._looked: dict[T, tuple[float, float]] = {}
@@ -53,7 +55,7 @@ class Pace(Generic[T]):
         self._looked = {each: (at, pause_s) for each, (at, pause_s) in self._looked.items() if now - at <= 2 * pause_s}
         for each in taken:
             _, pause_s = self._looked.get(each, (0.0, 0.0))
-            self._looked[each] = now, min(self._most_s, max(FIRST_S, 2 * pause_s))
+            self._looked[each] = now, self._pauses.after(pause_s)
         return taken
 
     def took(self, seconds: float) -> None:
