@@ -39,6 +39,11 @@ def lines(finding: Finding) -> list[tuple[str, str]]:
     return [(finding.severity, said), ("  at", finding.path), ("  do", finding.remedy)]
 
 
+def in_words(finding: Finding) -> str:
+    """What is so, why it matters and what to do, on one line."""
+    return "; ".join(filter(None, (". ".join(filter(None, (finding.message, finding.why))), finding.remedy)))
+
+
 def counts_text(findings: Sequence[Finding]) -> str:
     """`1 error, 2 notes`."""
     counts = Counter(each.severity for each in findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,25 +14,24 @@ from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent, SlowAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.node.installed import DirectoryName, directories, plugins
 from userspace_cni.cli.site import SWITCH_S, NodeCommand, Site, open_site, patient
 from userspace_cni.cli.view import Cell, Column
+from userspace_cni.diagnosis.node_status import findings_of
+from userspace_cni.diagnosis.rendering import in_words
 from userspace_cni.fastpath.memory import hugepages
 
 _COLUMNS: Final = (Column("WHAT"), Column("STATE"), Column("DETAILS"))
+_STATES: Final[Mapping[Severity, Cell]] = {
+    "good": Cell("ok", "green"),
+    "error": Cell("finding", "red"),
+    "note": Cell("-", "dim"),
+}
 _DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One thing that was looked at. `ok` is None for a thing that is neither good nor bad."""
-
-    what: str
-    ok: bool | None
-    text: str
 
 
 @click.command("status", cls=NodeCommand)
@@ -60,17 +59,12 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
     where = directories((str(Path(each).absolute()) for each in bin_dirs), site.environ.get("CNI_PATH", ""))
     with view.progress("asking agent and switch"):
         found = look(site, where)
-    lines = [_agent_line(found), *_plugin_lines(found["plugins"], where)]
-    lines += [*_switch_lines(found["switch"]), *_application_lines(found["applications"])]
-    lines += _guard_lines(found["guards"])
-    lines += _network_lines(found["network"])
-    lines += [*map(_directory_line, found["directories"])]
-    lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"]), _rules_line(found["rules"])]
-    findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
+    looked = findings_of(found, where)
+    findings = [f"{each.subject}: {in_words(each)}" for each in looked if each.severity == "error"]
     if as_json:
         view.show_json({**found, "findings": findings})
     else:
-        view.show_table(_COLUMNS, [_row(line) for line in lines])
+        view.show_table(_COLUMNS, [_row(each) for each in looked])
     if not found["agent"]["reachable"] and not found["switch"]["reachable"]:
         ctx.exit(UNREACHABLE)
     if findings:
@@ -230,135 +224,5 @@ def _count(directory: Path) -> int:
         return 0
 
 
-def _agent_line(found: Mapping[str, Any]) -> Line:
-    agent = found["agent"]
-    problems = view.joined(agent["problems"])
-    if agent["slow"]:
-        return Line("agent", None, problems)
-    if not agent["reachable"]:
-        none = f"none on this node (no socket {agent['socket']})"
-        if agent["needed"]:
-            [path, *_] = [each["path"] for each in found["plugins"] if each["meant"]]
-            return Line(
-                "agent",
-                False,
-                f"{problems or none}. The installed plugin {path} hands each call to it: no pod is attached until it answers; "
-                "start it (`userspace-cni agent`, or the service or DaemonSet that runs it) and look at its log; "
-                "`userspace-cni install --standalone` installs a plugin that needs none",
-            )
-        if agent["absent"]:
-            return Line("agent", None, f"{none}: only a plugin in-process can attach pods")
-        return Line("agent", False, problems)
-    version = f" {agent['version']}" if agent["version"] else ""
-    if not agent["ready"]:
-        return Line("agent", False, f"{agent['socket']}{version}: not ready: {problems}")
-    return Line("agent", True, f"{agent['socket']}{version}, ready")
-
-
-def _plugin_lines(found: Sequence[Mapping[str, Any]], where: Sequence[str]) -> list[Line]:
-    """Lines about the installed plugins; that none is found is no finding, because one may be in another directory."""
-    if not found:
-        return [Line("plugin", None, f"none in {view.joined(where)}; --bin-dir names the runtime's directory")]
-    return [_plugin_line(each) for each in found]
-
-
-def _plugin_line(plugin: Mapping[str, Any]) -> Line:
-    path, problem = plugin["path"], plugin["problem"]
-    if plugin["kind"] == "in-process":
-        return Line("plugin", None, f"{path} runs in-process: it needs no agent")
-    if plugin["kind"] == "other":
-        return Line("plugin", None, f"{path} is not of this program" + (f": {problem}" if problem else ""))
-    if not plugin["socket"]:
-        return Line("plugin", False, f"{path}: {problem}")
-    calls = f"{path} hands calls to the agent at {plugin['socket']}"
-    return Line("plugin", plugin["meant"], f"{calls}, {problem}" if problem else calls)
-
-
-def _switch_lines(switch: Mapping[str, Any]) -> list[Line]:
-    if not switch["reachable"]:
-        return [Line("switch", False, switch["problem"])]
-    lines = [Line("switch", True, f"{switch['ovsdb']} answers")]
-    if switch["problem"]:
-        return [*lines, Line("datapath", False, switch["problem"])]
-    alive = switch["vswitchd"] == "alive"
-    text = f"{switch['version']} with DPDK" if alive else "DPDK is on; whether ovs-vswitchd lives cannot be known from here"
-    return [*lines, Line("datapath", True if alive else None, text)]
-
-
-def _application_lines(counts: Mapping[str, int] | None) -> list[Line]:
-    if counts is None:
-        return []
-    text = f"{counts['connected']} connected, {counts['waiting']} not" if any(counts.values()) else "none attached"
-    if counts["broken"]:
-        text += f", {view.counted(counts['broken'], 'port')} that ovs-vswitchd cannot open; see userspace-cni list"
-    return [Line("applications", False if counts["broken"] else None, text)]
-
-
-def _guard_lines(found: Mapping[str, Any]) -> list[Line]:
-    """None where no host end needs a guard."""
-    if found["problem"]:
-        return [Line("host ends", False, found["problem"])]
-    there, needed = found["there"], found["needed"]
-    text = f"{there} of {needed} guarded: the node's own stack does not see their pods' frames"
-    hint = "" if there == needed else "; userspace-cni check names those without, and a running agent makes them again"
-    return [Line("host ends", there == needed, text + hint)] if needed else []
-
-
-def _network_lines(found: Mapping[str, Any]) -> list[Line]:
-    """None where nothing is asked of the node itself."""
-    if not found["all"]:
-        return []
-    text = f"{found['hold']} of {found['all']} that are desired hold"
-    if not found["kept"]:
-        return [
-            Line(
-                "network",
-                None if found["slow"] else False,
-                f"{text}, by the records: {found['unkept']}; see userspace-cni network",
-            )
-        ]
-    text += f": {found['problems'][0]}; see userspace-cni network" if found["problems"] else ""
-    return [Line("network", not found["problems"], text)]
-
-
-def _directory_line(directory: Mapping[str, str]) -> Line:
-    problem = directory["problem"]
-    return Line(directory["setting"], not problem, directory["path"] + (f": {problem}" if problem else ""))
-
-
-def _store_lines(found: Mapping[str, Any]) -> list[Line]:
-    states = [f"{count} {state}" for state, count in found["records"].items() if count]
-    lines = [Line("attachments", None, view.joined(states, "none"))]
-    waiting = (
-        ("unfinished", "userspace-cni gc finishes them"),
-        ("spool", "DELs that no agent received; userspace-cni gc carries them out"),
-        ("quarantine", "files that could not be read, below state_dir; look at them, then remove them"),
-    )
-    for key, hint in waiting:
-        count = found[key]
-        lines.append(Line(key, count == 0, f"{count}: {hint}" if count else "none"))
-    return lines
-
-
-def _hugepage_lines(found: Mapping[str, Any]) -> list[Line]:
-    """A line for each page size and node that has pages; one line when there are none."""
-    lines = []
-    for pool in (pool for pool in found["pools"] if pool["total"]):
-        size = pool["page_bytes"]
-        mounts = [mount["path"] for mount in found["mounts"] if mount["page_bytes"] == size]
-        where = "" if pool["node"] is None else f" on node {pool['node']}"
-        promised = found["reserved"].get(str(size)) or 0
-        text = f"{pool['total']} of {hugepages.size_text(size)}{where}, {pool['free']} free"
-        text += f" ({promised} of the machine's promised)" if promised else ""
-        lines.append(Line("huge pages", None, f"{text}, mounted at {view.joined(mounts)}" if mounts else f"{text}, not mounted"))
-    return lines or [Line("huge pages", None, "none reserved: OVS-DPDK needs some, unless it was started with --no-huge")]
-
-
-def _rules_line(rules: Sequence[Sequence[str]]) -> Line:
-    """The namespaces of each rule of the settings file, in its order."""
-    parts = [f"{number} for {view.joined(namespaces)}" for number, namespaces in enumerate(rules, 1)]
-    return Line("rules", None, "; ".join(parts) or "none: pods of every namespace may use any bridge and VLAN")
-
-
-def _row(line: Line) -> list[Cell | str]:
-    return [line.what, {True: Cell("ok", "green"), False: Cell("finding", "red"), None: Cell("-", "dim")}[line.ok], line.text]
+def _row(found: Finding) -> list[Cell | str]:
+    return [found.subject, _STATES[found.severity], in_words(found)]
