@@ -10,7 +10,7 @@ time. A process that dies in between leaves a record and a list of holders, from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -167,7 +167,7 @@ class Turn:
     def amend(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
         """Give a living attachment these steps in the place of its own, and record them.
 
-        A step that has changed is applied over what is there; one of a kind that the attachment no longer has is undone. What
+        A step that has changed is applied over what is there; one whose thing the attachment no longer has is undone. What
         amends here never leaves a thing that the recorded steps do not lead to: a changed property of a port or link goes with
         it. So the record is written afterwards: after a death in between, the next comparison with the pod finds it unchanged and
         does this again. Raises UserspaceError, after what was done by then was put back as far as that can be done now.
@@ -190,10 +190,9 @@ class Turn:
         is undone first, because a NIC is in one port at a time, and addresses leave a bridge before anything else of it changes.
         A step that is there already is applied only if the record is not `ready`. Raises UserspaceError.
         """
-        gone = [step for step in record.steps if not any(_replaces(new, step) for new in steps)]
         added = [step for step in steps if record.state != "ready" or step not in record.steps]
         self._journal.write(record.to("applying", steps=_together(record.steps, steps), result=completed(record.complete)))
-        for step in reversed(gone):
+        for step in reversed(_gone(record.steps, steps)):
             deadline.require(f"undoing step '{step.kind}'")
             with stage(step.stage):
                 self._node.driver(step).undo(step, deadline)
@@ -203,12 +202,10 @@ class Turn:
         self._journal.advance(done.to("ready", result=None))
 
     def _replace(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
-        """Apply those of the steps that are not the record's, and undo the record's that are of no kind of theirs."""
-        kinds = {step.kind for step in steps}
+        """Apply those of the steps that are not the record's, and undo what only the record has."""
         self.settle(self.begin(record, [step for step in steps if step not in record.steps], deadline))
-        for step in record.steps:
-            if step.kind not in kinds:
-                self._node.driver(step).undo(step, deadline)
+        for step in _gone(record.steps, steps):
+            self._node.driver(step).undo(step, deadline)
 
     def undo_some(self, steps: Iterable[Step], wanted: Callable[[Step], bool], deadline: Deadline) -> None:
         """Undo the shared steps for which `wanted`, called under their place's lock, says so. The record and its holders stay."""
@@ -238,6 +235,11 @@ def _awaited(step: Step, rest: Rest) -> None:
 def _replaces(new: Step, old: Step) -> bool:
     """Whether a step is about the thing of another one of its kind."""
     return (new.kind, new.thing) == (old.kind, old.thing)
+
+
+def _gone(former: Iterable[Step], steps: Sequence[Step]) -> list[Step]:
+    """The former steps that are about no thing of these."""
+    return [old for old in former if not any(_replaces(new, old) for new in steps)]
 
 
 def _together(former: tuple[Step, ...], steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -105,7 +105,8 @@ class PolledUplink(UplinkPort):
     """The living port of an uplink whose interface, of type system until then, is opened as afxdp: it is polled.
 
     AF_XDP takes all frames from the node's stack. So it is a step of its own, after the one that moves the NIC's addresses to the
-    bridge, and is undone before these go back. Its `interfaces` have type afxdp and `polled` "now": the type changes in place.
+    bridge, and is undone before these go back; after the death of ovs-vswitchd, which takes none, they go back first. Its
+    `interfaces` have type afxdp and `polled` "now": the type changes in place.
     """
 
     kind: ClassVar[str] = "polled-uplink"
