@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, StepFailed, Unavailable, UnsupportedField
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, FoundLink, Kernel, at_node, network_of
+from userspace_cni.host.netlink.link_messages import FoundLink
+from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel, at_node
 from userspace_cni.host.node_net.mtu import USUAL, node_mtu
 from userspace_cni.network.spec_list import GATEWAY, SETTINGS, TRANSLATION
 from userspace_cni.pod.mac import derived_mac
@@ -150,19 +151,19 @@ def _require_free(gateway: Gateway, record: Record | None, kernel: Kernel, *, is
     names = {each.index: name for name, each in links.items()}
     for found in kernel.addresses():
         if link is None or found.index != link.index:
-            _require_apart(gateway, ip_interface(found.address).network, f"{found.address} of link {names.get(found.index)}")
+            _require_apart(gateway, found.interface.network, f"{found.interface} of link {names.get(found.index)}")
     former = Steps(record.steps if record else ())
     own_routes = {each.dst for each in former.node_routes}
     routes = kernel.routes()
     for route in routes:
-        is_ours = (link and route.index == link.index) or (route.protocol == NODE_PROTOCOL and route.dst in own_routes)
-        inside = any(_is_inside(network_of(route), subnet) for subnet in gateway.subnets)
+        is_ours = (link and route.index == link.index) or (route.protocol == NODE_PROTOCOL and str(route.route.dst) in own_routes)
+        inside = any(_is_inside(route.route.dst, subnet) for subnet in gateway.subnets)
         if inside and not is_ours:
             raise StepFailed(
-                f"gateway {gateway.port}: the node has a route to {route.dst}, which is in its subnet",
-                f"ip route show {route.dst}",
+                f"gateway {gateway.port}: the node has a route to {route.route.dst}, which is in its subnet",
+                f"ip route show {route.route.dst}",
             )
-    taken = {each.dst for each in routes if each.dst not in own_routes or each.protocol != NODE_PROTOCOL}
+    taken = {dst for each in routes if (dst := str(each.route.dst)) not in own_routes or each.protocol != NODE_PROTOCOL}
     for wanted in gateway.routes:
         if wanted.dst in taken:
             raise StepFailed(f"gateway {gateway.port}: the node has another route to {wanted.dst}", f"ip route show {wanted.dst}")
@@ -204,8 +205,8 @@ def _require_neighbour(what: str, address: str, gateway: Gateway, kernel: Kernel
     if _is_near(address, gateway):
         return
     way = kernel.way_to(address)
-    if way is None or way.gw:
-        why = f"the way there leads over {way.gw}" if way else "the node has no way there, or it is its own address"
+    if way is None or way.route.gw:
+        why = f"the way there leads over {way.route.gw}" if way else "the node has no way there, or it is its own address"
         raise StepFailed(f"{what} is no neighbour: {why}", f"ip route get {address}")
 
 

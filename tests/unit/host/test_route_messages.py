@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import struct
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from userspace_cni.attachment.steps import PolicyRoute
-from userspace_cni.host.netlink.codec import Connection, Message, attribute, u32
-from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, FoundRule, Kernel
+from userspace_cni.host.netlink import rule_messages as rules
+from userspace_cni.host.netlink.codec import Answer, Connection, Message, attribute, u32
+from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.netlink.rtnetlink import IPV4, default_routes, held
+from userspace_cni.host.netlink.rule_messages import FoundRule
 from userspace_cni.host.node_net.policy_routes import _rules_of_ours
 
 INDEX = 7
 NET = bytes((198, 51, 100, 0))
 HOP = bytes((192, 0, 2, 1))
+RULE = FoundRule("10.56.0.0/24", MAIN, 1041, NODE_PROTOCOL, 0)
 
 
 def route(*attributes: bytes, dst_len: int = 24) -> bytes:
@@ -26,19 +31,19 @@ def route(*attributes: bytes, dst_len: int = 24) -> bytes:
 
 
 class Answering:
-    """A connection to a kernel where IPv6 is off: it has these routes, and shows them whatever family is asked for."""
+    """A connection to a kernel where IPv6 is off: it has these routes and rules, and shows them whatever family is asked for."""
 
-    def __init__(self, *routes: bytes) -> None:
-        self._routes = routes
+    def __init__(self, routes: Sequence[bytes], rules: Sequence[bytes]) -> None:
+        self._listed = {26: routes, 34: rules}
 
     def ask(self, message: Message) -> list[tuple[int, bytes]]:
         """The answers to a listing."""
-        return [(24, each) for each in self._routes] if message.type == 26 else []
+        return [(message.type - 2, each) for each in self._listed.get(message.type, ())]
 
 
-def kernel(*routes: bytes) -> Connection:
+def kernel(*routes: bytes, rules: Sequence[bytes] = ()) -> Connection:
     """The connection."""
-    return cast("Connection", Answering(*routes))
+    return cast("Connection", Answering(routes, rules))
 
 
 def test_routes_of_the_other_family() -> None:
@@ -66,28 +71,29 @@ def test_default_routes() -> None:
     assert list(default_routes(kernel(*routes))) == [("192.0.2.1", INDEX)]
 
 
-class Disturbed:
-    """pyroute2's listings, of which the first so many were changed meanwhile."""
+class Disturbed(Connection):
+    """Listings of one rule, of which the first so many were changed meanwhile."""
 
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def rule(self, _verb: str, family: int) -> list[dict[str, Any]]:
-        """One rule of IPv4, for any family."""
+    def exchange(self, *messages: Message) -> list[Answer]:
+        """What came of one."""
         self.times -= 1
-
-        class Rule(dict[str, Any]):
-            def get_attr(self, _name: str) -> None:
-                """No attributes."""
-
-        return [Rule(header={"flags": 0x10 if self.times >= 0 else 0}, family=IPV4, table=MAIN, src_len=0, asked=family)]
+        error = InterruptedError(errno.EINTR, "what was listed changed meanwhile") if self.times >= 0 else None
+        return [Answer(error, [(32, rules.added(RULE).payload)])]
 
 
 def test_a_listing_that_was_disturbed() -> None:
-    """It is asked for again, five times at most; what answers for IPv6 with IPv4 counts once."""
-    assert len(Kernel(cast("Any", Disturbed(2))).rules()) == 1
+    """It is asked for again, five times at most."""
+    assert Kernel(Disturbed(4)).rules() == [RULE]
     with pytest.raises(InterruptedError):
-        Kernel(cast("Any", Disturbed(5))).rules()
+        Kernel(Disturbed(5)).rules()
+
+
+def test_rules_of_the_other_family() -> None:
+    """What answers for IPv6 with the rules of IPv4 counts once."""
+    assert Kernel(kernel(rules=[rules.added(RULE).payload])).rules() == [RULE]
 
 
 def test_rules_of_another_installation() -> None:

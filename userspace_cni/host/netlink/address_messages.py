@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Final
 
 from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.codec import Message, attribute, attributes, u32
+from userspace_cni.host.netlink.codec import Message, attribute, attributes, u8, u32
 
 _NEWADDR: Final = 20
+_DELADDR: Final = 21
 _GETADDR: Final = 22
 _HEADER: Final = struct.Struct("=BBBBI")
 """struct ifaddrmsg: family, length of the prefix, flags, scope, index."""
@@ -17,11 +19,21 @@ _ADDRESS: Final = 1
 _LOCAL: Final = 2
 _BROADCAST: Final = 4
 _FLAGS: Final = 8
+_PROTOCOL: Final = 11
 _NODAD: Final = 0x02
 _BROADCAST_MAX: Final = 30
 """Longer prefixes have no address of broadcast (RFC 3021)."""
 FAMILIES: Final = {4: 2, 6: 10}
 """AF_INET and AF_INET6, by version."""
+
+
+@dataclass(frozen=True)
+class FoundAddress:
+    """An address with its prefix, and the index of its link. `protocol`: IFA_PROTO, 0 for none and with kernels before 5.18."""
+
+    index: int
+    interface: IPv4Interface | IPv6Interface
+    protocol: int = 0
 
 
 def put(index: int, interface: IPv4Interface | IPv6Interface) -> Message:
@@ -32,17 +44,34 @@ def put(index: int, interface: IPv4Interface | IPv6Interface) -> Message:
         given += u32(_FLAGS, _NODAD)
     elif length <= _BROADCAST_MAX:
         given += attribute(_BROADCAST, interface.network.broadcast_address.packed)
-    header = _HEADER.pack(FAMILIES[interface.version], length, 0, 0, index)
-    return Message(_NEWADDR, codec.CREATE | codec.REPLACE, header + given)
+    return Message(_NEWADDR, codec.CREATE | codec.REPLACE, _header(index, interface) + given)
+
+
+def added(index: int, interface: IPv4Interface | IPv6Interface, protocol: int) -> Message:
+    """Give a link an address of that protocol, without asking whether it is free. EEXIST: it is there."""
+    given = attribute(_LOCAL, interface.ip.packed) + attribute(_ADDRESS, interface.ip.packed) + u8(_PROTOCOL, protocol)
+    given += u32(_FLAGS, _NODAD) if interface.version == 6 else b""
+    return Message(_NEWADDR, codec.CREATE | codec.EXCL, _header(index, interface) + given)
+
+
+def removed(found: FoundAddress) -> Message:
+    """Take the address from its link. EADDRNOTAVAIL: it has none such."""
+    given = attribute(_LOCAL, found.interface.ip.packed)
+    return Message(_DELADDR, 0, _header(found.index, found.interface) + given)
 
 
 def listed(index: int) -> Message:
-    """Ask for every address of a link."""
+    """Ask for every address of a link, or of all with 0."""
     return Message(_GETADDR, codec.DUMP, _HEADER.pack(0, 0, 0, 0, index))
 
 
-def read(payload: bytes) -> tuple[int, IPv4Interface | IPv6Interface]:
-    """The index of the link in a reply, and the address with its prefix."""
+def read(payload: bytes) -> FoundAddress:
+    """The address in a reply."""
     _, length, _, _, index = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
-    return index, ip_interface((ip_address(found.get(_LOCAL) or found[_ADDRESS]), length))
+    interface = ip_interface((ip_address(found.get(_LOCAL) or found[_ADDRESS]), length))
+    return FoundAddress(index, interface, found.get(_PROTOCOL, b"\0")[0])
+
+
+def _header(index: int, interface: IPv4Interface | IPv6Interface) -> bytes:
+    return _HEADER.pack(FAMILIES[interface.version], interface.network.prefixlen, 0, 0, index)

@@ -39,7 +39,10 @@ _ADVMSS: Final = 8
 _NEXT_HOP: Final = struct.Struct("=HBBi")
 """struct rtnexthop: length with its attributes, flags, weight, index of the link."""
 _ONLINK: Final = 4
+_FIB_MATCH: Final = 0x2000
 _UNICAST: Final = 1
+_OF_ADDRESSES: Final = (2, 3, 4, 5)
+"""Types of routes: local, broadcast, anycast, multicast."""
 _SCOPE_LINK: Final = 253
 _TABLE_MAX: Final = 255
 _LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
@@ -136,7 +139,10 @@ class FoundRoute:
 
 
 def put(index: int, route: Route, protocol: int = STATIC) -> Message:
-    """Make a route over a link. It is refused with EEXIST while there is one to that destination of that priority and table."""
+    """Make a route over a link; 0: over the one where its gateway is.
+
+    It is refused with EEXIST while there is one to that destination of that priority and table.
+    """
     return _message(_NEWROUTE, codec.CREATE | codec.EXCL, index, route, protocol)
 
 
@@ -146,6 +152,11 @@ def put_first(index: int, route: Route, protocol: int) -> Message:
     EEXIST: that very route is there. IPv6 has no such order: there `put` with a lower number for its priority.
     """
     return _message(_NEWROUTE, codec.CREATE, index, route, protocol)
+
+
+def led(index: int, route: Route, protocol: int) -> Message:
+    """Make it, or put it in the place of the one to that destination of that priority and table, whosever that is."""
+    return _message(_NEWROUTE, codec.CREATE | codec.REPLACE, index, route, protocol)
 
 
 def replaced(index: int, route: Route, protocol: int) -> Message:
@@ -171,11 +182,28 @@ def listed_main() -> Message:
     return Message(_GETROUTE, codec.DUMP, _HEADER.pack(0, 0, 0, 0, MAIN, 0, 0, 0, 0))
 
 
-def way_to(address: IPv4Address | IPv6Address) -> Message:
-    """Ask for the route by which the namespace reaches the address now. ENETUNREACH: it has none."""
+def listed_table(version: int, table: int, protocol: int = 0) -> Message:
+    """Ask for the routes in a table, of that protocol alone if one is given; ENOENT where there is no such table.
+
+    Kernels before 4.20 answer with all; one without that version of IP, with those of all others.
+    """
+    header = _HEADER.pack(FAMILIES[version], 0, 0, 0, table if table <= _TABLE_MAX else 0, protocol, 0, 0, 0)
+    return Message(_GETROUTE, codec.DUMP, header + u32(_TABLE, table))
+
+
+def way_to(address: IPv4Address | IPv6Address, *, entry: bool = False) -> Message:
+    """Ask for the route by which the namespace reaches the address now. ENETUNREACH: it has none.
+
+    `entry`: for the entry of the table that leads there, with its destination, instead of the address's own way.
+    """
     length = address.max_prefixlen
-    header = _HEADER.pack(FAMILIES[address.version], length, 0, 0, 0, 0, 0, 0, 0)
+    header = _HEADER.pack(FAMILIES[address.version], length, 0, 0, 0, 0, 0, 0, _FIB_MATCH if entry else 0)
     return Message(_GETROUTE, 0, header + attribute(_DST, address.packed))
+
+
+def is_of_address(payload: bytes) -> bool:
+    """Whether the route in a reply came with an address: to that one itself, or to a group."""
+    return _HEADER.unpack_from(payload)[7] in _OF_ADDRESSES
 
 
 def source(payload: bytes) -> IPv4Address | IPv6Address | None:
@@ -231,7 +259,7 @@ def _message(kind: int, flags: int, index: int, route: Route, protocol: int) -> 
     table = route.table if route.table <= _TABLE_MAX else 0
     hop = _ONLINK if route.onlink else 0
     header = _HEADER.pack(FAMILIES[route.dst.version], route.dst.prefixlen, 0, 0, table, protocol, scope, _UNICAST, hop)
-    given = [u32(_OIF, index), u32(_TABLE, route.table)]
+    given = [*([u32(_OIF, index)] if index else []), u32(_TABLE, route.table)]
     if route.dst.prefixlen:
         given.append(attribute(_DST, route.dst.network_address.packed))
     if route.gw:

@@ -55,7 +55,7 @@ class Place:
         def look(kernel: Kernel) -> Mapping[str, str]:
             names = {each.index: name for name, each in kernel.links().items()}
             found = {hop: kernel.way_to(hop) for hop in hops}
-            return {hop: names[way.index] for hop, way in found.items() if way and not way.gw and way.index in names}
+            return {hop: names[way.index] for hop, way in found.items() if way and not way.route.gw and way.index in names}
 
         return at_node(self.switch_netns, self.root, "looking for routers", look)
 

@@ -16,11 +16,10 @@ from userspace_cni.attachment.steps import Driver, NodeLink, NodeRoute, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.node_kernel import (
     MARKS_ADDRESSES,
     NODE_PROTOCOL,
-    FoundLink,
-    FoundRoute,
     Kernel,
     Looked,
     NodeLook,
@@ -29,6 +28,7 @@ from userspace_cni.host.netlink.node_kernel import (
     unless_gone,
     unless_there,
 )
+from userspace_cni.host.netlink.route_messages import FoundRoute
 
 _SYSCTLS: Final = {"accept_ra": "0", "autoconf": "0"}
 
@@ -93,16 +93,16 @@ class NodeRouteDriver(Driver[NodeRoute]):
         """The route is there."""
         deadline.require(_route(step))
         found = _of_step(NodeLook(step.switch_netns, self._root)().routes, step)
-        if any(each.gw == step.gw for each in found):
+        if any(_gateway(each) == step.gw for each in found):
             return []
         look = f"in the switch's network namespace: ip route show {step.dst}"
-        return [Drift(_route(step), "", step.gw, found[0].gw if found else Absent(), look)]
+        return [Drift(_route(step), "", step.gw, _gateway(found[0]) if found else Absent(), look)]
 
     def lost(self, step: NodeRoute, seen: Seen, deadline: Deadline) -> bool:
         """Whether it is not there."""
         deadline.require(_route(step))
         routes = seen.once(NodeLook(step.switch_netns, self._root)).routes
-        return not any(each.gw == step.gw for each in _of_step(routes, step))
+        return not any(_gateway(each) == step.gw for each in _of_step(routes, step))
 
 
 def _set_up(kernel: Kernel, step: NodeLink) -> None:
@@ -129,7 +129,8 @@ def _clear(kernel: Kernel, step: NodeLink, keep: tuple[str, ...]) -> None:
     link = kernel.links().get(step.name)
     found = [each for each in kernel.addresses() if link and each.index == link.index]
     for each in found:
-        if each.address not in keep and (each.marked if MARKS_ADDRESSES else each.address in step.addresses):
+        address = str(each.interface)
+        if address not in keep and (each.protocol == NODE_PROTOCOL if MARKS_ADDRESSES else address in step.addresses):
             unless_gone(partial(kernel.remove_address, each))
 
 
@@ -147,7 +148,7 @@ def _differences(step: NodeLink, found: Looked) -> list[tuple[str, str | Absent,
     link = found.links.get(step.name)
     if link is None:
         return [("", "a link", Absent())]
-    there = {each.address for each in found.of_link(step.name)}
+    there = {str(each.interface) for each in found.of_link(step.name)}
     missing: list[tuple[str, str | Absent, str | Absent]] = [
         ("address", each, Absent()) for each in step.addresses if each not in there
     ]
@@ -156,7 +157,7 @@ def _differences(step: NodeLink, found: Looked) -> list[tuple[str, str | Absent,
 
 def _lead(kernel: Kernel, step: NodeRoute) -> None:
     ours = _of_step(kernel.routes(protocol=NODE_PROTOCOL), step)
-    if any(each.gw == step.gw for each in ours):
+    if any(_gateway(each) == step.gw for each in ours):
         return
     if ours:
         kernel.replace_route(step.dst, step.gw)
@@ -165,7 +166,11 @@ def _lead(kernel: Kernel, step: NodeRoute) -> None:
 
 
 def _of_step(routes: list[FoundRoute], step: NodeRoute) -> list[FoundRoute]:
-    return [each for each in routes if each.dst == step.dst]
+    return [each for each in routes if str(each.route.dst) == step.dst]
+
+
+def _gateway(found: FoundRoute) -> str:
+    return str(found.route.gw or "")
 
 
 def _link(step: NodeLink) -> str:

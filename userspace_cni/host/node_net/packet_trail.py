@@ -11,8 +11,8 @@ from typing import Final
 
 from userspace_cni.host.netlink import trace_messages as traces
 from userspace_cni.host.netlink.codec import NETFILTER, Connection
+from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import Netns
-from userspace_cni.host.netlink.node_kernel import FoundLink
 from userspace_cni.host.netlink.trace_messages import FAMILY_NAMES, FORWARD, FORWARDED, LEAVING, POLICY, RULE, Traced
 
 BEFORE: Final = "before the hooks of IP"

@@ -18,8 +18,6 @@ from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink.node_kernel import (
     NODE_PROTOCOL,
-    FoundRoute,
-    FoundRule,
     Kernel,
     at_node,
     has_ended,
@@ -27,6 +25,7 @@ from userspace_cni.host.netlink.node_kernel import (
     unless_there,
 )
 from userspace_cni.host.netlink.route_messages import MAIN
+from userspace_cni.host.netlink.rule_messages import FoundRule
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ def _make(kernel: Kernel, step: PolicyRoute) -> None:
     foreign = [each for each in kernel.routes(table=step.table) if each.protocol != NODE_PROTOCOL]
     if foreign:
         raise StepFailed(
-            f"{_what(step)}: routing table {step.table} has routes of another program, to {foreign[0].dst} first",
+            f"{_what(step)}: routing table {step.table} has routes of another program, to {foreign[0].route.dst} first",
             f"ip route show table {step.table}; give the egress gateway a table of its own",
         )
     link = kernel.links().get(step.link) if step.link else None
@@ -110,16 +109,13 @@ def _rules_of_ours(rules: list[FoundRule], step: PolicyRoute) -> list[FoundRule]
 
 def _look(kernel: Kernel, step: PolicyRoute) -> list[tuple[str, Value, Value]]:
     """Field, expected and found of each difference."""
-    routes = [each for each in kernel.routes(table=step.table) if _is_default(each)]
+    routes = [each.route for each in kernel.routes(table=step.table) if not each.route.dst.prefixlen]
     found: list[tuple[str, Value, Value]] = []
-    if step.via not in [each.gw for each in routes]:
-        found.append(("default route", step.via, routes[0].gw if routes else Absent()))
+    gateways = [str(each.gw or "") for each in routes]
+    if step.via not in gateways:
+        found.append(("default route", step.via, gateways[0] if gateways else Absent()))
     there = kernel.rules()
     return found + [("rule", _shown(rule), Absent()) for rule in _wanted(step) if rule not in there]
-
-
-def _is_default(route: FoundRoute) -> bool:
-    return route.dst.endswith("/0")
 
 
 def _everything(step: PolicyRoute) -> str:

@@ -115,6 +115,6 @@ def addresses_of(names: Iterable[str], switch_netns: str, root: HostRoot) -> dic
                 if error.errno != errno.ENODEV:  # it has gone since it was found
                     raise
                 continue
-            found = (addresses.read(payload)[1] for _, payload in replies)
+            found = (addresses.read(payload).interface for _, payload in replies)
             held[link.name] = tuple(str(each.ip) for each in found if not each.is_link_local)
     return held

@@ -215,7 +215,7 @@ def own_addresses() -> tuple[str, ...]:
     """The addresses of this node itself, without prefix length: those of the namespace of this process that others can reach."""
     what = "listing this node's addresses"
     with opened_switch("") as here, connected(here, what) as kernel, kernel_does(what):
-        found = [addresses.read(payload)[1].ip for _, payload in kernel.ask(addresses.listed(0))]
+        found = [addresses.read(payload).interface.ip for _, payload in kernel.ask(addresses.listed(0))]
     return tuple(str(each) for each in found if not (each.is_loopback or each.is_link_local))
 
 
@@ -345,7 +345,7 @@ def _checked(step: Link, host: FoundLink, inside: Connection, beside: int | None
     drifts = _differing(subject, end, {"mac": step.mac, "mtu": step.mtu})
     with kernel_does(f"{subject}: reading its addresses, routes and settings"):
         found = [addresses.read(payload) for _, payload in inside.ask(addresses.listed(end.index))]
-        there = {address for index, address in found if index == end.index}
+        there = {each.interface for each in found if each.index == end.index}
         drifts += [Drift(subject, "address", str(each), Absent(), details) for each in _addresses(step) if each not in there]
         lacks = _missing(_routes(step), end.index, inside, beside)
         drifts += [Drift(subject, "route", str(each), Absent(), "ip route show table all, in the pod") for each in lacks]

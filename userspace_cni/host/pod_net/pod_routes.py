@@ -219,8 +219,8 @@ def _read(raw: _Raw) -> Inside:
     for _, payload in found_addresses:
         if payload[0] not in _IP:
             continue
-        index, address = _address(payload)
-        has.setdefault(index, []).append(address)
+        address = _address(payload)
+        has.setdefault(address.index, []).append(address.interface)
     known = {
         index: PodLink(name, index, up, tuple(has.get(index, ())))
         for index, name, up in (links.named(payload) for _, payload in found_links)
