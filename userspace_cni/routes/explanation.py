@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Rank, Wanted
 from userspace_cni.routes.prefixes import Table, alone, prefix
 from userspace_cni.routes.resolving import PROTOCOL, Reasoned, Resolved, effective_metric
 from userspace_cni.routes.rules import Asked
 from userspace_cni.routes.values import is_link_local6
 
+ROUTE_MISSING: Final = "route-missing"
+ROUTE_TOO_MANY: Final = "route-too-many"
 _PARTS_MAX: Final = 10
 
 
@@ -55,7 +58,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Drift:
+class RouteDrift:
     """How a namespace differs from what it is to have. `missing`: what is not there, or behind another program's.
     `behind`: routes of others before which ours stand; that is no fault."""
 
@@ -63,10 +66,13 @@ class Drift:
     extra: tuple[PodRoute, ...]
     behind: tuple[PodRoute, ...]
 
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing has to be changed."""
-        return not self.missing and not self.extra
+    def findings(self, pod: str, resolved: Resolved) -> Iterator[Finding]:
+        """What has to be changed in the pod, which is to have what is `resolved`; at the Route that asks for it."""
+        asked_by = {each.wanted: each.asked_by for each in resolved.wanted}
+        for wanted in self.missing:
+            yield Finding(ROUTE_MISSING, "error", pod, str(wanted), path=asked_by[wanted], expected=str(wanted))
+        for route in self.extra:
+            yield Finding(ROUTE_TOO_MANY, "warning", pod, f"{route}: no Route asks for it", found=str(route))
 
 
 def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Explanation:
@@ -91,7 +97,7 @@ def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: In
     return Explanation(target, reasoned, now, then, tuple(dict.fromkeys(notes)))
 
 
-def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Drift:
+def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> RouteDrift:
     """What the namespace lacks, has too much of ours, and has of others behind ours."""
     wanted = {each.key: each for each in resolved.routes}
     first: dict[Rank, PodRoute] = {}
@@ -101,7 +107,7 @@ def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Drift
     in_force = {each.key for each in ours if first[each.rank] is each}
     in_front = {first[each.rank] for each in ours}
     destinations = {each.rank[:3] for each in wanted.values()}
-    return Drift(
+    return RouteDrift(
         tuple(each for key, each in wanted.items() if key not in in_force),
         tuple(each for each in ours if each.key not in wanted),
         tuple(each for each in others if each.rank[:3] in destinations and each not in in_front),

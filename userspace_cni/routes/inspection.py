@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.base.errors import ContainerGone, HostNamespace, InvalidConfig, NameTaken, Unavailable, UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
 from userspace_cni.host.netlink.netns import opened_pod
 from userspace_cni.host.pod_net.pod_routes import Outcome, Place, PodRoutes, Way
 from userspace_cni.linux import paths
-from userspace_cni.routes.explanation import Drift, Explanation, drift, explain
+from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Visited
 from userspace_cni.routes.places import Located, Source
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 MANAGER: Final = "userspace-cni-routes"
 """Whose the fields of Route objects are that a command applied."""
+POD_UNKNOWN: Final = "pod-unknown"
+POD_UNFOUND: Final = "pod-unfound"
+SOURCE_UNREAD: Final = "source-unread"
 _KEPT_METADATA: Final = ("name", "labels", "annotations")
 Applied = Literal["created", "changed", "unchanged"]
 
@@ -39,7 +43,7 @@ class Inspected:
     """A pod, what a look at it showed, and how it differs from what it is to have. `drift` None: there was no look."""
 
     visited: Visited
-    drift: Drift | None
+    drift: RouteDrift | None
 
     @property
     def pod(self) -> str:
@@ -47,9 +51,11 @@ class Inspected:
         return self.visited.located.title
 
     @property
-    def is_sound(self) -> bool:
-        """Whether it was looked at, and nothing has to be changed in it."""
-        return self.drift is not None and self.drift.is_none
+    def findings(self) -> tuple[Finding, ...]:
+        """Why it could not be looked at, or what has to be changed in it."""
+        if self.drift is None:
+            return (Finding(POD_UNKNOWN, "error", self.pod, self.visited.problem),)
+        return tuple(self.drift.findings(self.pod, self.visited.resolved))
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,13 @@ class Inspection:
     pods: tuple[Inspected, ...]
     unfound: tuple[str, ...]
     problems: Mapping[Source, str]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that is wrong, the pods first."""
+        found = [each for pod in self.pods for each in pod.findings]
+        found += [Finding(POD_UNFOUND, "error", each, "no network namespace of it is found") for each in self.unfound]
+        return found + [Finding(SOURCE_UNREAD, "error", source, why) for source, why in self.problems.items()]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.routes.building import OURS, STATIC, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
-from userspace_cni.routes.explanation import Drift, Explanation, drift, explain
+from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
 from userspace_cni.routes.facts import Cluster, Pod
 from userspace_cni.routes.resolving import Resolved, resolve
 from userspace_cni.routes.resource import Route
@@ -133,11 +133,15 @@ def test_drift() -> None:
     assert [str(each) for each in differs.missing] == ["20.0.0.0/8 dev eth1", "30.0.0.0/8 via 10.124.2.1 dev eth1"]
     assert [str(each.dst) for each in differs.extra] == ["30.0.0.0/8", "50.0.0.0/8"]
     assert [(str(each.dst), each.dev) for each in differs.behind] == [("20.0.0.0/8", "eth0")]
-    assert not differs.is_none
+    assert [(each.name, each.path, each.message) for each in differs.findings("shop/web-7", outcome)] == [
+        ("route-missing", "r", "20.0.0.0/8 dev eth1"),
+        ("route-missing", "r", "30.0.0.0/8 via 10.124.2.1 dev eth1"),
+        *(("route-too-many", "", f"{each}: no Route asks for it") for each in differs.extra),
+    ]
     in_front = inside(found("40.0.0.0/8 eth0"), *(found(each, OURS) for each in ("20.0.0.0/8 eth1", "40.0.0.0/8 eth1")))
     behind = drift(outcome, in_front)
     assert [str(each.dst) for each in behind.missing] == ["40.0.0.0/8", "30.0.0.0/8"]
     assert (behind.extra, behind.behind) == ((), ())
     there = applied(inside(), outcome)
-    assert drift(outcome, there) == Drift((), (), ())
+    assert drift(outcome, there) == RouteDrift((), (), ())
     assert len(drift(outcome, there, protocol=7).missing) == 3

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
 import click
 
 from userspace_cni.base.errors import BadEnvironment, HostNamespace, quoted
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
 from userspace_cni.cli.site import NodeCommand, Refused, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.inspection import Explained, Inspected, Inspection, described
+from userspace_cni.routes.explanation import ROUTE_MISSING, ROUTE_TOO_MANY
+from userspace_cni.routes.inspection import POD_UNKNOWN, Explained, Inspection, described
 
 _COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
+_STATES: Final[Mapping[str, Cell]] = {
+    POD_UNKNOWN: Cell("unknown", "red"),
+    ROUTE_MISSING: Cell("missing", "red"),
+    ROUTE_TOO_MANY: Cell("too many", "yellow"),
+}
 _NAMED_MAX: Final = 10
 
 
@@ -36,8 +43,8 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
     with view.progress("looking into the pods of this node"):
         found = inspector(site, "looking into the network namespaces of pods").inspected()
         kept = is_kept(site)
-    wrong = [each for each in found.pods if not each.is_sound]
-    sound = not (wrong or found.unfound or found.problems)
+    wrong = [each.findings for each in found.pods if each.findings]
+    sound = not found.findings
     if as_json:
         view.show_json(
             {
@@ -50,7 +57,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
         )
     else:
         if wrong:
-            view.show_table(_COLUMNS, [row for each in wrong for row in _rows(each)])
+            view.show_table(_COLUMNS, [_row(each) for findings in wrong for each in findings])
         view.note(_summed(found, len(wrong)))
         behind = sum(len(each.drift.behind) for each in found.pods if each.drift)
         if behind:
@@ -147,13 +154,5 @@ def _as_json(found: Explained) -> dict[str, Any]:
     }
 
 
-def _rows(inspected: Inspected) -> Iterator[list[Cell | str]]:
-    """A row for each difference."""
-    if inspected.drift is None:
-        yield [inspected.pod, Cell("unknown", "red"), "", inspected.visited.problem]
-        return
-    asked = {each.wanted: each for each in inspected.visited.resolved.wanted}
-    for wanted in inspected.drift.missing:
-        yield [inspected.pod, Cell("missing", "red"), asked[wanted].asked_by, str(wanted)]
-    for route in inspected.drift.extra:
-        yield [inspected.pod, Cell("too many", "yellow"), "", f"{route}: no Route asks for it"]
+def _row(found: Finding) -> list[Cell | str]:
+    return [found.subject, _STATES[found.name], found.path, found.message]
