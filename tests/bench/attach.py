@@ -229,7 +229,7 @@ class Inside:
         }
         node = LocalNode(load(environ), environ)
         answer = call_plugin(environ, lambda: self._stdin, lambda: node)
-        node.ports.close()
+        node.switch.close()
         assert answer.code == 0, answer.output
 
     def add(self, number: int) -> None:

@@ -116,7 +116,7 @@ class Victim:
             with _with_time():
                 Reconciliation(node, lambda _: None, 0).run()
         finally:
-            node.ports.close()
+            node.switch.close()
         assert self.leftovers() == {}
 
     def forget(self) -> None:

@@ -89,10 +89,12 @@ def test_a_gateway(node: Node, what: str) -> None:
     switch = switch_of(node)
     with kept(node, switch.netns) as made:
         assert made.keep(DESIRED) == {PORT: ""}
-        [step] = [step for record in made.local.journal.node_records() for step in record.steps if isinstance(step, OvsPort)]
+        [step] = [
+            step for record in made.local.store.journal.node_records() for step in record.steps if isinstance(step, OvsPort)
+        ]
 
         def drifts() -> list[str]:
-            return [drift.field for drift in made.local.ports.check(step, soon())]
+            return [drift.field for drift in made.local.switch.ports.check(step, soon())]
 
         assert drifts() == []
         switch.vsctl(*WRITTEN[what])

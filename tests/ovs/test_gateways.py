@@ -181,7 +181,7 @@ def test_what_is_lost_is_made_again(node: Node, site: Site, wire: Wire, sandbox:
     )
     assert site.keep(full) == BOTH_HOLD
     whole = everything(site.place)
-    table = f"inet userspace-cni-{site.local.journal.identity()}"
+    table = f"inet userspace-cni-{site.local.store.journal.identity()}"
     for damage in (
         ("nft", "flush", "ruleset"),
         ("nft", "flush", "chain", *table.split(), "forward"),
@@ -205,7 +205,7 @@ def test_after_a_reboot(site: Site, wire: Wire) -> None:
     )
     assert site.keep(full) == BOTH_HOLD
     whole = everything(site.place)
-    journal = site.local.journal
+    journal = site.local.store.journal
     for record in journal.node_records():
         journal.write(record.to(record.state, boot_id="of another boot"))
     for lost in (

@@ -42,7 +42,7 @@ class Mirrors:
 
     def steps(self) -> list[str]:
         """What the node has of them."""
-        return [step.kind for record in self.node.journal.node_records() for step in record.steps]
+        return [step.kind for record in self.node.store.journal.node_records() for step in record.steps]
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def node(switch: Switch, tmp_path: Path) -> Iterator[LocalNode]:
     places = {name: str(tmp_path / name) for name in ("state_dir", "run_dir", "short_dir")}
     settings = Settings(ovsdb=switch.ovsdb, ovs_rundir=switch.rundir, switch_netns=switch.netns, **places)  # type: ignore[arg-type]
     with closing(LocalNode(settings, {}, resident=True)) as made:
-        made.ports.connect(soon())
+        made.switch.ports.connect(soon())
         yield made
 
 
 @pytest.fixture
 def resident(node: LocalNode) -> PortDriver:
     """Its driver of ports."""
-    return node.ports
+    return node.switch.ports
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def test_a_port_of_others_as_output(switch: Switch, mirrors: Mirrors) -> None:
     assert switch.row("Mirror", "all")["output_port"] == before[0]["_uuid"]
     assert mirrors.steps() == ["mirror-output"]
     assert (
-        mirrors.node.driver(mirrors.node.journal.node_records()[0].steps[0]).check(
-            mirrors.node.journal.node_records()[0].steps[0], soon()
+        mirrors.node.driver(mirrors.node.store.journal.node_records()[0].steps[0]).check(
+            mirrors.node.store.journal.node_records()[0].steps[0], soon()
         )
         == []
     )

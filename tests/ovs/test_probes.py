@@ -37,7 +37,8 @@ import os, socket, sys, time
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
 from userspace_cni.base.settings import load
-with ProbePorts(LocalNode(load(os.environ), os.environ, resident=True)) as ports:
+node = LocalNode(load(os.environ), os.environ, resident=True)
+with ProbePorts(node.installation, node.store.journal.identity, node.switch.ports) as ports:
     port = ports.reserve(sys.argv[1] or None)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(port.socket)
@@ -151,11 +152,11 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
 def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:
     """A process makes all probes on one session with OVSDB, which stays open afterwards."""
     with closing(LocalNode(settings, {}, resident=True)) as node:
-        node.ports.connect(Deadline.after(60))
-        with ProbePorts(node) as ports:
+        node.switch.ports.connect(Deadline.after(60))
+        with ProbePorts(node.installation, node.store.journal.identity, node.switch.ports) as ports:
             ports.connect()
             ports.plug(ports.reserve(bridge))
-        assert (node.ports.connected, node.ports.sessions) == (True, 1)
+        assert (node.switch.ports.connected, node.switch.ports.sessions) == (True, 1)
 
 
 def test_where_sockets_are(settings: Settings, bridge: str) -> None:

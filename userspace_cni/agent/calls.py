@@ -71,7 +71,7 @@ class Calls:
 
     def _begin(self, exchange: Exchange) -> None:
         call = _Call(exchange, protocol.environment(exchange.head))
-        require_addressee(protocol.addressee(exchange.head), self._node.settings, self._node.root)
+        require_addressee(protocol.addressee(exchange.head), self._node.installation.settings, self._node.installation.root)
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
@@ -95,7 +95,7 @@ class Calls:
         seconds = time.perf_counter() - call.began  # before the answer: after it the caller and the server's thread run
         call.exchange.answer(200 if answered.code == 0 else 500, answered.output, warnings=call.warnings)
         self._metrics.observe_call(call.environ["CNI_COMMAND"], answered.error, seconds, call.stages)
-        self._node.tell(recipient_of(call.environ), call.told)
+        self._node.pods.tell(recipient_of(call.environ), call.told)
 
     # -- an ADD that waits ------------------------------------------------------------------------------------------------
 

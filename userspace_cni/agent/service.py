@@ -51,6 +51,7 @@ from userspace_cni.network.concerns import lacking
 from userspace_cni.network.service import NodeNetwork
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.local import LocalNode
+from userspace_cni.node.surroundings import missing
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.listing import Limited
@@ -122,16 +123,18 @@ class Agent:
         )
         self.devices = self._device_plugin()
         looked = self.devices.look if self.devices else lambda: None
-        self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
+        self.watchdog = Watchdog(
+            self.node, self.node.switch, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked
+        )
         self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
         self.routes = self._node_routes()
         self.metrics.show_specs(lambda: self.network.statuses, lambda: lacking(self.network.concerns.found))
-        self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
+        self.flusher = Flusher(lambda: self.node.store.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         before_answer = self.routes.before_answer if self.routes else lambda _: None
         self.calls = Calls(self.node, self.workers, self.metrics, self.waiting, before_answer)
         self._singleton = Singleton()
-        door = Listener(self.node.root.path(settings.agent_socket))
+        door = Listener(self.node.installation.root.path(settings.agent_socket))
         self.server = Server(door, self._dispatch, self._undo, on_hung_up=self.waiting.look_at)
         metrics = Page("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
         ready = Page("/readyz", lambda: _health(self.problems() + self.obstacles()))
@@ -190,9 +193,9 @@ class Agent:
 
     def _begin(self) -> None:
         _raise_descriptor_limit()
-        for sentence in self.node.missing():
+        for sentence in missing(self._settings):
             say("warning", "this agent lacks something", missing=sentence)
-        self.node.begin_telling()  # what is found from now on is told once
+        self.node.pods.begin_telling()  # what is found from now on is told once
         self.network.start()  # first: what a dead agent left half done is finished, whatever the API server does
         warm = Deadline.after(START_S)
         self.node.warm_up(warm)
@@ -201,7 +204,7 @@ class Agent:
             # that has got one is attached next, and its call waits at the socket, which is there
             self.devices.start()
             self.devices.look()
-        self.node.await_pods(warm)
+        self.node.pods.await_known(warm)
         gc.freeze()  # what is there now stays: no collection has to look at it again
         sweep(self.node)
         drain(self.node, Deadline.after(START_S), self.metrics.count_action)
@@ -265,15 +268,20 @@ class Agent:
         from userspace_cni.node.devices import DeviceRoom
 
         counting = Counting(self.metrics.count_registration, self.metrics.count_allocation)
-        directory = self.node.root.path(f"{settings.kubelet_dir}/device-plugins")
-        plugin = DevicePlugin(DeviceRoom(self.node), settings.devices_per_bridge, directory, counting)
+        directory = self.node.installation.root.path(f"{settings.kubelet_dir}/device-plugins")
+        plugin = DevicePlugin(
+            DeviceRoom(self.node.installation, self.node.store.journal, self.node.switch.ports),
+            settings.devices_per_bridge,
+            directory,
+            counting,
+        )
         self.metrics.add_gauge("device_bridges", lambda: plugin.registered)
         return plugin
 
     def _claim_records(self) -> None:
         with suppress(UserspaceError):  # STATUS tells why the identity cannot be written
-            self.node.journal.identity()
-        self._singleton.claim(self.node.journal.directory, self._settings.run_dir)
+            self.node.store.journal.identity()
+        self._singleton.claim(self.node.store.journal.directory, self._settings.run_dir)
 
     def _on_disconnect(self, port: str) -> None:
         self.watchdog.on_disconnect(port)
@@ -288,22 +296,22 @@ class Agent:
         self.watchdog.on_pod(namespace, name)
 
     def _ports(self) -> list[SwitchPort]:
-        return list(self.node.known_ports() or ())
+        return list(self.node.switch.known() or ())
 
     def _counters(self) -> list[Counted]:
-        return list(self.node.counters())
+        return list(self.node.switch.counters())
 
     def _dead(self) -> list[PortRef]:
         return list(self.watchdog.dead_sockets)
 
     def _limits(self) -> list[Limited]:
-        return self.node.limited(self.node.journal.records())
+        return self.node.switch.limited(self.node.store.journal.records())
 
     def _gauges(self) -> dict[str, Callable[[], float | None]]:
         return {
             "vswitchd_alive": lambda: self.watchdog.switch.is_alive,
-            "ovsdb_connected": lambda: self.node.ports.connected,
-            "spool_entries": lambda: len(self.node.spool),
+            "ovsdb_connected": lambda: self.node.switch.ports.connected,
+            "spool_entries": lambda: len(self.node.store.spool),
             "adds_waiting": lambda: self.waiting.number,
             "workers_busy": lambda: self.workers.busy,
             "workers_queued": lambda: self.workers.queued,
@@ -345,7 +353,7 @@ class Agent:
     def obstacles(self) -> list[str]:
         """The reasons why no pod can be attached now."""
         try:
-            self.node.ready(Deadline.after(1.0))
+            self.node.switch.ready(Deadline.after(1.0))
         except NotServing as error:
             return [str(error)]
         return []
@@ -370,7 +378,7 @@ class Agent:
         if exchange.verb != "ADD" or exchange.status != 200:
             return
         environ = protocol.environment(exchange.head)
-        entry = Entry("", environ, exchange.body, Called(self.node.boot_id(), exchange.answered_ns))
+        entry = Entry("", environ, exchange.body, Called(self.node.store.boot_id(), exchange.answered_ns))
         with bound(verb="ADD"), about(subject_of(environ)):
             say("warning", "an ADD whose caller has gone is undone")
             try:
@@ -381,8 +389,8 @@ class Agent:
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 
     def _attachments(self) -> Content:
-        records, ports = self.node.journal.records(), self.node.known_ports()
-        dead, boot_id, vswitchd = dead_sockets(records, self.node), self.node.boot_id(), self.node.vswitchd()
+        records, ports = self.node.store.journal.records(), self.node.switch.known()
+        dead, boot_id, vswitchd = dead_sockets(records, self.node), self.node.store.boot_id(), self.node.switch.vswitchd()
         return Content(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
     def _network(self) -> Content:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import threading
 
-from userspace_cni.attachment.node import Node
+from userspace_cni.attachment.node import Ports
 from userspace_cni.base.log import say
 
 
 class SwitchLife:
     """What is known of the node's ovs-vswitchd. Methods may be called from any thread."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
         self._lock = threading.Lock()
         self._state = "unknown"
         self._process = ""
@@ -28,7 +28,7 @@ class SwitchLife:
     def look(self) -> str:
         """Ask it, for up to 2 s, and tell the log what has changed since the last look; its process, "" unless it lives."""
         with self._lock:
-            seen = self._node.ports.watch_liveness()
+            seen = self._ports.watch_liveness()
             former, before = self._process, self._state
             if seen.state == "dead" and before != "dead":
                 say(

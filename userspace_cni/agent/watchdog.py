@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from userspace_cni.agent.due_looks import DueLooks
 from userspace_cni.agent.switch_life import SwitchLife
-from userspace_cni.attachment.node import Node
+from userspace_cni.attachment.node import Lifeline, Node, Ports
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.steps import PortRef, is_host_end, owner_kind
 from userspace_cni.base.back_off import BackOff
@@ -42,6 +42,23 @@ _Thing = tuple[str, ...]
 """What has changed: "attachment" with container and interface, "bridge" or "port" with a name."""
 
 
+class WatchedSwitch(Protocol):
+    """The switch, as far as it is watched."""
+
+    @property
+    def ports(self) -> Ports:
+        """Its ports, and whether it lives."""
+        ...
+
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
+        ...
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
+        ...
+
+
 class Watchdog(Loop):
     """The thread. Its rounds find nothing to do as a rule.
 
@@ -55,20 +72,21 @@ class Watchdog(Loop):
     def __init__(
         self,
         node: Node,
+        switch: WatchedSwitch,
         count: Callable[[str], None],
         reconnected: Callable[[], None],
         tick_s: float,
         looked: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("watchdog", "the watchdog")
-        self._node = node
+        self._watched_switch = switch
         self._count = count
         self._reconnected = reconnected
         self._tick_s = tick_s
         self._looked = looked
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
-        self.switch = SwitchLife(node)
-        self._life = node.watch_life(self._ended)
+        self.switch = SwitchLife(switch.ports)
+        self._life = switch.watch_life(self._ended)
         self._died = self._death_seen = 0.0
         self._disconnected: dict[str, tuple[float, ...]] = {}
         self._touched: DueLooks[_Thing] = DueLooks(tick_s)
@@ -126,7 +144,7 @@ class Watchdog(Loop):
     def _ended(self) -> None:
         """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends. Tell the
         log, too."""
-        self._guarded(self._node.free_sources)
+        self._guarded(self._watched_switch.free_sources)
         with self._wake:
             self._died, self._lives = time.monotonic(), False
         super().ask()
@@ -217,7 +235,7 @@ class Watchdog(Loop):
 
     def _pass(self) -> None:
         self._actions.clear()
-        self._guarded(self._node.free_sources)
+        self._guarded(self._watched_switch.free_sources)
         self._guarded(self._reconciliation.run)
         self._last = dict(self._actions)
 
@@ -230,7 +248,8 @@ class Watchdog(Loop):
     def _connect(self) -> bool:
         """Open the session with OVSDB if needed; whether it is a new one."""
         try:
-            sessions = self._node.connect(Deadline.after(CONNECT_S))
+            self._watched_switch.ports.connect(Deadline.after(CONNECT_S))
+            sessions = self._watched_switch.ports.sessions
         except UserspaceError as error:
             self._reachable = self._reachable and not say("warning", "there is no session with OVSDB", error=error)
             return False

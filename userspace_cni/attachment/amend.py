@@ -49,7 +49,7 @@ def amend(record: Record, node: Node) -> bool | None:
         if turn is None:
             return None
         current = turn.read()
-        if current is None or is_unfinished(current, node.boot_id()):
+        if current is None or is_unfinished(current, node.store.boot_id()):
             return False
         steps = _wanted(current, node)
         if steps is None:
@@ -62,6 +62,6 @@ def amend(record: Record, node: Node) -> bool | None:
 
 def _wanted(record: Record, node: Node) -> tuple[Step, ...] | None:
     """The steps that the attachment is to have; None where they are those it has, or what its pod says is not known."""
-    noted = node.noted(record) if record.pod_name else None
+    noted = node.pods.noted(record) if record.pod_name else None
     steps = steps_now(record, noted) if noted else record.steps
     return None if steps == record.steps else steps

@@ -42,14 +42,14 @@ class Failure:
 @contextmanager
 def await_turn(container_id: str, ifname: str, node: Node, deadline: Deadline) -> Iterator[Turn]:
     """Take a turn as soon as no other call has one. Raises Unavailable at the deadline."""
-    with node.journal.container_lock(container_id, deadline) as lock:
+    with node.store.journal.container_lock(container_id, deadline) as lock:
         yield Turn(record_key(container_id, ifname), node, lock.share)
 
 
 @contextmanager
 def try_turn(container_id: str, ifname: str, node: Node) -> Iterator[Turn | None]:
     """Take a turn at once; None while another call works on the container: the work is left to that call."""
-    lock = node.journal.try_container_lock(container_id)
+    lock = node.store.journal.try_container_lock(container_id)
     if lock is None:
         yield None
         return
@@ -66,7 +66,7 @@ class Turn:
     def __init__(self, key: str, node: Node, share_lock: Callable[[], int]) -> None:
         self._key = key
         self._node = node
-        self._journal = node.journal
+        self._journal = node.store.journal
         self.share_lock = share_lock
 
     def read(self) -> Record | None:
@@ -290,7 +290,7 @@ def _hold(record: Record, place: str, node: Node) -> Record:
 
     So the list names the holders of each thing. What we are to make is recorded durably if it is not what was foreseen.
     """
-    journal = node.journal
+    journal = node.store.journal
     mine = _in(place, record.steps)
     shared = journal.shared(place) or Shared()
     if shared.holders.get(record.key) == mine:
@@ -367,7 +367,7 @@ def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, dead
     Each step has half of the time left: a switch that hangs must not keep the addresses from being released.
     """
     failures: list[Failure] = []
-    journal = node.journal
+    journal = node.store.journal
     try:
         # a thing that the list gives to this attachment alone needs no lock before the attachment leaves the list
         with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", journal, deadline.half()):

@@ -37,8 +37,8 @@ def serve(request: Request, node: Node) -> bytes:
 def _add(request: Request, node: Node) -> bytes:
     environment, version = request.environment, request.network.version
     part, previous = _read(request, node)
-    node.require_mirrors(environment, [each.name for each in part.sources], part.outputs)
-    deadline = Deadline.after(node.deadline_s, "deadline_s")
+    node.pods.require_mirrors(environment, [each.name for each in part.sources], part.outputs)
+    deadline = Deadline.after(node.service.deadline_s, "deadline_s")
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         record, port = _attached(turn.read(), request, part)
         wanted = _with_part(port, part)
@@ -50,7 +50,7 @@ def _add(request: Request, node: Node) -> bytes:
 def _check(request: Request, node: Node) -> bytes:
     environment = request.environment
     part, _ = _read(request, node)
-    _, port = _attached(node.journal.read(environment.container_id, environment.ifname), request, part)
+    _, port = _attached(node.store.journal.read(environment.container_id, environment.ifname), request, part)
     missing = {each.name for each in part.sources} - {each.name for each in port.mirrors}
     missing |= set(part.outputs) - set(port.mirror_outputs)
     if missing:
@@ -58,7 +58,7 @@ def _check(request: Request, node: Node) -> bytes:
             f"port {port.name} has no part in mirror {', '.join(sorted(missing))}",
             f"ADD of {request.network.raw['type']} gives it",
         )
-    drifts = node.driver(port).check(port, Deadline.after(node.deadline_s, "deadline_s"))
+    drifts = node.driver(port).check(port, Deadline.after(node.service.deadline_s, "deadline_s"))
     if drifts:
         from userspace_cni.attachment.drift import refusal
 

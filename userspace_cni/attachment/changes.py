@@ -76,15 +76,15 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
         if turn is None or turn.read() != record:
             return
         # under the lock: a call may have changed the attachment, and its record, a moment ago
-        now = changes_of(steps, Seen(node.owned_ports(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
+        now = changes_of(steps, Seen(node.switch.owned(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
         waits = early(record, now, tries)
         if due := [change for change in now if change not in waits]:
             put_back(turn, record, due, tries, Deadline.after(PUT_BACK_S))
             for change in due:
                 report(f"put-back-{change.step.kind}")
-            require_same(due, Seen(node.owned_ports(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
+            require_same(due, Seen(node.switch.owned(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
             text = f"what another program had changed of this interface was put back: {words(due)}"
-            node.tell(record.recipient, (PORT_CHANGED.finding(text),))
+            node.pods.tell(record.recipient, (PORT_CHANGED.finding(text),))
         if waits:
             raise waiting(waits)
 

@@ -46,9 +46,9 @@ def is_newer(record: Record, called: Called, node: Node) -> bool:
 
     Only the present boot can be ordered against another one. A time in the future is not believed.
     """
-    if record.boot_id != node.boot_id() or record.boottime_ns > node.boottime_ns():
+    if record.boot_id != node.store.boot_id() or record.boottime_ns > node.store.boottime_ns():
         return False
-    return called.boot_id != node.boot_id() or record.boottime_ns > called.boottime_ns
+    return called.boot_id != node.store.boot_id() or record.boottime_ns > called.boottime_ns
 
 
 def remove_rivals(record: Record, rivals: Iterable[str], node: Node, deadline: Deadline) -> None:
@@ -58,11 +58,11 @@ def remove_rivals(record: Record, rivals: Iterable[str], node: Node, deadline: D
     former attachment stays.
     """
     for key in rivals:
-        former = node.journal.read_key(key)
+        former = node.store.journal.read_key(key)
         if former is None or not record.pod_uid or former.pod_uid != record.pod_uid:
             continue
         with try_turn(former.container_id, former.ifname, node) as turn:
-            over = is_unfinished(former, node.boot_id()) or (former.netns and node.sandboxes.is_gone(former.netns))
+            over = is_unfinished(former, node.store.boot_id()) or (former.netns and node.sandboxes.is_gone(former.netns))
             if turn and over and turn.read() == former:
                 say("warning", "a former sandbox of the pod was never detached; it is now", former=former.container_id)
                 with about(former.subject):
@@ -73,7 +73,7 @@ def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Reco
     """A record of what may exist of an attachment without one: never added, record lost, deleted before, or made by the plugin
     that this one replaces."""
     marks = owner_marks(container_id, network, ifname)
-    marks["store"] = node.journal.identity()
+    marks["store"] = node.store.journal.identity()
     ports = [PortRef(name(container_id, ifname), marks=marks) for name in (port_name, host_end)]
     legacy = node.sandboxes.legacy(container_id, ifname)
     steps = (*traces(container_id, ifname, ports, node), *([legacy] if legacy else []))
@@ -83,7 +83,7 @@ def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Reco
 def traces(container_id: str, ifname: str, ports: Iterable[PortRef], node: Node) -> tuple[Step, ...]:
     """What is known of an attachment without a record, in the order of ADD: what it would have in the kernel, its port, and the
     shared things that it holds."""
-    held = node.journal.held_by(record_key(container_id, ifname))
+    held = node.store.journal.held_by(record_key(container_id, ifname))
     return (
         *node.sandboxes.link_traces(container_id, ifname),
         *(step for step in held if not step.from_switch),
@@ -94,9 +94,9 @@ def traces(container_id: str, ifname: str, ports: Iterable[PortRef], node: Node)
 
 def sweep(node: Node) -> None:
     """Remove half-written files of dead writers. Never fails."""
-    node.spool.sweep()
+    node.store.spool.sweep()
     try:
-        node.journal.sweep()
+        node.store.journal.sweep()
     except UserspaceError as error:
         say("warning", "half-written files of dead processes could not be removed", error=error)
 
@@ -107,14 +107,14 @@ def settle(node: Node, deadline: Deadline) -> None:
     Each attachment is tried once, one after the other; `finish` tries again what could not be undone. Raises Unavailable when
     the time does not suffice: the next call goes on with the rest.
     """
-    journal = node.journal
+    journal = node.store.journal
     if journal.is_settled:
         return
     with journal.boot_lock(deadline):
         if journal.is_settled:
             return
         for record in journal.records():
-            if record.boot_id != node.boot_id() and not journal.was_tried(record):
+            if record.boot_id != node.store.boot_id() and not journal.was_tried(record):
                 deadline.require("undoing the attachments of another boot")
                 with about(record.subject):
                     _try_one(record, node)
@@ -131,10 +131,10 @@ def _try_one(record: Record, node: Node) -> None:
 
 def _sweep_rows(node: Node, deadline: Deadline) -> None:
     """Remove the ports of another boot that no record names: OVSDB may have lost their deletion in a power cut."""
-    store = node.journal.identity()
-    for port in node.marked_ports(None, deadline):
+    store = node.store.journal.identity()
+    for port in node.switch.marked(None, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
-        if port.marks.get("store") != store or port.marks.get("boot-id", "") in ("", node.boot_id()):
+        if port.marks.get("store") != store or port.marks.get("boot-id", "") in ("", node.store.boot_id()):
             continue
         with try_turn(container_id, ifname, node) as turn:
             if turn and turn.read() is None:
@@ -144,9 +144,9 @@ def _sweep_rows(node: Node, deadline: Deadline) -> None:
 
 def unrecorded_ports(node: Node) -> list[PortRef]:
     """The ports with the mark of our state directory that no record names. Raises Unavailable while it cannot be asked."""
-    found = node.marked_ports(None, Deadline.after(TURN_S))
-    store = node.journal.identity()
-    recorded = {record.key for record in node.journal.records()}
+    found = node.switch.marked(None, Deadline.after(TURN_S))
+    store = node.store.journal.identity()
+    recorded = {record.key for record in node.store.journal.records()}
     return [port for port in found if port.marks.get("store") == store and _key_of(port) not in recorded]
 
 
@@ -159,7 +159,7 @@ def give_up(ports: Iterable[PortRef], node: Node) -> Iterator[tuple[Record, User
 
     For an installation that is taken away: no DEL will be served any more. Raises RecordRefused.
     """
-    for record in [*node.journal.records(), *(_record_of(port, node) for port in ports)]:
+    for record in [*node.store.journal.records(), *(_record_of(port, node) for port in ports)]:
         with about(record.subject):
             try:
                 deadline = Deadline.after(GIVE_UP_S)
@@ -184,7 +184,7 @@ def drain(node: Node, deadline: Deadline, report: Report = lambda _: None) -> No
     Never fails: an entry that cannot be recorded now, or on whose container another call works, stays for the next time.
     """
     try:
-        for entry in node.spool.entries():
+        for entry in node.store.spool.entries():
             if not deadline.remaining():
                 return
             with about(_subject(entry)):
@@ -199,7 +199,7 @@ def drain_container(container_id: str, node: Node) -> None:
     Raises RecordRefused when one cannot be recorded: the caller would take an attachment for living whose DEL was answered.
     """
     try:
-        entries = list(node.spool.entries(keep=True))
+        entries = list(node.store.spool.entries(keep=True))
     except RecordRefused:
         return  # a spool that cannot be read fails no verb; `drain` has logged it
     for entry in entries:
@@ -212,7 +212,7 @@ def _drain_one(entry: Entry, node: Node, report: Report) -> None:
     try:
         environment, network = _call_of(entry)
     except BadRequest as error:
-        node.spool.put_aside(entry.name, str(error))
+        node.store.spool.put_aside(entry.name, str(error))
         return
     with try_turn(environment.container_id, environment.ifname, node) as turn:
         if turn and _carry_out(entry, environment, network, node):
@@ -237,8 +237,8 @@ def _carry_out(entry: Entry, environment: Environment, network: Network, node: N
     record = _deleted_by(entry, environment, network, node)
     if record:
         say("info", "a DEL that was called without an agent is carried out")
-        node.journal.keep(record.to("deleting"))
-    node.spool.remove(entry.name)
+        node.store.journal.keep(record.to("deleting"))
+    node.store.spool.remove(entry.name)
     return record is not None
 
 
@@ -260,7 +260,7 @@ def _deleted_by(entry: Entry, environment: Environment, network: Network, node: 
     """The record of what the DEL is to remove, as it is stored or made up of traces; None when there is nothing to remove."""
     if is_chained(network):
         return None  # the attachment is the plugin's before it, which has a DEL of its own
-    record = node.journal.read(environment.container_id, environment.ifname)
+    record = node.store.journal.read(environment.container_id, environment.ifname)
     if record:
         stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node)
         return None if stale else record
@@ -282,12 +282,12 @@ def finish(node: Node, deadline: Deadline) -> None:
     all of the time, nothing would be finished otherwise.
     """
     try:
-        records = node.journal.records()
-        boot_id = node.boot_id()
+        records = node.store.journal.records()
+        boot_id = node.store.boot_id()
     except UserspaceError as error:
         say("warning", "the attachments of earlier calls could not be looked at", error=error)
         return
-    first = node.boottime_ns() % max(1, len(records))
+    first = node.store.boottime_ns() % max(1, len(records))
     for number, record in enumerate(records[first:] + records[:first]):
         if number and not deadline.remaining():
             return
@@ -305,7 +305,7 @@ def finish_one(record: Record, node: Node) -> None:
     """Undo an unfinished attachment unless another call works on its container."""
     with try_turn(record.container_id, record.ifname, node) as turn:
         current = turn.read() if turn else None
-        if turn and current and is_unfinished(current, node.boot_id()):
+        if turn and current and is_unfinished(current, node.store.boot_id()):
             say("info", "finishing what an earlier call left", state=current.state)
             for step in current.steps:
                 node.driver(step).prepare()

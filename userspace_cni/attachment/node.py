@@ -1,6 +1,6 @@
-"""What attachments ask of their node. The implementation is in `node.local`.
+"""What attachments ask of their node, in small objects. `node.local` makes them.
 
-Only types are here. A process that lives for one verb and one that lives for years use the same node.
+Only types are here. A process that lives for one verb and one that lives for years use the same.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from userspace_cni.attachment.steps import Step
+from userspace_cni.attachment.steps import Driver, Step
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.facts import Facts, Noted
-    from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.listing import Limited, SwitchPort
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.spool import Spool
-    from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
+    from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef, SocketFile
+    from userspace_cni.attachment.store import Store
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment, Request, Verb
 
+DriverOf = Callable[[Step], Driver[Any]]
+"""The way from a step to its driver."""
 Marks = Mapping[str, str]
 """The owner marks of a port."""
 
@@ -46,52 +47,19 @@ class Gathering(Protocol):
 
 
 class Node(Protocol):
-    """A node: its store, its drivers, its sandboxes, its switch."""
+    """What verbs and reconciliation are given: five objects, the way from a step to its driver, and how this process serves.
 
-    # -- store, settings, time --------------------------------------------------------------------------------------------
-
-    @property
-    def journal(self) -> Journal:
-        """The records."""
-        ...
+    A fold that needs less of it is given less.
+    """
 
     @property
-    def spool(self) -> Spool:
-        """The DELs that were called while no agent answered."""
+    def store(self) -> Store:
+        """Records and spool."""
         ...
 
     @property
-    def log_level(self) -> str:
-        """A key of log.LEVELS, for networks without a log level of their own."""
-        ...
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds that one verb may take."""
-        ...
-
-    @property
-    def resident(self) -> bool:
-        """Whether this process lives on and reconciles on a tick; if not, each verb does a part of that at its end."""
-        ...
-
-    def boot_id(self) -> str:
-        """The kernel's random id of this boot."""
-        ...
-
-    def boottime_ns(self) -> int:
-        """CLOCK_BOOTTIME now, in nanoseconds."""
-        ...
-
-    def unwritable(self, path: str) -> str:
-        """Why nothing can be written to a directory of the host; "" if something can."""
-        ...
-
-    # -- an attachment ----------------------------------------------------------------------------------------------------
-
-    @property
-    def addresses(self) -> Addresses:
-        """Where addresses come from."""
+    def switch(self) -> Switch:
+        """The switch."""
         ...
 
     @property
@@ -99,9 +67,39 @@ class Node(Protocol):
         """The network namespaces of containers, and what is left of attachments without a record."""
         ...
 
-    def driver(self, step: Step) -> Driver[Any]:
-        """The driver that knows this type of step."""
+    @property
+    def pods(self) -> Pods:
+        """The pods of the node."""
         ...
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where addresses come from."""
+        ...
+
+    @property
+    def driver(self) -> DriverOf:
+        """The driver that knows a type of step."""
+        ...
+
+    @property
+    def service(self) -> Service:
+        """How this process serves."""
+        ...
+
+
+@dataclass(frozen=True)
+class Service:
+    """How a process serves. `log_level`: a key of log.LEVELS, for networks without one of their own. `deadline_s`: seconds that
+    one verb may take. `resident`: it lives on and reconciles on a tick; if not, each verb does a part of that at its end."""
+
+    log_level: str
+    deadline_s: float
+    resident: bool
+
+
+class Pods(Protocol):
+    """The pods of the node: what they say of their interfaces, what they are told, and whether they are gone."""
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
@@ -116,70 +114,17 @@ class Node(Protocol):
         """Raise MirrorRefused unless the call's pod may be a source of these mirrors, and the output of those."""
         ...
 
-    def limited(self, records: Iterable[Record]) -> list[Limited]:
-        """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
-        ...
-
-    def guarded(self) -> tuple[int, int]:
-        """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
-        ...
-
-    def sweep(self) -> int:
-        """Remove what no record names and nothing uses, of this installation: guards of host ends that are gone, rows of limits
-        without a port. Returns how many. Never fails."""
-        ...
-
     def noted(self, record: Record) -> Noted | None:
         """What the attachment's pod says of its interface now; None where the pod is not known. Raises BadRequest for what cannot
         be read of it, and for what the interface cannot do."""
         ...
 
-    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
-        """Have the pod told, if this process lives on and there is a pod and an API server. Never waits and never fails."""
-        ...
-
-    def pod_is_gone(self, uid: str) -> bool:
+    def is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in a successful listing of the API or of the kubelet's directory."""
         ...
 
-    # -- the switch -------------------------------------------------------------------------------------------------------
-
-    @property
-    def ports(self) -> Switch:
-        """The switch, as commands ask for it."""
-        ...
-
-    @property
-    def dead_probes(self) -> DeadProbes:
-        """What killed probes left."""
-        ...
-
-    def serving(self, options: Options, deadline: Deadline) -> None:
-        """Raise NotServing unless an ADD of this configuration could be served now."""
-        ...
-
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
-        """All ports with our owner mark for this network (None: for any), whatever their store. Raises Unavailable."""
-        ...
-
-    def owned_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
-        """Name and marks of every port that is marked as ours. Raises Unavailable."""
-        ...
-
-    def desired_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
-        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
-        ...
-
-    def connect(self, deadline: Deadline) -> int:
-        """Open the session with OVSDB unless one is open; how many were opened so far. Raises Unavailable."""
-        ...
-
-    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
-        """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
-        ...
-
-    def free_sources(self) -> int:
-        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
+    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
+        """Have the pod told, if this process lives on and there is a pod and an API server. Never waits and never fails."""
         ...
 
 
@@ -238,7 +183,55 @@ class Addresses(Protocol):
 
 
 class Switch(Protocol):
-    """The switch, as far as commands ask for it."""
+    """The switch, with the records, the kernel and the files of the node beside it."""
+
+    @property
+    def ports(self) -> Ports:
+        """Its ports, and whether it lives."""
+        ...
+
+    @property
+    def dead_probes(self) -> DeadProbes:
+        """What killed probes left."""
+        ...
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Raise NotServing unless an ADD of this configuration could be served now."""
+        ...
+
+    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+        """All ports with our owner mark for this network (None: for any), whatever their store. Raises Unavailable."""
+        ...
+
+    def owned(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        ...
+
+    def of_node(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
+        ...
+
+    def sweep(self) -> int:
+        """Remove what no record names and nothing uses, of this installation: guards of host ends that are gone, rows of limits
+        without a port. Returns how many. Never fails."""
+        ...
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
+        ...
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
+        ...
+
+
+class Ports(Protocol):
+    """The ports of the switch, and whether it lives: what commands and the watchdog ask of it."""
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions opened so far."""
+        ...
 
     def connect(self, deadline: Deadline) -> object:
         """Open the session with OVSDB unless one is open. Raises Unavailable."""

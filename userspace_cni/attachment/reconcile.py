@@ -76,8 +76,8 @@ def findings(node: Node) -> Iterator[Deviation | DeadProbe]:
 
     While the switch cannot be asked, nothing is concluded from a missing port.
     """
-    records = node.journal.records()
-    boot_id = node.boot_id()
+    records = node.store.journal.records()
+    boot_id = node.store.boot_id()
     for record in records:
         if is_unfinished(record, boot_id):
             yield Deviation("rebooted" if record.state == "ready" else "unfinished", record)
@@ -101,15 +101,15 @@ def findings(node: Node) -> Iterator[Deviation | DeadProbe]:
                 yield Deviation("changed", record, tuple(each.step for each in changed), changed)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
-        yield from node.dead_probes.find(Deadline.after(LOOK_S))
+        yield from node.switch.dead_probes.find(Deadline.after(LOOK_S))
 
 
 def sandbox_is_gone(marks: Marks, node: Node) -> bool:
     """Whether the sandbox that the marks `boot-id`, `netns` and `pod-uid` name is proven gone."""
-    if marks.get("boot-id", "") not in ("", node.boot_id()):
+    if marks.get("boot-id", "") not in ("", node.store.boot_id()):
         return True
     netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
-    return bool(netns) and node.sandboxes.is_gone(netns) and (not uid or node.pod_is_gone(uid))
+    return bool(netns) and node.sandboxes.is_gone(netns) and (not uid or node.pods.is_gone(uid))
 
 
 def _interface(record: Record) -> tuple[str, str, str]:
@@ -119,7 +119,7 @@ def _interface(record: Record) -> tuple[str, str, str]:
 
 def _living(records: Iterable[Record], node: Node) -> frozenset[tuple[str, str, str]]:
     """The interfaces that pods have in a sandbox whose namespace is there."""
-    ready = (each for each in records if each.pod_uid and each.netns and not is_unfinished(each, node.boot_id()))
+    ready = (each for each in records if each.pod_uid and each.netns and not is_unfinished(each, node.store.boot_id()))
     return frozenset(_interface(each) for each in ready if not node.sandboxes.is_gone(each.netns))
 
 
@@ -131,7 +131,7 @@ def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
 
 def _see(node: Node) -> Seen:
     try:
-        return Seen(node.owned_ports(Deadline.after(LOOK_S)))
+        return Seen(node.switch.owned(Deadline.after(LOOK_S)))
     except UserspaceError as error:
         say("warning", "the switch cannot be looked at", error=error)
         return Seen()
@@ -159,12 +159,12 @@ def _has_idle_mount(step: Step, key: str, seen: Seen, node: Node) -> bool:
 def is_needed(step: Step, key: str, node: Node) -> bool:
     """Whether the thing behind the step has a holder beside `key` whose namespace is not gone. Raises RecordRefused."""
     thing = step.resource
-    shared = node.journal.shared(thing.place) if thing else None
+    shared = node.store.journal.shared(thing.place) if thing else None
     if thing is None or shared is None:
         return False
     for other, steps in shared.without_holder(key).holders.items():
         if any(each.resource and each.resource.key == thing.key for each in steps):
-            record = node.journal.read_key(other)
+            record = node.store.journal.read_key(other)
             if record is None or not record.netns or not node.sandboxes.is_gone(record.netns):
                 return True
     return False
@@ -181,7 +181,7 @@ def _ask(step: Step, seen: Seen, question: Callable[[], T], otherwise: T) -> T:
 
 
 def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) -> Iterator[Deviation]:
-    store = node.journal.identity()
+    store = node.store.journal.identity()
     for name, marks in ports.items():
         container_id, ifname = marks.get("container-id", ""), marks.get("ifname", "")
         if record_key(container_id, ifname) in recorded:
@@ -286,7 +286,7 @@ class Reconciliation:
         """
         with counted(self._repeats):
             try:
-                records = [each for each in self._node.journal.records() if (each.pod_namespace, each.pod_name) in pods]
+                records = [each for each in self._node.store.journal.records() if (each.pod_namespace, each.pod_name) in pods]
             except UserspaceError as error:
                 say("warning", "what pods say of their interfaces is looked at later", error=error)
                 return set()
@@ -317,19 +317,19 @@ class Reconciliation:
         said, now = self._refused.get(record.key), time.monotonic()
         if said is None or said.text != hash(text) or now - said.at >= REPEAT_S:
             self._refused[record.key] = _Refused(hash(text), now)
-            self._node.tell(record.recipient, (LIMIT_REFUSED.finding(text),))
+            self._node.pods.tell(record.recipient, (LIMIT_REFUSED.finding(text),))
 
     def _forget_gone(self, found: Collection[Mapping[str, str]]) -> None:
         """Keep nothing of attachments that are gone, and of which nothing was found in this pass. Raises RecordRefused."""
-        records = self._node.journal.records()
+        records = self._node.store.journal.records()
         keys = {each.key for each in records}
         self._refused = {key: said for key, said in self._refused.items() if key in keys}
         self._repeats.keep([*found, *(each.subject for each in records)])
 
     def _sweep(self) -> None:
         """Follow the pods of all attachments, and remove what no record names and nothing uses."""
-        self._amend(self._node.journal.records())
-        for _ in range(self._node.sweep()):
+        self._amend(self._node.store.journal.records())
+        for _ in range(self._node.switch.sweep()):
             self._report("swept")
 
     def look_at(self, port: str) -> None:
@@ -339,12 +339,12 @@ class Reconciliation:
 
     def _look_at(self, port: str) -> None:
         try:
-            marks = self._node.owned_ports(Deadline.after(CHECK_S)).get(port, {})
-            record = self._node.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
+            marks = self._node.switch.owned(Deadline.after(CHECK_S)).get(port, {})
+            record = self._node.store.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
         except UserspaceError as error:
             say("warning", "the socket of an application that disconnected is looked at later", port=port, error=error)
             return
-        if record is None or is_unfinished(record, self._node.boot_id()):
+        if record is None or is_unfinished(record, self._node.store.boot_id()):
             return
         seen = Seen()
         if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
@@ -364,7 +364,7 @@ class Reconciliation:
         except UserspaceError as error:
             say("warning", "what has changed is looked at later", error=error)
             return set()
-        seen, boot_id = _see(self._node), self._node.boot_id()
+        seen, boot_id = _see(self._node), self._node.store.boot_id()
         busy: set[tuple[str, str]] = set()
         begun: list[_Begun] = []
 
@@ -382,14 +382,14 @@ class Reconciliation:
 
     def _of(self, attachments: Collection[tuple[str, str]], ports: Collection[str], bridges: Collection[str]) -> list[Record]:
         """The records of what `look_at_changed` is told. Raises UserspaceError."""
-        marks = self._node.owned_ports(Deadline.after(CHECK_S)) if ports else {}
+        marks = self._node.switch.owned(Deadline.after(CHECK_S)) if ports else {}
         having = [marks[port] for port in ports if port in marks]
         wanted = {*attachments, *((each.get("container-id", ""), each.get("ifname", "")) for each in having)}
-        found = [record for container, ifname in sorted(wanted) if (record := self._node.journal.read(container, ifname))]
+        found = [record for container, ifname in sorted(wanted) if (record := self._node.store.journal.read(container, ifname))]
         if bridges:
             found += [
                 record
-                for record in self._node.journal.records()
+                for record in self._node.store.journal.records()
                 if record.port and record.port.bridge in bridges and (record.container_id, record.ifname) not in wanted
             ]
         return found
@@ -407,12 +407,12 @@ class Reconciliation:
 
     def _attempt(self, left: Record | DeadProbe, act: Callable[[], object], *, told: str = "") -> None:
         """Act on one finding; a failure does not stop the pass. `told`: with which words the pod is told of it, "" for not."""
-        with bound(self._node.log_level), about(left.subject):
+        with bound(self._node.service.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
                 if told and isinstance(left, Record):
-                    self._node.tell(left.recipient, (PORT_DEGRADED.finding(f"{told}: {error}"),))
+                    self._node.pods.tell(left.recipient, (PORT_DEGRADED.finding(f"{told}: {error}"),))
                 say("warning", "an attachment could not be put right now", error=error)
 
     def _act(self, found: Deviation, begun: list[_Begun]) -> bool:
@@ -435,12 +435,12 @@ class Reconciliation:
 
     def _remove_probe(self, probe: DeadProbe) -> None:
         """Remove what the probe left, unless another process does."""
-        lock = self._node.journal.try_container_lock(probe.process)
+        lock = self._node.store.journal.try_container_lock(probe.process)
         if lock is None:
             return
         with lock:
             say("info", "removing what a killed probe left", purpose=probe.purpose)
-            self._node.dead_probes.remove(probe, Deadline.after(cleanup.TURN_S))
+            self._node.switch.dead_probes.remove(probe, Deadline.after(cleanup.TURN_S))
             self._report("removed-dead-test")
 
     def _make_again(self, found: Deviation, turn: Turn) -> _Begun:
@@ -468,7 +468,7 @@ class Reconciliation:
             self._report_again(begun.later)
             if record.port and record.port in begun.first:
                 text = f"port {record.port.name} of bridge {record.port.bridge} was lost or closed, and is there again"
-                self._node.tell(record.recipient, (PORT_RESTORED.finding(text),))
+                self._node.pods.tell(record.recipient, (PORT_RESTORED.finding(text),))
 
     def _report_again(self, steps: Iterable[Step]) -> None:
         for step in steps:

@@ -120,7 +120,7 @@ class Specs:
 
     def __init__(self, node: Node, keep: Plan | None = None, urgent: Callable[[], Collection[Key]] = tuple) -> None:
         self._node = node
-        self._keep = keep or (lambda record: kept(record, node.boot_id()))
+        self._keep = keep or (lambda record: kept(record, node.store.boot_id()))
         self._urgent = urgent
         self._troubles: dict[Key, _Trouble] = {}
         self._put_back = Retries()
@@ -133,7 +133,7 @@ class Specs:
         `now`: also what failed a moment ago is tried. Never fails.
         """
         try:
-            records = {key_of(record): record for record in self._node.journal.node_records()}
+            records = {key_of(record): record for record in self._node.store.journal.node_records()}
         except UserspaceError as error:
             say("warning", "the node's own attachments cannot be looked at", error=error)
             return self._statuses
@@ -213,7 +213,7 @@ class Specs:
 
     def _steps(self, key: Key) -> tuple[Step, ...]:
         try:
-            record = self._node.journal.read(node_container(key[0]), key[1])
+            record = self._node.store.journal.read(node_container(key[0]), key[1])
         except UserspaceError:
             return ()
         return record.steps if record else ()
@@ -240,7 +240,7 @@ def kept(record: Record | None, boot_id: str) -> tuple[Step, ...]:
 
 def compare(spec: Spec, node: Node) -> SpecStatus:
     """How the spec stands now, by a look that changes nothing. Raises RecordRefused."""
-    record = node.journal.read(node_container(spec.kind), spec.name)
+    record = node.store.journal.read(node_container(spec.kind), spec.name)
     try:
         problem = _difference(record, tuple(map(as_recorded, spec.plan(record))), node)
     except UserspaceError as error:
@@ -251,7 +251,7 @@ def compare(spec: Spec, node: Node) -> SpecStatus:
 def _difference(record: Record | None, steps: tuple[Step, ...], node: Node) -> str:
     if record is None:
         return "it is not made yet" if steps else ""
-    if record.boot_id != node.boot_id():
+    if record.boot_id != node.store.boot_id():
         return "it is not made again since the node was started"
     if record.state != "ready":
         return f"it is unfinished: {record.state}"
@@ -283,13 +283,15 @@ def meet(spec: Spec, node: Node, tries: Retries | None = None) -> bool:
         except Unavailable:
             raise
         except UserspaceError as error:
-            if record and record.state != "ready" and record.boot_id == node.boot_id():
+            if record and record.state != "ready" and record.boot_id == node.store.boot_id():
                 _go_back(turn, error)
             raise
         if record is None:
             if not steps:
                 return False
-            record = Record("applying", spec.source, container, spec.name, boot_id=node.boot_id(), boottime_ns=node.boottime_ns())
+            record = Record(
+                "applying", spec.source, container, spec.name, boot_id=node.store.boot_id(), boottime_ns=node.store.boottime_ns()
+            )
         elif not steps:
             _remove(turn, record, deadline)
             say("info", "the node no longer has what it is not to have", undone=_summary(record.steps))
@@ -318,14 +320,14 @@ def key_of(record: Record) -> Key:
 
 def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], node: Node, deadline: Deadline) -> bool:
     """Bring an attachment to these steps; whether anything was done."""
-    this_boot = record.boot_id == node.boot_id()
+    this_boot = record.boot_id == node.store.boot_id()
     if this_boot and record.state == "ready" and steps == record.steps and source == record.network:
         return _restore(turn, record, node, deadline)
     now = record.to(record.state, network=source)
     if not this_boot:
         lost = _lost(record, node, deadline)
         had = completed(tuple(step for step in record.steps if step not in lost))
-        now = now.to("applying", boot_id=node.boot_id(), boottime_ns=node.boottime_ns(), result=had)
+        now = now.to("applying", boot_id=node.store.boot_id(), boottime_ns=node.store.boottime_ns(), result=had)
     try:
         turn.converge(now, steps, deadline)
     except UserspaceError as error:
@@ -399,7 +401,7 @@ def _lost(record: Record, node: Node, deadline: Deadline) -> list[Step]:
 
 def _seen(node: Node, deadline: Deadline) -> Seen:
     try:
-        return Seen(node.desired_ports(deadline.half()))
+        return Seen(node.switch.of_node(deadline.half()))
     except UserspaceError:
         return Seen()  # nothing is concluded from a missing port
 

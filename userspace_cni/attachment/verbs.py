@@ -84,25 +84,25 @@ def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
             from userspace_cni.attachment import chained
 
             return chained.serve(request, node)
-        return _VERBS[request.environment.verb](request, node, called or Called(node.boot_id(), node.boottime_ns()))
+        return _VERBS[request.environment.verb](request, node, called or Called(node.store.boot_id(), node.store.boottime_ns()))
 
 
 def _logging(request: Request, node: Node) -> AbstractContextManager[None]:
     """Log as much as the network says, else the node."""
-    return bound(read_log_level(request.network.raw) or node.log_level)
+    return bound(read_log_level(request.network.raw) or node.service.log_level)
 
 
 def _add(request: Request, node: Node, called: Called) -> bytes:
-    deadline = Deadline.after(node.deadline_s, "deadline_s")
+    deadline = Deadline.after(node.service.deadline_s, "deadline_s")
     netns_inode = node.sandboxes.inode(request.environment)
     request = node.addresses.complete(request, deadline)
-    options = read_options(request, node.consumers, partial(give, KEY_IGNORED))
+    options = read_options(request, node.pods.consumers, partial(give, KEY_IGNORED))
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:
         node.addresses.require_delegate(request)
     adding = _Adding(request, options, called, previous, netns_inode, deadline)
-    awaited = node.gathering(request, options, node.consumers[options.consumer], deadline).awaited()
+    awaited = node.pods.gathering(request, options, node.pods.consumers[options.consumer], deadline).awaited()
     if awaited is None:
         return _attach(adding, node)
 
@@ -114,7 +114,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             say("debug", "waited for the pod's annotations", ms=f"{(time.perf_counter() - began) * 1000:.1f}")
             return _attach(replace(adding, netns_inode=node.sandboxes.inode(request.environment)), node)
 
-    if node.resident:
+    if node.service.resident:
         raise Postponed((request.environment.container_id, request.environment.ifname), awaited, proceed)
     return proceed()
 
@@ -122,14 +122,14 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
 def _attach(adding: _Adding, node: Node) -> bytes:
     """ADD from its first effect on: nothing of it waits for what a tenant does."""
     request, options, called, deadline = adding.request, adding.options, adding.called, adding.deadline
-    environment, journal = request.environment, node.journal
-    consumer = node.consumers[options.consumer]
+    environment, journal = request.environment, node.store.journal
+    consumer = node.pods.consumers[options.consumer]
     cleanup.drain(node, deadline)
     cleanup.settle(node, deadline)
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         _make_room(request, node, turn, deadline)
         with stage("plan"), timed("read pod, annotations and bridge"):
-            facts = node.gathering(request, options, consumer, deadline).facts(adding.netns_inode)
+            facts = node.pods.gathering(request, options, consumer, deadline).facts(adding.netns_inode)
         record = _new_record(request, facts, called)
         try:
             addresses = facts.addresses
@@ -177,7 +177,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
     except RecordRefused as error:
         raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
     record = turn.read()
-    if record and not cleanup.is_unfinished(record, node.boot_id()):
+    if record and not cleanup.is_unfinished(record, node.store.boot_id()):
         raise AlreadyAttached(
             f"interface {environment.ifname} of container {environment.container_id} is attached already",
             f"to network '{record.network}', until its DEL; a pod that runs loses its network by that",
@@ -240,7 +240,7 @@ def _roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadl
 
 def _delete(request: Request, node: Node, called: Called) -> bytes:
     environment = request.environment
-    deadline = Deadline.after(node.deadline_s, "deadline_s")
+    deadline = Deadline.after(node.service.deadline_s, "deadline_s")
     cleanup.drain(node, deadline)
     with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
         record = turn.read()
@@ -291,14 +291,14 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
             f"prevResult has no interface {environment.ifname} in sandbox {environment.netns}",
             "it is not from ADD of this attachment",
         )
-    record = node.journal.read(environment.container_id, environment.ifname)
+    record = node.store.journal.read(environment.container_id, environment.ifname)
     if record is None or record.network != request.network.name or record.state != "ready":
         state = "none" if record is None else f"one of network '{record.network}' in state '{record.state}'"
         raise NotAttached(
             f"interface {environment.ifname} of container {environment.container_id} is not attached",
-            f"expected a record in state 'ready', found {state} in {node.journal.directory}",
+            f"expected a record in state 'ready', found {state} in {node.store.journal.directory}",
         )
-    deadline = Deadline.after(node.deadline_s, "deadline_s")
+    deadline = Deadline.after(node.service.deadline_s, "deadline_s")
     drifts = [drift for step in record.steps for drift in node.driver(step).check(step, deadline)]
     if drifts:
         from userspace_cni.attachment.drift import refusal, without_told
@@ -315,8 +315,8 @@ def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG
         request = node.addresses.complete(request, deadline)
     except Unavailable as error:
         raise NotServing(error.message, error.details) from error
-    options = read_options(request, node.consumers, lambda text: say("debug", text))
-    node.serving(options, deadline)
+    options = read_options(request, node.pods.consumers, lambda text: say("debug", text))
+    node.switch.serving(options, deadline)
     node.addresses.forward("STATUS", request, deadline)
     return b""
 
@@ -327,7 +327,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
         raise InvalidConfig(
             "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
         )
-    deadline = Deadline.after(node.deadline_s, "deadline_s")
+    deadline = Deadline.after(node.service.deadline_s, "deadline_s")
     cleanup.drain(node, deadline)
     errors = _collect_records(request.network, valid, node, deadline.half())
     try:
@@ -341,14 +341,14 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
         errors.append(error)
     if errors:
         raise combined("GC", errors)
-    node.sweep()
+    node.switch.sweep()
     _finish(node)
     return b""
 
 
 def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
     errors: list[UserspaceError] = []
-    for record in node.journal.records():
+    for record in node.store.journal.records():
         if record.network == network.name and (record.container_id, record.ifname) not in valid:
             with about(record.subject):
                 errors += _collect(record, node, deadline)
@@ -358,10 +358,10 @@ def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: 
 def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
     """Remove ports with our marks whose record is lost."""
     errors: list[UserspaceError] = []
-    identity = node.journal.identity()
-    for port in node.marked_ports(network.name, deadline):
+    identity = node.store.journal.identity()
+    for port in node.switch.marked(network.name, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
-        if (container_id, ifname) in valid or node.journal.read(container_id, ifname):
+        if (container_id, ifname) in valid or node.store.journal.read(container_id, ifname):
             continue
         if port.marks.get("store") != identity:
             say(
@@ -394,7 +394,7 @@ def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool =
 
 def _finish(node: Node) -> None:
     """Finish what earlier processes left, if this one has no tick. The verb has succeeded: nothing here may fail it."""
-    if node.resident:
+    if node.service.resident:
         return
     try:
         cleanup.finish(node, Deadline.after(FINISH_S))

@@ -108,7 +108,7 @@ class Site:
         """The node. Raises Refused for a user who cannot read its records."""
         if self.given is not None:
             return self.given
-        directory = self.drivers.journal.directory
+        directory = self.drivers.store.journal.directory
         require_root(f"reading the records in {directory}", directory)
         return self.drivers
 
@@ -135,16 +135,16 @@ class Site:
 
     def seen(self, path: str) -> str:
         """A path of the settings as this process reaches it."""
-        return self.drivers.root.path(path) if self.given is None else path
+        return self.drivers.installation.root.path(path) if self.given is None else path
 
     def resolved(self, path: str) -> str:
         """A path of the settings with its links followed as the host follows them."""
-        return self.drivers.root.resolved(path) if self.given is None else path
+        return self.drivers.installation.root.resolved(path) if self.given is None else path
 
     def records(self, names: tuple[str, ...] = ()) -> list[Record]:
         """The records of these names, or all without names. Raises Refused for a name of no attachment, or of several pods'."""
         try:
-            return select(self.node.journal.records(), names)
+            return select(self.node.store.journal.records(), names)
         except Unresolved as error:
             if error.ambiguous:
                 raise Refused(f"{error}", USAGE) from error
@@ -154,7 +154,7 @@ class Site:
     def switch_problem(self) -> UserspaceError | None:
         """Why the switch cannot be asked, None when it can."""
         try:
-            self.node.ports.connect(patient(SWITCH_S))
+            self.node.switch.ports.connect(patient(SWITCH_S))
         except UserspaceError as error:
             return error
         return None
@@ -164,7 +164,7 @@ class Site:
         problem = self.switch_problem()
         try:
             if problem is None:
-                return list(self.node.ports.known())
+                return list(self.node.switch.ports.known())
         except UserspaceError as error:
             problem = error
         note(f"the switch cannot be asked: {problem}")
@@ -173,7 +173,7 @@ class Site:
     def liveness(self) -> Liveness:
         """Whether ovs-vswitchd lives; it has two seconds to say so, and longer on a busy node. `serving` goes by it then."""
         deadline = patient(LIFE_S)
-        while (liveness := self.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
+        while (liveness := self.node.switch.ports.watch_liveness()).state == "silent" and deadline.remaining():
             pass
         return liveness
 
@@ -191,7 +191,9 @@ class Site:
         """Probes of this process, on its session with OVSDB; `close` ends them at the latest."""
         from userspace_cni.node.probes import ProbePorts
 
-        self._probes.append(ProbePorts(self.drivers, purpose, **limits))
+        node = self.drivers
+        identity = node.store.journal.identity
+        self._probes.append(ProbePorts(node.installation, identity, node.switch.ports, purpose, **limits))
         return self._probes[-1]
 
     def close(self) -> None:

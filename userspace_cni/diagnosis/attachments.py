@@ -50,7 +50,7 @@ def check_one(record: Record, node: Node, limit: Callable[[], Deadline], away: U
             _add(drifts, step, driver.unseen(step, record.netns_inode, deadline))
         except UserspaceError as error:
             unchecked.append({**whose(record), "step": step.kind, "error": str(error)})
-    if (drifts or unchecked) and node.journal.read_key(record.key) != record:
+    if (drifts or unchecked) and node.store.journal.read_key(record.key) != record:
         return Outcome()
     return Outcome(drifts, tuple(unchecked))
 
@@ -66,11 +66,11 @@ def whose(record: Record) -> dict[str, str]:
 
 
 def _unfinished(record: Record, node: Node) -> Outcome:
-    lock = node.journal.try_container_lock(record.container_id)
+    lock = node.store.journal.try_container_lock(record.container_id)
     if lock is None:
         return Outcome()
     with lock:
-        current = node.journal.read_key(record.key)
+        current = node.store.journal.read_key(record.key)
     if current != record:
         return Outcome()
     command = "network" if record.owner == "node" else "gc --dry-run"

@@ -76,7 +76,7 @@ class Concerns(Loop):
     def _round(self) -> float:
         with self._trying:
             self._look(due=False)
-        return self._node.settings.tick_s
+        return self._node.installation.settings.tick_s
 
     def _look(self, *, due: bool) -> None:
         gateways = self._gateways()
@@ -126,17 +126,17 @@ class _Trials:
         return self._passages
 
     def _seen(self) -> tuple[int, Mapping[str, str]]:
-        settings = self._node.settings
+        settings = self._node.installation.settings
         try:
-            place = Place(settings.switch_netns, self._node.root)
-            return generation(settings.switch_netns, self._node.root), place.sysctls(_FORWARDING.values())
+            place = Place(settings.switch_netns, self._node.installation.root)
+            return generation(settings.switch_netns, self._node.installation.root), place.sysctls(_FORWARDING.values())
         except UserspaceError:
             return 0, {}
 
     def _has_legacy_rules(self) -> bool:
         """Of their changes nothing tells."""
         try:
-            with opened_switch(self._node.settings.switch_netns, self._node.root) as netns:
+            with opened_switch(self._node.installation.settings.switch_netns, self._node.installation.root) as netns:
                 return any(legacy_rules.has_tables(netns, version) for version in _FORWARDING)
         except UserspaceError:
             return False
@@ -165,7 +165,7 @@ def forwarded(gateways: Sequence[Gateway], node: LocalNode) -> Sequence[Passage]
     if not gateways:
         return ()
     try:
-        uplinks = _uplinks(gateways, Place(node.settings.switch_netns, node.root))
+        uplinks = _uplinks(gateways, Place(node.installation.settings.switch_netns, node.installation.root))
     except UserspaceError as error:
         versions = [(each.port, version) for each in gateways for version in sorted({net.version for net in each.subnets})]
         return tuple(Passage(*each, "unknown", str(error)) for each in versions)
@@ -176,7 +176,7 @@ def _lacking(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Finding, ...
     """What they lack that can be read. Takes up to a second for routers that are silent."""
     if not gateways:
         return ()
-    place, deadline = Place(node.settings.switch_netns, node.root), Deadline.after(_LOOK_S)
+    place, deadline = Place(node.installation.settings.switch_netns, node.installation.root), Deadline.after(_LOOK_S)
     found: list[Finding] = []
     for look in (_sysctls, _guards, _routers):
         try:
@@ -231,7 +231,7 @@ def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadl
 
 
 def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: Place, _deadline: Deadline) -> Iterator[Finding]:
-    guarded, needed = node.guarded()
+    guarded, needed = node.switch.guarded()
     if guarded < needed:
         what, why = "the count of pods' host ends with a guard", "pods of others reach the node's stack past their VLAN"
         yield _concern("gateway-guards", gateways[0].port, what, f"{guarded} of {needed}", "all", why)

@@ -109,14 +109,14 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
 
     deadline = Deadline.after(_LOOK_S)
     look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=gateway.bridge)
-    found = node.ports.look(look, {}, f"bridge {gateway.bridge}: looking at it", deadline)
+    found = node.switch.ports.look(look, {}, f"bridge {gateway.bridge}: looking at it", deadline)
     if found.outward and not gateway.sole:
         raise UnsupportedField(
             f"bridge {gateway.bridge} leads to other machines by {', '.join(found.outward)}, where the address of gateway "
             f"{gateway.port} would meet itself on other nodes",
             "'sole = true' says that only this node has it; where a router of the network serves the pods, no gateway is needed",
         )
-    if not found.maker and gateway.bridge in node.provider_bridges.named:
+    if not found.maker and gateway.bridge in node.switch.provider_bridges.named:
         raise Unavailable(
             f"gateway {gateway.port}: bridge {gateway.bridge} of a provider network is not there yet",
             "made for the gateway it would be in the way of the uplink; 'userspace-cni network' says what that lacks",
@@ -124,15 +124,19 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
     former = record.port if record else None
     again = former is not None and former.bridge == gateway.bridge and former.foreign_bridge
     is_foreign = found.maker in ("node", "another")
-    mtu = gateway.mtu or (found.mtu if is_foreign else 0) or node_mtu(node.settings, node.root).link
+    mtu = gateway.mtu or (found.mtu if is_foreign else 0) or node_mtu(node.installation.settings, node.installation.root).link
     bridge = Bridge(is_foreign or (found.maker == "" and again), found.datapath, mtu)
-    steps = steps_of(gateway, node.journal.identity(), node.settings.switch_netns, bridge)
-    if record and record.state == "ready" and record.boot_id == node.boot_id() and record.steps == steps:
+    steps = steps_of(gateway, node.store.journal.identity(), node.installation.settings.switch_netns, bridge)
+    if record and record.state == "ready" and record.boot_id == node.store.boot_id() and record.steps == steps:
         return steps  # what others take from it by now is no reason against what is there
     mine = former is not None and former.name == gateway.port
-    marks = node.desired_ports(deadline).get(gateway.port, {})
+    marks = node.switch.of_node(deadline).get(gateway.port, {})
     marked = marks.get("spec") == node_marks(GATEWAY, gateway.port, "")["spec"]
-    here = node.settings.switch_netns, node.root, f"gateway {gateway.port}: looking at the node's network"
+    here = (
+        node.installation.settings.switch_netns,
+        node.installation.root,
+        f"gateway {gateway.port}: looking at the node's network",
+    )
     at_node(*here, partial(_require_free, gateway, record, is_mine=mine or marked))
     return steps
 
@@ -235,7 +239,7 @@ class _Translated:
     @classmethod
     def of(cls, gateways: Sequence[Gateway], node: LocalNode) -> _Translated:
         """The gateways that the node has now; of one that differs from its spec, or has none, what was recorded of it."""
-        records = node.journal.node_records()
+        records = node.store.journal.node_records()
         container = node_container(GATEWAY)
         there = {each.ifname: each for each in records if each.container_id == container and each.state != "deleting"}
         table = next((each for each in records if each.container_id == node_container(TRANSLATION)), None)
@@ -268,7 +272,7 @@ def part_of(gateway: Gateway) -> Mapping[str, Any]:
 def _translation(gateways: Sequence[Gateway], node: LocalNode) -> Plan:
     def plan(_: Record | None) -> tuple[Step, ...]:
         parts = tuple(_Translated.of(gateways, node).parts.values())
-        return (Translation(node.journal.identity(), parts, node.settings.switch_netns),)
+        return (Translation(node.store.journal.identity(), parts, node.installation.settings.switch_netns),)
 
     return plan
 

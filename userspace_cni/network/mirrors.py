@@ -29,7 +29,7 @@ _LOOK_S: Final = 5.0
 def specs(mirrors: Iterable[tuple[str, NodeMirror]], node: LocalNode) -> Iterator[Spec]:
     """The specs of these mirrors, each with its source. A bridge that comes, or goes, makes another spec: it is tried at once."""
     for source, each in mirrors:
-        content = each, node.ports.has_bridge(each.bridge)
+        content = each, node.switch.ports.has_bridge(each.bridge)
         yield Spec(MIRROR, f"{each.name} on {each.bridge}", source, "[[mirror]]", partial(_plan, each, node), content)
 
 
@@ -38,10 +38,10 @@ def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, 
     from userspace_cni.switch.ovsdb.mirror_outputs import look_at_output
 
     look = partial(look_at_output, bridge=mirror.bridge, name=mirror.output)
-    found = node.ports.look(look, {}, f"bridge {mirror.bridge}: looking at it", Deadline.after(_LOOK_S))
+    found = node.switch.ports.look(look, {}, f"bridge {mirror.bridge}: looking at it", Deadline.after(_LOOK_S))
     if not found.datapath:
         raise Unavailable(f"there is no bridge {mirror.bridge}", "it is awaited, and never made for a mirror")
-    marks = node_marks(MIRROR, f"{mirror.name} on {mirror.bridge}", node.journal.identity())
+    marks = node_marks(MIRROR, f"{mirror.name} on {mirror.bridge}", node.store.journal.identity())
     mine = marks.items() <= found.marks.items()
     shows = EVERYTHING if mirror.select == "all" else ""
     if found.is_there and (not found.on_bridge or (found.owned and not mine)):
@@ -51,7 +51,7 @@ def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, 
         )
     if found.is_there and not mine:
         return (MirrorOutput(mirror.bridge, mirror.output, mirror.name, shows, marks),)
-    links = SwitchLinks(node.settings.switch_netns, node.root)
+    links = SwitchLinks(node.installation.settings.switch_netns, node.installation.root)
     internal = found.type == "internal" if mine else not links.index(mirror.output)
     port = OvsPort(
         bridge=mirror.bridge,

@@ -105,7 +105,7 @@ class _Run:
         self.gateway, self.version, self._node, self._uplink = gateway, version, node, uplink
         self._deadline = deadline
         self._mac = b"\2" + secrets.token_bytes(5)
-        self._place = node.settings.switch_netns, node.root
+        self._place = node.installation.settings.switch_netns, node.installation.root
         self.away = ""
         """Why the switch cannot be asked; "" while it can."""
 
@@ -128,7 +128,7 @@ class _Run:
         from userspace_cni.switch.openflow.messages import cookie_of
         from userspace_cni.switch.openflow.port_frames import PortFrames
 
-        path = self._node.root.path(f"{self._node.settings.ovs_rundir}/{self.gateway.bridge}.mgmt")
+        path = self._node.installation.root.path(f"{self._node.installation.settings.ovs_rundir}/{self.gateway.bridge}.mgmt")
         return PortFrames(path, port, self._mac, cookie_of(secrets.randbits(32)), self._deadline)
 
     def _port(self) -> tuple[int, bool]:
@@ -136,12 +136,12 @@ class _Run:
         from userspace_cni.switch.interfaces import port_number
         from userspace_cni.switch.ovsdb.reads import look_at_bridge
 
-        number = port_number(self._node.ports.client, self.gateway.port, self._deadline)
+        number = port_number(self._node.switch.ports.client, self.gateway.port, self._deadline)
         if not number:
             raise _Unknown("the switch has not opened the gateway's port")
         name = self.gateway.bridge
         look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=name)
-        bridge = self._node.ports.look(look, {}, f"bridge {name}: looking at it", self._deadline)
+        bridge = self._node.switch.ports.look(look, {}, f"bridge {name}: looking at it", self._deadline)
         return number, bool(bridge.outward)
 
     def _ends(self, *, asks: bool) -> Ends:

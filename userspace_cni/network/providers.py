@@ -68,7 +68,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
     """
 
     def steps(record: Record | None) -> tuple[Step, ...]:
-        former = record if record and record.boot_id == site.node.boot_id() else None
+        former = record if record and record.boot_id == site.node.store.boot_id() else None
         gone = site.switch_gone_s() >= network.give_back_after_s
         if gone and former and _has_to_leave(former):
             return _given_back(former)
@@ -80,8 +80,8 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
         had = former.steps if former else ()
         asked = replace(network, vlans=carried(network, record.steps if record else ()))
         seen = look(asked, had, site.node, site.node_addresses())
-        site.node.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
-        wanted = steps_of(asked, seen, site.node.journal.identity())
+        site.node.switch.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
+        wanted = steps_of(asked, seen, site.node.store.journal.identity())
         return wanted if _may_move(wanted, seen) else tuple(step for step in wanted if not step.leaves_dead_switch)
 
     return steps
@@ -91,7 +91,7 @@ def keep(site: Site) -> Plan:
     """The plan of an attachment whose spec is not known now: what it has, without moved addresses while ovs-vswitchd is gone."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
-        boot_id = site.node.boot_id()
+        boot_id = site.node.store.boot_id()
         gone = site.switch_gone_s() >= GIVE_BACK_S
         if gone and record and record.boot_id == boot_id and _has_to_leave(record):
             return _given_back(record)
@@ -104,7 +104,7 @@ def refused(why: str, site: Site) -> Plan:
     """The plan of a spec that is refused before any look: what it has stays, but no address on the bridge of a dead switch."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
-        former = record if record and record.boot_id == site.node.boot_id() else None
+        former = record if record and record.boot_id == site.node.store.boot_id() else None
         if former and _has_to_leave(former) and site.switch_gone_s() >= GIVE_BACK_S:
             return _given_back(former)
         raise InvalidConfig(why)

@@ -57,7 +57,7 @@ def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> t
             return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _refused(error), content=str(error))], frozenset()
         return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _plan(given, node, serving), content=given)], frozenset()
     try:
-        kept = installed(node.root.path(node.settings.state_dir))
+        kept = installed(node.installation.root.path(node.installation.settings.state_dir))
     except UserspaceError as error:
         say("warning", "the network that install was given cannot be read", error=error)
         return [], frozenset()
@@ -131,7 +131,7 @@ def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[Runti
     if record is None:
         return ()
     files = Steps((*(record.complete or ()), *record.steps)).runtime_networks
-    found = [(each, look) for each in files if (look := look_at(each, node.root))]
+    found = [(each, look) for each in files if (look := look_at(each, node.installation.root))]
     first = next(iter([*(each for each, look in found if look.store == each.store), *(each for each, _ in found)]), None)
     if first and record.state != "ready":
         first = replace(first, instead_of=former_names(record, replace(given, name=first.name)))
@@ -140,20 +140,22 @@ def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[Runti
 
 def _plan(given: Given, node: LocalNode, serving: Callable[[], bool]) -> Plan:
     def steps(record: Record | None) -> tuple[Step, ...]:
-        config, store = require_usable(given), node.journal.identity()
-        step = RuntimeNetwork(node.settings.cni_conf_dir, given.name, marked(config, store), store, former_names(record, given))
-        found = look_at(step, node.root)
+        config, store = require_usable(given), node.store.journal.identity()
+        step = RuntimeNetwork(
+            node.installation.settings.cni_conf_dir, given.name, marked(config, store), store, former_names(record, given)
+        )
+        found = look_at(step, node.installation.root)
         require_ours(step, found)
         former = next(iter(Steps((record.complete or ()) if record else ()).runtime_networks), None)
         if not serving():  # what is there stays, and nothing comes
             return _status(record, given, node)
-        is_placed = record and record.state == "ready" and record.boot_id == node.boot_id()
+        is_placed = record and record.state == "ready" and record.boot_id == node.store.boot_id()
         if found and former and is_placed and replace(former, instead_of=step.instead_of) == step:
             return (former,)
         deadline = Deadline.after(_READY_S)
         try:
-            node.ports.connect(deadline)
-            node.ready(deadline)
+            node.switch.ports.connect(deadline)
+            node.switch.ready(deadline)
         except (NotServing, Unavailable) as error:
             raise Unavailable(f"file {step.path}: it waits until pods can be attached: {error.message}", error.details) from error
         return (step,)

@@ -57,7 +57,7 @@ class NodeNetwork:
         self._keeper = Keeper(
             Specs(node, self._sources.kept, self._sources.urgent),
             self._sources.specs,
-            node.settings.tick_s,
+            node.installation.settings.tick_s,
             due=self._sources.due,
             told=self._told,
         )
@@ -67,21 +67,21 @@ class NodeNetwork:
         self._news = UplinkNews(node)
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
-        place = node.settings.switch_netns, node.root
+        place = node.installation.settings.switch_netns, node.installation.root
         self._watches: tuple[KernelWatch, ...] = (
             AddressWatch(self._watched, self.ask, *place, ended),
-            TableWatch(node.journal.identity, self.ask, ended, *place),
+            TableWatch(node.store.journal.identity, self.ask, ended, *place),
         )
         self.concerns = Concerns(node, lambda: self._sources.gateways)
 
     def start(self) -> None:
         """Go on from the records, and keep what is desired from now on. Raises UserspaceError."""
-        self._node.vswitchd()  # makes the node's `ports`, before two threads could each make them
+        self._node.switch.vswitchd()  # makes the node's `ports`, before two threads could each make them
         self._keeper.start()
         for watch in self._watches:
             watch.start()
         self.concerns.start()
-        settings = self._node.settings
+        settings = self._node.installation.settings
         if settings.gateway_bridge and not settings.kubeovn_annotations:
             say("warning", "gateway_bridge has no effect: it is for annotations, which kubeovn_annotations = true has read")
         if not self._node.installation.has_account:
@@ -109,11 +109,11 @@ class NodeNetwork:
             say(
                 "info",
                 "kube-ovn's annotations of this node make a gateway",
-                bridge=self._node.settings.gateway_bridge,
+                bridge=self._node.installation.settings.gateway_bridge,
                 scope=SCOPE,
             )
         session = self._node.installation.clients.of("").session
-        specs = SPECS if self._node.settings.network_objects else ()
+        specs = SPECS if self._node.installation.settings.network_objects else ()
         self._objects = NodeObjects(session, self._node.installation.name, self.ask, specs=specs)
         self._objects.start()
 
@@ -123,13 +123,13 @@ class NodeNetwork:
         from userspace_cni.node.reporting import Parts, Report
         from userspace_cni.switch.chassis import chassis
 
-        session, settings = self._node.installation.clients.of("").session, self._node.settings
+        session, settings = self._node.installation.clients.of("").session, self._node.installation.settings
         self._report = Report(
             Objects(session),
             self._node.installation.name,
-            lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
+            lambda: chassis(self._node.switch.ports.client, Deadline.after(_CHASSIS_S)),
             parts=Parts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
-            tell=self._node.tell,
+            tell=self._node.pods.tell,
         )
         self._report.start()
         if settings.network_objects and self._objects:
@@ -209,15 +209,15 @@ class NodeNetwork:
     @property
     def _has_state(self) -> bool:
         """Whether this node has a NodeState: what reads it comes with these settings."""
-        return self._node.settings.network_objects or self._node.settings.routes
+        return self._node.installation.settings.network_objects or self._node.installation.settings.routes
 
     @property
     def _reads_annotations(self) -> bool:
-        settings = self._node.settings
+        settings = self._node.installation.settings
         return bool(settings.kubeovn_annotations and settings.gateway_bridge)
 
     def _others(self) -> list[Callable[[], Desired]]:
-        objects = [self._of_objects] if self._node.settings.network_objects else []
+        objects = [self._of_objects] if self._node.installation.settings.network_objects else []
         return [*objects, self._of_annotations]
 
     def _of_objects(self) -> Desired:
@@ -230,14 +230,14 @@ class NodeNetwork:
         from userspace_cni.network.node_annotations import desired
 
         own = self._own()
-        return desired(own.annotations if own else None, self._node.settings)
+        return desired(own.annotations if own else None, self._node.installation.settings)
 
     def _addresses(self) -> frozenset[str] | None:
         """By which the cluster knows the node: none where it is in none, None while they are not known yet."""
         own = self._own()
         if own:
             return frozenset(own.addresses)
-        return None if self._node.settings.network_objects and self._node.installation.has_account else frozenset()
+        return None if self._node.installation.settings.network_objects and self._node.installation.has_account else frozenset()
 
     def _own(self) -> OwnNode | None:
         return self._objects.seen().own if self._objects else None
@@ -260,7 +260,7 @@ class NodeNetwork:
 
     def _tell_pods(self, statuses: Sequence[SpecStatus]) -> None:
         """Tell pods of their uplinks, as far as switch and records can be looked at now."""
-        ports = self._node.known_ports()
+        ports = self._node.switch.known()
         if ports is None:
             return
         try:

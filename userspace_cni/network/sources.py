@@ -134,9 +134,9 @@ class Sources:
     ) -> None:
         self._node = node
         self._serving = serving
-        self.settings = SettingsSource(node.settings, environ)
+        self.settings = SettingsSource(node.installation.settings, environ)
         self._others = others
-        self._absence = SwitchAbsence(node.vswitchd)
+        self._absence = SwitchAbsence(node.switch.vswitchd)
         self._site = providers.Site(node, lambda: self._absence.seconds, node_addresses)
         self._patience: dict[str, float] = {}
         self._given_back: frozenset[Key] = frozenset()
@@ -147,12 +147,12 @@ class Sources:
     def specs(self) -> tuple[Sequence[Spec], frozenset[str]]:
         """All specs, in the order in which they are met, and the sources that are complete. Raises RecordRefused."""
         desired = self._desired()
-        records = self._node.journal.node_records()
+        records = self._node.store.journal.node_records()
         found = agreed(desired, holders(records))
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
         moved = (key_of(record)[1] for record in records if record.moves)
         self._patience = {**dict.fromkeys(moved, providers.GIVE_BACK_S), **moving}
-        self._node.provider_bridges.desired = frozenset(_bridges(desired))
+        self._node.switch.provider_bridges.desired = frozenset(_bridges(desired))
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
         of_runtimes, installed = runtime_networks.specs(self.settings.settings, self._node, self._serving)
@@ -177,12 +177,12 @@ class Sources:
 
         Of what a command asked for, nothing outlives a boot.
         """
-        if record and record.network == COMMANDS and record.boot_id != self._node.boot_id():
+        if record and record.network == COMMANDS and record.boot_id != self._node.store.boot_id():
             return ()
         return self._kept(record)
 
     def _desired(self) -> list[Desired]:
-        run_dir = self._node.root.path(self._node.settings.run_dir)
+        run_dir = self._node.installation.root.path(self._node.installation.settings.run_dir)
         return [self.settings.desired(), commanded(run_dir), *(read() for read in self._others)]
 
     def _of_networks(self, found: SpecList) -> Iterable[Spec]:

@@ -64,7 +64,7 @@ class UplinkNews:
         causes = down(statuses, ports)
         if not causes and not self._told:
             return
-        records = {record.key: record for record in self._node.journal.records() if record.state == "ready"}
+        records = {record.key: record for record in self._node.store.journal.records() if record.state == "ready"}
         now = {key: cause for key, record in records.items() if (cause := causes.get(_bridge(record), ""))}
         for key, record in records.items():
             before, bridge = self._told.get(key, ""), _bridge(record)
@@ -75,7 +75,7 @@ class UplinkNews:
         self._told = now
 
     def _say(self, record: Record, notice: Finding) -> None:
-        self._node.tell(record.recipient, (notice,))
+        self._node.pods.tell(record.recipient, (notice,))
 
 
 def _bridge(record: Record) -> str:

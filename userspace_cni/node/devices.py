@@ -20,7 +20,10 @@ from userspace_cni.host.node_net.numa import node_of_nic, nodes_of_mask
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.base.root import HostRoot
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.switch.ports import PortDriver
 
 ALLOCATE_S: Final = 10.0
 """How long an allocation waits for an ADD or DEL that has the device's directory."""
@@ -30,7 +33,7 @@ TOPOLOGY_S: Final = 30.0
 """Seconds between two looks at the NUMA nodes of NICs and polling threads: they change when an administrator changes them."""
 
 
-def device_of(environment: Environment, options: Options, node: LocalNode, deadline: Deadline) -> str:
+def device_of(environment: Environment, options: Options, here: Installation, journal: Journal, deadline: Deadline) -> str:
     """The ID of the device that this interface takes, of those that the kubelet gave to its pod; "" where it gave none.
 
     The device that the network names, else the first of the bridge that no other interface of the container has. Raises
@@ -43,7 +46,7 @@ def device_of(environment: Environment, options: Options, node: LocalNode, deadl
     namespace, pod = environment.pod_namespace, environment.pod_name
     if not namespace or not pod:
         return ""  # no pod of a cluster: no kubelet knows it
-    given = devices_of(namespace, pod, node.root.path(node.settings.kubelet_dir), deadline)
+    given = devices_of(namespace, pod, here.root.path(here.settings.kubelet_dir), deadline)
     if asked and asked not in given.get(resource_of(bridge), ()):
         _require_foreign(asked, bridge, f"{namespace}/{pod}", given)
         return ""
@@ -51,7 +54,7 @@ def device_of(environment: Environment, options: Options, node: LocalNode, deadl
     mine = [device_id(bridge, number) for number in sorted(number for number in numbers if number is not None)]
     if asked:
         return asked if asked in mine else ""
-    free = [device for device in mine if not _taken(device, environment, node)]
+    free = [device for device in mine if not _taken(device, environment, here, journal)]
     if mine and not free:
         raise InvalidConfig(
             f"pod {namespace}/{pod} has {len(mine)} of {resource_of(bridge)}, and other interfaces of it have taken them",
@@ -75,9 +78,9 @@ def _require_foreign(asked: str, bridge: str, pod: str, given: Mapping[str, tupl
         )
 
 
-def _taken(device: str, environment: Environment, node: LocalNode) -> bool:
+def _taken(device: str, environment: Environment, here: Installation, journal: Journal) -> bool:
     """Whether another interface of the container has the device. One verb of a container runs at a time."""
-    shared = node.journal.shared(node.installation.devices.path(device))
+    shared = journal.shared(here.devices.path(device))
     keys = shared.holders if shared else ()
     return any(key.startswith(f"{environment.container_id}@") for key in keys)
 
@@ -95,9 +98,10 @@ class OfferedBridge:
 class DeviceRoom:
     """What the node does for a device plugin: `deviceplugin.plugin.Room`."""
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
-        self._bridges = _OfferedBridges(node)
+    def __init__(self, installation: Installation, journal: Journal, ports: PortDriver) -> None:
+        self._directories = installation.devices
+        self._journal = journal
+        self._bridges = _OfferedBridges(ports, installation.root)
 
     def bridges(self) -> tuple[OfferedBridge, ...] | None:
         """The bridges of which devices are offered; None while they are not known."""
@@ -113,8 +117,8 @@ class DeviceRoom:
 
     def directory(self, device: str) -> str:
         """Give the device a new directory, and return its path on the host. Raises DirectoryRefused and Unavailable."""
-        with self._node.journal.place_lock(self._node.installation.devices.path(device), Deadline.after(ALLOCATE_S)):
-            return self._node.installation.devices.renew(device).path
+        with self._journal.place_lock(self._directories.path(device), Deadline.after(ALLOCATE_S)):
+            return self._directories.renew(device).path
 
     def mapped(self, device: str) -> str:
         """The path of that directory in containers."""
@@ -128,15 +132,16 @@ class _OfferedBridges:
     While OVSDB does not answer nothing is known anew, and what was known stays: OVS forwards without it.
     """
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
+    def __init__(self, ports: PortDriver, root: HostRoot) -> None:
+        self._ports = ports
+        self._root = root
         self._answered = time.monotonic()
         self._numa: Mapping[str, int | None] = {}
         self._numa_at = 0.0
 
     def look(self) -> tuple[OfferedBridge, ...] | None:
         """The bridges now, by name; None while they are not known. Waits for nothing."""
-        ports = self._node.ports
+        ports = self._ports
         now = time.monotonic()
         try:
             names = ports.administrators_bridges()
@@ -153,11 +158,11 @@ class _OfferedBridges:
         return tuple(OfferedBridge(name, healthy, self._numa[name]) for name in sorted(names))
 
     def _numa_of(self, names: frozenset[str]) -> Mapping[str, int | None]:
-        uplinks, mask = self._node.ports.hardware()
-        polling = nodes_of_mask(mask, self._node.root) if mask else frozenset[int]()
+        uplinks, mask = self._ports.hardware()
+        polling = nodes_of_mask(mask, self._root) if mask else frozenset[int]()
         if polling is None:
             return dict.fromkeys(names)
-        found = {name: frozenset(node_of_nic(devargs, self._node.root) for devargs in uplinks.get(name, ())) for name in names}
+        found = {name: frozenset(node_of_nic(devargs, self._root) for devargs in uplinks.get(name, ())) for name in names}
         return {name: _node_of(nics, polling) for name, nics in found.items()}
 
 

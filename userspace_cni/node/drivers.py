@@ -6,6 +6,7 @@ A driver is imported when it is first needed: a process that lives for one verb 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import (
@@ -40,164 +41,198 @@ from userspace_cni.attachment.steps import (
 )
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.store import Store
     from userspace_cni.host.node_net.switch_links import SwitchLinks
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.addresses import LocalAddresses
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.node.pods import LocalPods
+    from userspace_cni.node.switch import LocalSwitch
 
 
-def _port_ref(node: LocalNode) -> Driver[Any]:
+@dataclass(frozen=True)
+class Drivers:
+    """The drivers of this node's steps, each made when it is first needed, of what it needs of these."""
+
+    installation: Installation
+    store: Store
+    switch: LocalSwitch
+    addresses: LocalAddresses
+    pods: LocalPods
+    _made: dict[type[Step], Driver[Any]] = field(default_factory=dict)
+
+    def of(self, step: Step) -> Driver[Any]:
+        """The driver that knows this type of step."""
+        kind = type(step)
+        if kind not in self._made:
+            self._made[kind] = MAKERS[kind](self)
+        return self._made[kind]
+
+    def make_all(self) -> None:
+        """Make each of them now, for a process that lives on."""
+        self._made.update((kind, make(self)) for kind, make in MAKERS.items())
+
+
+def _port_ref(given: Drivers) -> Driver[Any]:
     from userspace_cni.switch.port_refs import PortRefDriver
 
-    return PortRefDriver(node.ports)
+    return PortRefDriver(given.switch.ports)
 
 
-def _placed_socket(node: LocalNode) -> Driver[Any]:
+def _placed_socket(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.placement import PlacedSocketDriver
-    from userspace_cni.node.switch_sockets import free_source
 
-    return PlacedSocketDriver(node.root, lambda path, deadline: free_source(path, node, deadline))
+    return PlacedSocketDriver(given.installation.root, given.switch.sockets.free_source)
 
 
-def _legacy(node: LocalNode) -> Driver[Any]:
+def _legacy(given: Drivers) -> Driver[Any]:
     from userspace_cni.node.legacy import LegacyDriver
 
-    return LegacyDriver(node, node.settings.short_dir)
+    return LegacyDriver(given.installation.root, given.store.journal, given.switch.ports, given.installation.settings.short_dir)
 
 
-def _directory(node: LocalNode) -> Driver[Any]:
+def _directory(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.vhost_sockets import DirectoryDriver
 
-    return DirectoryDriver(node.root, node.journal.has_made)
+    return DirectoryDriver(given.installation.root, given.store.journal.has_made)
 
 
-def _socket_file(node: LocalNode) -> Driver[Any]:
+def _socket_file(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.vhost_sockets import SocketFileDriver
 
-    return SocketFileDriver(node.root)
+    return SocketFileDriver(given.installation.root)
 
 
-def _pod_mount(node: LocalNode) -> Driver[Any]:
+def _pod_mount(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.mounts import PodMountDriver
 
-    return PodMountDriver(node.settings.ovs_rundir, node.root, node.installation.devices.allows)
+    return PodMountDriver(given.installation.settings.ovs_rundir, given.installation.root, given.installation.devices.allows)
 
 
-def _device_info(node: LocalNode) -> Driver[Any]:
+def _device_info(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.device_info import DeviceInfoDriver
 
-    return DeviceInfoDriver(node.root)
+    return DeviceInfoDriver(given.installation.root)
 
 
-def _config_file(node: LocalNode) -> Driver[Any]:
+def _config_file(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.whole_files import ConfigFileDriver
 
-    return ConfigFileDriver(node.root)
+    return ConfigFileDriver(given.installation.root)
 
 
-def _pod_note(node: LocalNode) -> Driver[Any]:
+def _pod_note(given: Drivers) -> Driver[Any]:
     from userspace_cni.kube.notes import PodNoteDriver
 
-    return PodNoteDriver(node.installation.clients, node.watch)
+    return PodNoteDriver(given.installation.clients, given.pods.watch)
 
 
-def _guard(node: LocalNode) -> Driver[Any]:
+def _guard(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.pod_net.guards import GuardDriver
 
-    return GuardDriver(node.root)
+    return GuardDriver(given.installation.root)
 
 
-def _link(node: LocalNode) -> Driver[Any]:
+def _link(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.pod_net.pod_links import LinkDriver
 
-    return LinkDriver(node.root, node.settings.route_protocol)
+    return LinkDriver(given.installation.root, given.installation.settings.route_protocol)
 
 
-def _link_ref(node: LocalNode) -> Driver[Any]:
+def _link_ref(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.pod_net.pod_links import LinkRefDriver
 
-    return LinkRefDriver(node.root)
+    return LinkRefDriver(given.installation.root)
 
 
-def _shaper(node: LocalNode) -> Driver[Any]:
+def _shaper(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.pod_net.shapers import ShaperDriver
 
-    return ShaperDriver(node.root)
+    return ShaperDriver(given.installation.root)
 
 
-def _announcement(node: LocalNode) -> Driver[Any]:
+def _announcement(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.pod_net.announcements import AnnouncementDriver
 
-    return AnnouncementDriver(node.root)
+    return AnnouncementDriver(given.installation.root)
 
 
-def _node_link(node: LocalNode) -> Driver[Any]:
+def _node_link(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.node_net.node_links import NodeLinkDriver
 
-    return NodeLinkDriver(node.root)
+    return NodeLinkDriver(given.installation.root)
 
 
-def _node_route(node: LocalNode) -> Driver[Any]:
+def _node_route(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.node_net.node_links import NodeRouteDriver
 
-    return NodeRouteDriver(node.root)
+    return NodeRouteDriver(given.installation.root)
 
 
-def _policy_route(node: LocalNode) -> Driver[Any]:
+def _policy_route(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.node_net.policy_routes import PolicyRouteDriver
 
-    return PolicyRouteDriver(node.root)
+    return PolicyRouteDriver(given.installation.root)
 
 
-def _translation(node: LocalNode) -> Driver[Any]:
+def _translation(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.node_net.translations import TranslationDriver
 
-    return TranslationDriver(node.root)
+    return TranslationDriver(given.installation.root)
 
 
-def _node_bridge(node: LocalNode) -> Driver[Any]:
+def _node_bridge(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.node_net.switch_links import SwitchLinks
     from userspace_cni.switch.node_bridges import NodeBridgeDriver
 
-    return NodeBridgeDriver(node.ports, node.journal.identity, SwitchLinks(node.settings.switch_netns, node.root))
+    return NodeBridgeDriver(
+        given.switch.ports,
+        given.store.journal.identity,
+        SwitchLinks(given.installation.settings.switch_netns, given.installation.root),
+    )
 
 
-def _mirror_output(node: LocalNode) -> Driver[Any]:
-    from userspace_cni.switch.mirror_outputs import MirrorOutputDriver
-
-    return MirrorOutputDriver(node.ports, node.journal.identity)
-
-
-def _uplink_port(node: LocalNode) -> Driver[Any]:
+def _uplink_port(given: Drivers) -> Driver[Any]:
     from userspace_cni.switch.uplinks import UplinkDriver
 
-    return UplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
+    return UplinkDriver(
+        given.switch.ports, given.store.journal.identity, _switch_links(given), given.installation.settings.afxdp_max
+    )
 
 
-def _polled_uplink(node: LocalNode) -> Driver[Any]:
+def _polled_uplink(given: Drivers) -> Driver[Any]:
     from userspace_cni.switch.polled_uplinks import PolledUplinkDriver
 
-    return PolledUplinkDriver(node.ports, node.journal.identity, _switch_links(node), node.settings.afxdp_max)
+    return PolledUplinkDriver(
+        given.switch.ports, given.store.journal.identity, _switch_links(given), given.installation.settings.afxdp_max
+    )
 
 
-def _runtime_network(node: LocalNode) -> Driver[Any]:
+def _mirror_output(given: Drivers) -> Driver[Any]:
+    from userspace_cni.switch.mirror_outputs import MirrorOutputDriver
+
+    return MirrorOutputDriver(given.switch.ports, given.store.journal.identity)
+
+
+def _runtime_network(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
 
-    return RuntimeNetworkDriver(node.root)
+    return RuntimeNetworkDriver(given.installation.root)
 
 
-def _switch_links(node: LocalNode) -> Callable[[str], SwitchLinks]:
+def _switch_links(given: Drivers) -> Callable[[str], SwitchLinks]:
     from userspace_cni.host.node_net.switch_links import SwitchLinks
 
-    return lambda switch_netns: SwitchLinks(switch_netns, node.root)
+    return lambda switch_netns: SwitchLinks(switch_netns, given.installation.root)
 
 
-def _address_move(node: LocalNode) -> Driver[Any]:
+def _address_move(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 
-    return AddressMoveDriver(node.root, node.boot_id)
+    return AddressMoveDriver(given.installation.root, given.store.boot_id)
 
 
-MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
-    Lease: lambda node: node.addresses.leases,
+MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
+    Lease: lambda given: given.addresses.leases,
     Directory: _directory,
     SocketFile: _socket_file,
     PodMount: _pod_mount,
@@ -207,7 +242,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     Shaper: _shaper,
     Announcement: _announcement,
     AddressMove: _address_move,
-    OvsPort: lambda node: node.ports,
+    OvsPort: lambda given: given.switch.ports,
     PortRef: _port_ref,
     PlacedSocket: _placed_socket,
     DeviceInfo: _device_info,

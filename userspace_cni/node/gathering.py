@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.records import Record
+    from userspace_cni.attachment.store import Store
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from userspace_cni.cni.links import LinkOptions
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Request
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.kube.client import KubeClient
+    from userspace_cni.kube.watch import PodWatch
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.node.switch import LocalSwitch
 
 _HUGEPAGES: Final = (
     "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
@@ -49,10 +53,20 @@ FactsOf = TypeVar("FactsOf", bound=Facts)
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is asked. `watch`: the watched pods of this node, None without them."""
+
+    installation: Installation
+    store: Store
+    switch: LocalSwitch
+    watch: PodWatch | None
+
+
+@dataclass(frozen=True)
 class Gathering:
     """What one ADD asks of the node."""
 
-    node: LocalNode
+    node: Asked
     request: Request
     options: Options
     consumer: Consumer
@@ -67,8 +81,12 @@ class Gathering:
             return None
         self._reach_allowed()  # what is refused waits for nothing
         kubeconfig = self._kubeconfig()
-        interface = interface_of(self.request, self.node.settings)
-        return awaited_addresses(self.node, self._ask_for_pod(kubeconfig), interface, kubeconfig, self.deadline)
+        interface = interface_of(self.request, self.node.installation.settings)
+
+        def sources() -> tuple[PodWatch | None, KubeClient]:
+            return None if kubeconfig else self.node.watch, self.node.installation.clients.of(kubeconfig)
+
+        return awaited_addresses(sources, self._ask_for_pod(kubeconfig), interface, self.deadline)
 
     def facts(self, netns_inode: int) -> Facts:
         """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Gathering`."""
@@ -77,7 +95,7 @@ class Gathering:
         foreign_bridge = self._reach_allowed()
         kubeconfig = self._kubeconfig()
         if self.options.addresses_noted:
-            interface = interface_of(self.request, node.settings)
+            interface = interface_of(self.request, node.installation.settings)
             known = self._ask_for_pod(kubeconfig, partial(has_enough, interface=interface))
             require_addresses(known, interface)
         else:
@@ -86,8 +104,8 @@ class Gathering:
         # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
         common: dict[str, Any] = {
-            "boot_id": node.boot_id(),
-            "store": node.journal.identity(),
+            "boot_id": node.store.boot_id(),
+            "store": node.store.journal.identity(),
             "netns_inode": netns_inode,
             "pod": pod,
             "foreign_bridge": foreign_bridge,
@@ -107,7 +125,7 @@ class Gathering:
         if not facts.pod.namespace:
             return facts
         mac = mac_of(self.request, self.options, self.consumer, facts)
-        return replace(facts, same_mac=ports_with_mac(self.node.ports.client, self.options.bridge, mac, self.deadline))
+        return replace(facts, same_mac=ports_with_mac(self.node.switch.ports.client, self.options.bridge, mac, self.deadline))
 
     def _reach_allowed(self) -> bool:
         """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.
@@ -117,12 +135,12 @@ class Gathering:
         yet: made for the pod it would be in the way of the uplink.
         """
         node, bridge, environment = self.node, self.options.bridge, self.request.environment
-        rules, namespace = node.settings.rules, environment.pod_namespace
+        rules, namespace = node.installation.settings.rules, environment.pod_namespace
         require_port(rules, namespace, bridge, self.options.vlan)
         require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_outputs)
         port = (host_end if self.options.link else port_name)(environment.container_id, environment.ifname)
-        maker = node.ports.reach(port, bridge, self.deadline)
-        if maker == "node" or (not maker and node.provider_bridges.has(bridge, self.deadline)):
+        maker = node.switch.ports.reach(port, bridge, self.deadline)
+        if maker == "node" or (not maker and node.switch.provider_bridges.has(bridge, self.deadline)):
             require_opened(rules, namespace, bridge)
             if not maker:
                 raise Unavailable(
@@ -130,7 +148,7 @@ class Gathering:
                     "the node's agent makes it with its uplink; 'userspace-cni network' says what is missing",
                 )
         # the link of a host end is ours: the step that makes it judges its name
-        node.ports.require_free([bridge, *([] if self.options.link else [port])], self.deadline)
+        node.switch.ports.require_free([bridge, *([] if self.options.link else [port])], self.deadline)
         return maker in ("node", "another")
 
     def _node_ports(self) -> tuple[NodePort, ...]:
@@ -140,21 +158,21 @@ class Gathering:
         """
         from userspace_cni.switch.node_ports import node_ports
 
-        found = node_ports(self.node.ports.client, self.options.bridge, self.deadline)
+        found = node_ports(self.node.switch.ports.client, self.options.bridge, self.deadline)
         gets_addresses = bool(self.request.network.ipam or self.options.addresses_noted)
         asked = [each.name for each in found if gets_addresses or each.mtu]
         if not asked:
             return found
         from userspace_cni.host.node_net.switch_links import addresses_of
 
-        held = addresses_of(asked, self.node.settings.switch_netns, self.node.root)
+        held = addresses_of(asked, self.node.installation.settings.switch_netns, self.node.installation.root)
         return tuple(replace(each, addresses=held.get(each.name, ()), mtu=each.mtu if each.name in held else 0) for each in found)
 
     # -- what the pod's annotations say -----------------------------------------------------------------------------------
 
     def _noted(self, pod: Pod, kind: PortKind, mtu: int | None) -> dict[str, Any]:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
-        options, environment, settings = self.options, self.request.environment, self.node.settings
+        options, environment, settings = self.options, self.request.environment, self.node.installation.settings
         interface = interface_of(self.request, settings)
         noted = noted_of(pod, interface, kind)
         vlan = chosen_vlan(options.vlan, noted)
@@ -179,16 +197,16 @@ class Gathering:
     def _allocation(self) -> tuple[Allocation | None, dict[str, Any]]:
         from userspace_cni.host.files.device_info import find_allocation
 
-        trusted = self.node.settings.device_info_dir
-        info, allocation = find_allocation(self.options.asked.device_info_file, trusted, self.node.root)
+        trusted = self.node.installation.settings.device_info_dir
+        info, allocation = find_allocation(self.options.asked.device_info_file, trusted, self.node.installation.root)
         return allocation, {"allocation": allocation, "device_info_file": info, "device_info_dir": trusted}
 
     def _socket(self, pod: Pod, allocation: Allocation | None, *, known: bool) -> dict[str, Any]:
-        settings, consumer = self.node.settings, self.consumer
+        settings, consumer = self.node.installation.settings, self.consumer
         place = self._device_place(pod)
         mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
         container_id, shared_dir = self.request.environment.container_id, self.options.shared_dir
-        place = place or consumer.find_place(pod, container_id, shared_dir, settings, self.node.root)
+        place = place or consumer.find_place(pod, container_id, shared_dir, settings, self.node.installation.root)
         if place.unseen and not allocation:
             self._require_seen(place, pod, known=known)
         if pod.lacks_hugepages and consumer.needs_hugepages:
@@ -205,11 +223,13 @@ class Gathering:
     def _device_place(self, pod: Pod) -> Place | None:
         """The directory of the device that the kubelet gave to this pod for this interface; None where it gave none."""
         node = self.node
-        if not node.settings.devices_per_bridge or not self.consumer.takes_device(pod, node.settings, node.root):
+        if not node.installation.settings.devices_per_bridge or not self.consumer.takes_device(
+            pod, node.installation.settings, node.installation.root
+        ):
             return None
         from userspace_cni.node.devices import device_of
 
-        device = device_of(self.request.environment, self.options, node, self.deadline)
+        device = device_of(self.request.environment, self.options, node.installation, node.store.journal, self.deadline)
         if not device:
             return None
         directory = node.installation.devices.present(device)
@@ -225,7 +245,7 @@ class Gathering:
 
     def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
         """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
-        settings = self.node.settings
+        settings = self.node.installation.settings
         volume = settings.shared_volume
         text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
         if known and settings.require_volume:
@@ -239,7 +259,7 @@ class Gathering:
     def _ovs_sockdir(self, allocation: Allocation | None) -> str:
         """Where OVS will make the attachment's socket, if it makes one."""
         serves = allocation.mode == "client" if allocation else self.options.ovs_role == "server"
-        return self.node.sockdir(self.deadline) if serves else self.node.settings.ovs_sockdir
+        return self.node.switch.sockets.directory(self.deadline) if serves else self.node.installation.settings.ovs_sockdir
 
     # -- a kernel link ----------------------------------------------------------------------------------------------------
 
@@ -247,12 +267,12 @@ class Gathering:
         from userspace_cni.host.node_net.mtu import NodeMtu, node_mtu, node_services
         from userspace_cni.host.pod_net.pod_links import own_addresses
 
-        settings = self.node.settings
-        said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.root)
+        settings = self.node.installation.settings
+        said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.installation.root)
         kind = opened_as(link, settings.kernel_port)
         require_openable(kind, said.link)
         if kind != "system" or link.datapath != "netdev":
-            lack = self.node.ports.able(self.deadline).lacks(kind, link.datapath)
+            lack = self.node.switch.ports.able(self.deadline).lacks(kind, link.datapath)
             if lack:
                 key = f"key 'host.engine' with 'host.port' {kind!r}" if link.datapath == "system" else f"a port of type {kind!r}"
                 raise UnsupportedField(f"{key} cannot be served by this switch: {lack}", "'host.port' can be 'system'")
@@ -262,7 +282,7 @@ class Gathering:
             "mtu": said.link,
             "route_mtu": said.routable or 0,
             "node_addresses": own_addresses() if link.node_routes else (),
-            "node_services": (node_services(settings, self.node.root),) if link.node_services else (),
+            "node_services": (node_services(settings, self.node.installation.root),) if link.node_services else (),
         }
 
     # -- the pod ----------------------------------------------------------------------------------------------------------
@@ -270,8 +290,8 @@ class Gathering:
     def _kubeconfig(self) -> str:
         """The network's credentials to use, "" for our own. A service account counts as our own only for the agent."""
         node = self.node
-        use = node.settings.netconf_kubeconfig
-        own = bool(node.settings.kubeconfig) or (node.resident and node.installation.has_account)
+        use = node.installation.settings.netconf_kubeconfig
+        own = bool(node.installation.settings.kubeconfig) or (node.installation.resident and node.installation.has_account)
         return "" if use == "never" or (use == "fallback" and own) else self.options.kubeconfig
 
     def _ask_for_pod(self, kubeconfig: str, suffices: Callable[[Pod], bool] = lambda _: True) -> Pod | None:

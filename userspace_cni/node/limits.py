@@ -13,45 +13,46 @@ from userspace_cni.attachment.steps import OvsPort, Shaper
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
+from userspace_cni.base.root import HostRoot
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
-    from userspace_cni.node.local import LocalNode
     from userspace_cni.switch.counters import LimitDrops
+    from userspace_cni.switch.ports import PortDriver
 
 
-def limited(records: Iterable[Record], node: LocalNode, deadline: Deadline) -> list[Limited]:
-    """Each limited direction of these attachments; `node` is resident. What does not answer leaves drops unknown."""
+def limited(records: Iterable[Record], ports: PortDriver, root: HostRoot, deadline: Deadline) -> list[Limited]:
+    """Each limited direction of these attachments; for a process that lives on. What does not answer leaves drops unknown."""
     found = [(each, each.port) for each in records if each.state == "ready" and each.port and limits_of(each)]
-    counted = _of_switch(node, deadline) if found else {}
-    return [way for record, port in found for way in _ways(record, port, counted.get(port.name), node, deadline)]
+    counted = _of_switch(ports, deadline) if found else {}
+    return [way for record, port in found for way in _ways(record, port, counted.get(port.name), root, deadline)]
 
 
-def _ways(record: Record, port: OvsPort, counted: LimitDrops | None, node: LocalNode, deadline: Deadline) -> Iterator[Limited]:
+def _ways(record: Record, port: OvsPort, counted: LimitDrops | None, root: HostRoot, deadline: Deadline) -> Iterator[Limited]:
     limits, shaper = limits_of(record), record.shaper
     if limits.to_pod or limits.netem:
         rate = limits.to_pod.rate if limits.to_pod else None
         yield Limited(record.key, port, "to_pod", rate, counted.to_pod if counted else None)
     if limits.from_pod:
-        drops = _of_pod(shaper, node, deadline) if shaper else counted.from_pod if counted else None
+        drops = _of_pod(shaper, root, deadline) if shaper else counted.from_pod if counted else None
         yield Limited(record.key, port, "from_pod", limits.from_pod.rate, drops)
 
 
-def _of_switch(node: LocalNode, deadline: Deadline) -> dict[str, LimitDrops]:
+def _of_switch(ports: PortDriver, deadline: Deadline) -> dict[str, LimitDrops]:
     try:
-        return {each.name: each for each in node.ports.limit_drops(deadline)}
+        return {each.name: each for each in ports.limit_drops(deadline)}
     except UserspaceError as error:
         say("debug", "what limits have dropped is not known", error=error)
         return {}
 
 
-def _of_pod(shaper: Shaper, node: LocalNode, deadline: Deadline) -> int | None:
+def _of_pod(shaper: Shaper, root: HostRoot, deadline: Deadline) -> int | None:
     from userspace_cni.host.pod_net.shapers import ShaperDriver
 
     if not deadline.remaining():
         return None
     try:
-        return ShaperDriver(node.root).drops(shaper)
+        return ShaperDriver(root).drops(shaper)
     except UserspaceError as error:
         say("debug", "what a limit has dropped is not known", error=error)
         return None

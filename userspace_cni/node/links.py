@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import Guard
@@ -11,29 +12,34 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 
 if TYPE_CHECKING:
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.switch.ports import PortDriver
 
 _SWEEP_S: Final = 5.0
 
 
-def guards(node: LocalNode) -> tuple[int, int]:
+def guards(here: Installation, journal: Journal) -> tuple[int, int]:
     """How many of the recorded host ends that need a guard have one that drops, and how many need one. Raises UserspaceError."""
     from userspace_cni.host.pod_net.guards import guarded
 
-    needed = [record.guard for record in node.journal.records() if record.guard]
-    there = guarded(node.settings.switch_netns, node.journal.identity(), node.root) if needed else {}
+    needed = [record.guard for record in journal.records() if record.guard]
+    there = guarded(here.settings.switch_netns, journal.identity(), here.root) if needed else {}
     return sum(there.get(step.link, False) for step in needed), len(needed)
 
 
-def sweep(node: LocalNode) -> int:
+def sweep(here: Installation, journal: Journal, ports: PortDriver | None) -> int:
     """Remove guards of host ends that are gone, limits without a port and mirrors without an output, which no record names.
 
-    Never fails.
+    `ports`: None for a process that does not know all ports, and looks at guards alone. Never fails.
     """
+    works: list[Callable[[], int]] = [partial(_sweep_guards, here, journal)]
+    if ports:
+        works += [partial(_sweep_limits, ports), partial(_sweep_mirrors, journal, ports)]
     swept, problems = 0, set()
-    for work in (_sweep_guards, _sweep_limits, _sweep_mirrors):
+    for work in works:
         try:
-            swept += work(node)
+            swept += work()
         except UserspaceError as error:
             problems.add(str(error))
     for each in sorted(problems):
@@ -41,34 +47,32 @@ def sweep(node: LocalNode) -> int:
     return swept
 
 
-def _sweep_guards(node: LocalNode) -> int:
-    from userspace_cni.host.pod_net.guards import guarded
+def _sweep_guards(here: Installation, journal: Journal) -> int:
+    from userspace_cni.host.pod_net.guards import GuardDriver, guarded
     from userspace_cni.host.pod_net.pod_links import host_ends
 
-    store, netns = node.journal.identity(), node.settings.switch_netns
-    there = guarded(netns, store, node.root)
+    store, netns = journal.identity(), here.settings.switch_netns
+    there = guarded(netns, store, here.root)
     if not there:
         return 0
     # in this order: an ADD records its guard before it makes it
-    needed = {record.guard.link for record in node.journal.records() if record.guard}
-    needed |= {end.host for end in host_ends(store, netns, node.root)}
+    needed = {record.guard.link for record in journal.records() if record.guard}
+    needed |= {end.host for end in host_ends(store, netns, here.root)}
     unneeded = [Guard(name, store, netns) for name in there if name not in needed]
     for guard in unneeded:
         say("info", "removing the guard of a host end that is gone", link=guard.link)
-        node.driver(guard).undo(guard, Deadline.after(_SWEEP_S))
+        GuardDriver(here.root).undo(guard, Deadline.after(_SWEEP_S))
     return len(unneeded)
 
 
-def _sweep_limits(node: LocalNode) -> int:
-    return node.ports.sweep_limits(Deadline.after(_SWEEP_S)) if node.resident else 0
+def _sweep_limits(ports: PortDriver) -> int:
+    return ports.sweep_limits(Deadline.after(_SWEEP_S))
 
 
-def _sweep_mirrors(node: LocalNode) -> int:
-    if not node.resident:
-        return 0
-    store, recorded = node.journal.identity(), {(record.container_id, record.ifname) for record in node.journal.records()}
+def _sweep_mirrors(journal: Journal, ports: PortDriver) -> int:
+    store, recorded = journal.identity(), {(record.container_id, record.ifname) for record in journal.records()}
 
     def keep(marks: Mapping[str, str]) -> bool:
         return marks.get("store") != store or (marks.get("container-id", ""), marks.get("ifname", "")) in recorded
 
-    return node.ports.sweep_mirrors(keep, Deadline.after(_SWEEP_S))
+    return ports.sweep_mirrors(keep, Deadline.after(_SWEEP_S))

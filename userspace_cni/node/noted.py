@@ -7,6 +7,7 @@ nothing else to do, an agent has other pods to serve.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -18,8 +19,6 @@ from userspace_cni.cni.addressing import Noted, missing, read_noted
 from userspace_cni.cni.annotations import PodInterface
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from userspace_cni.attachment.facts import Pod
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.port_kinds import PortKind
@@ -28,11 +27,14 @@ if TYPE_CHECKING:
     from userspace_cni.cni.request import Request
     from userspace_cni.kube.client import KubeClient
     from userspace_cni.kube.watch import PodWatch
-    from userspace_cni.node.local import LocalNode
 
 _SPARE_S: Final = 5.0
 """What is left of the deadline for the ADD itself."""
 _ASKED: Final = "key 'addresses' is 'annotations'"
+
+
+Sources = Callable[[], "tuple[PodWatch | None, KubeClient]"]
+"""The watch of the node's pods, None where it is not for this pod, and the account by which it is followed elsewhere."""
 
 
 def interface_of(request: Request, settings: Settings) -> PodInterface:
@@ -57,13 +59,11 @@ def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> Noted:
     return noted
 
 
-def awaited_addresses(
-    node: LocalNode, pod: Pod | None, interface: PodInterface, kubeconfig: str, deadline: Deadline
-) -> Awaited | None:
+def awaited_addresses(sources: Sources, pod: Pod | None, interface: PodInterface, deadline: Deadline) -> Awaited | None:
     """What the ADD has to wait for until the pod's annotations have the interface's addresses; None when they are there.
 
-    `pod`: as it is known by now, with its UID, None for none; `kubeconfig`: the credentials by which, "" for our own. Raises
-    InvalidConfig where no annotation could ever come, or one cannot be meant.
+    `sources`: by what the pod is followed, asked for when it has to be. `pod`: as it is known by now, with its UID, None
+    for none. Raises InvalidConfig where no annotation could ever come, or one cannot be meant.
     """
     if not interface.kubeovn_read:
         raise InvalidConfig(
@@ -74,8 +74,7 @@ def awaited_addresses(
         return None
     left = deadline.remaining()
     limit = deadline.within(max(left - _SPARE_S, left / 2))
-    watch = node.watch if not kubeconfig else None
-    return _Lacking(known, interface, limit, (watch, node.installation.clients.of(kubeconfig)))
+    return _Lacking(known, interface, limit, sources())
 
 
 def has_enough(pod: Pod, interface: PodInterface) -> bool:

@@ -50,7 +50,7 @@ from userspace_cni.switch.ports import PortDriver
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.installation import Installation
 
 CAPTURE: Final = "capture"
 """The purpose of a run whose port is the output of a mirror."""
@@ -154,18 +154,26 @@ class ProbePorts:
     """The probes of one run; a context manager that leaves nothing behind, however it ends, except by SIGKILL.
 
     On the main thread SIGTERM and SIGHUP end the block as Ctrl-C does, with KeyboardInterrupt, and do not interrupt the clean-up;
-    loops in the block call `heed`. `node` is resident; its session with OVSDB is used, and stays open. `purpose` is a mark of the
-    ports. `timeout_s` bounds each call. All methods raise errors of `userspace_cni.base.errors`: Unavailable for a switch that
-    does not answer, SwitchRefused with what it says.
+    loops in the block call `heed`. The session of `ports` is used, and stays open. `store`: the id of our state directory.
+    `purpose` is a mark of the ports. `timeout_s` bounds each call. All methods raise errors of `userspace_cni.base.errors`:
+    Unavailable for a switch that does not answer, SwitchRefused with what it says.
     """
 
-    def __init__(self, node: LocalNode, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
-        self._settings = node.settings
+    def __init__(
+        self,
+        here: Installation,
+        store: Callable[[], str],
+        ports: PortDriver,
+        purpose: str = "probe",
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._settings = here.settings
         self._purpose = purpose
         self._timeout_s = timeout_s
-        self._root = node.root
-        self._store = node.journal.identity
-        self._ports = node.ports
+        self._root = here.root
+        self._store = store
+        self._ports = ports
         self.run = Run.new()
         self._count = 0
         self._reserved: dict[str, ProbePort] = {}

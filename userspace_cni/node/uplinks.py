@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment.steps import AddressMove, Step, Steps
 from userspace_cni.base.deadline import Deadline
@@ -20,9 +20,30 @@ from userspace_cni.host.node_net.nics import Nic
 from userspace_cni.switch.interfaces import bridges_of_interfaces, open_interfaces
 
 if TYPE_CHECKING:
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.attachment.store import Store
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.node.switch import LocalSwitch
 
 LOOK_S: Final = 6.0
+
+
+class LookedAt(Protocol):
+    """A node, as far as it is looked at."""
+
+    @property
+    def installation(self) -> Installation:
+        """Settings and the host."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """Records."""
+        ...
+
+    @property
+    def switch(self) -> LocalSwitch:
+        """The switch."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +75,7 @@ class UplinkLook:
         return Steps(self.former)
 
 
-def look(network: ProviderNetwork, former: Sequence[Step], node: LocalNode, node_addresses: Iterable[str] | None) -> UplinkLook:
+def look(network: ProviderNetwork, former: Sequence[Step], node: LookedAt, node_addresses: Iterable[str] | None) -> UplinkLook:
     """Look for this network. `former`: the steps that it has on this node since this boot.
 
     Raises UserspaceError for what cannot be looked at now.
@@ -77,14 +98,14 @@ class _Looking:
 
     network: ProviderNetwork
     former: tuple[Step, ...]
-    node: LocalNode
+    node: LookedAt
     deadline: Deadline
 
     def seen(self, node_addresses: frozenset[str] | None) -> UplinkLook:
         """All of it."""
         network, node = self.network, self.node
-        node.connect(self.deadline)
-        devices = {each: pci.look(each, node.root) for each in self._devices}
+        node.switch.ports.connect(self.deadline)
+        devices = {each: pci.look(each, node.installation.root) for each in self._devices}
         device_links = tuple(link for device in devices.values() if device and device.is_bifurcated for link in device.links)
         names = (*network.links, *network.vlan_interfaces, *device_links)
         links = {name: found for name in names if (found := self._link(name))}
@@ -95,14 +116,16 @@ class _Looking:
         return UplinkLook(
             links=links,
             moves=moves,
-            managers=managers_of((links[name] for name in moves), node.root, node.settings.switch_netns),
-            on_bridge=bridges_of_interfaces(node.ports.client, self.deadline),
+            managers=managers_of(
+                (links[name] for name in moves), node.installation.root, node.installation.settings.switch_netns
+            ),
+            on_bridge=bridges_of_interfaces(node.switch.ports.client, self.deadline),
             device_links=device_links,
             lacking=tuple(self._lacking()),
             node_addresses=node_addresses,
-            switch_lives=node.ports.watch_liveness().state == "alive",
+            switch_lives=node.switch.ports.watch_liveness().state == "alive",
             is_open=self._is_open(),
-            switch_netns=node.settings.switch_netns,
+            switch_netns=node.installation.settings.switch_netns,
             former=self.former,
         )
 
@@ -111,23 +134,25 @@ class _Looking:
         return [each.removeprefix(PCI) for each in self.network.interfaces if each.startswith(PCI)]
 
     def _link(self, name: str) -> Nic | None:
-        return nics.look(name, self.node.settings.switch_netns, self.node.root)
+        return nics.look(name, self.node.installation.settings.switch_netns, self.node.installation.root)
 
     def _move(self, nic: Nic, target: str) -> AddressMove:
         """The move as it is to be. The stack is kept from hearing what OVS has a copy of, which it has until AF_XDP takes the
         frames away."""
-        node, netns = self.node, self.node.settings.switch_netns
+        node, netns = self.node, self.node.installation.settings.switch_netns
         cut = nic.name in self.network.nics
-        fresh = nics.moved(nic, target, store=node.journal.identity(), boot_id=node.boot_id(), switch_netns=netns, cut=cut)
+        fresh = nics.moved(
+            nic, target, store=node.store.journal.identity(), boot_id=node.store.boot_id(), switch_netns=netns, cut=cut
+        )
         had = [step for step in Steps(self.former).moves if step.thing == fresh.thing]
         if had:
             return replace(nics.merged(had[-1], nic, self._link(target)), cut=cut)
-        return replace(fresh, next_hops=nics.answering(nic, netns, node.root, self.deadline))
+        return replace(fresh, next_hops=nics.answering(nic, netns, node.installation.root, self.deadline))
 
     def _lacking(self) -> Iterator[str]:
-        able = self.node.ports.able(self.deadline)
+        able = self.node.switch.ports.able(self.deadline)
         for device in self._devices:
-            yield from pci.lacking(device, self.node.root)
+            yield from pci.lacking(device, self.node.installation.root)
         opened_as: set[KernelPort] = {self.network.port} if self.network.nics else set()
         if any(each.startswith((PCI, VDEV)) for each in self.network.interfaces):
             opened_as.add("af_packet")  # any device of DPDK
@@ -136,4 +161,4 @@ class _Looking:
     def _is_open(self) -> bool:
         """Whether frames can pass: of a bond, by one of its interfaces."""
         names = {each["name"] for step in Steps(self.former).uplinks for each in step.interfaces}
-        return bool(names & open_interfaces(self.node.ports.client, self.deadline)) if names else False
+        return bool(names & open_interfaces(self.node.switch.ports.client, self.deadline)) if names else False

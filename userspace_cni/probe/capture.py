@@ -201,7 +201,7 @@ def _source(site: Site, record: Record, ports: ProbePorts) -> Source:
     ports.require_bridge(step.bridge)
     if error := ports.state(step.name).error:
         raise Unusable(f"{name}: the switch says of port {step.name}: {error}; userspace-cni check tells more")
-    mtus = site.node.ports.facts(Deadline.after(SWITCH_S)).mtus
+    mtus = site.node.switch.ports.facts(Deadline.after(SWITCH_S)).mtus
     mtu = max(MTU, step.interface.mtu or 0, mtus.get(step.name, 0))
     return Source(name, step.name, step.bridge, mtu, step.vlan)
 

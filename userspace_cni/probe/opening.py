@@ -155,8 +155,8 @@ def access_for_switch(site: Site) -> Access:
 def _require_rest(site: Site, record: Record) -> None:
     """Raise Unusable for an attachment on which a verb works now, or has worked since its record was read."""
     try:
-        with site.node.journal.container_lock(record.container_id, Deadline.after(REST_S)):
-            current = site.node.journal.read_key(record.key)
+        with site.node.store.journal.container_lock(record.container_id, Deadline.after(REST_S)):
+            current = site.node.store.journal.read_key(record.key)
     except Unavailable as error:
         raise Unusable(f"{name_of(record)}: a call of the runtime works on its container now; try again") from error
     if current != record:
@@ -169,7 +169,7 @@ def _require_life(site: Site) -> None:
     The state of a switch behind a database over TCP is not known here: the later checks must suffice.
     """
     deadline = Deadline.after(LIFE_S)
-    while (liveness := site.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
+    while (liveness := site.node.switch.ports.watch_liveness()).state == "silent" and deadline.remaining():
         pass
     if liveness.state in ("dead", "silent"):
         raise Unavailable(f"ovs-vswitchd is {liveness.state}: {liveness.reason}; see its log")
@@ -178,11 +178,11 @@ def _require_life(site: Site) -> None:
 def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
     """Raise Unusable for ports that are in use or cannot be used, Unavailable when the switch cannot be asked."""
     try:
-        site.node.ports.connect(Deadline.after(SWITCH_S))
+        site.node.switch.ports.connect(Deadline.after(SWITCH_S))
     except UserspaceError as error:
         raise Unavailable(f"the switch cannot be asked, and may have ports in use: {error}") from error
     _require_life(site)
-    ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.ports.known()}
+    ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.switch.ports.known()}
     for endpoint in endpoints:
         port = ports.get(endpoint.port)
         if port is None:

@@ -176,7 +176,7 @@ class Inspector:
         """
         for located in self._proven_first(pod):
             try:
-                opened = opened_pod(located.place.path, located.place.inode, self._node.root)
+                opened = opened_pod(located.place.path, located.place.inode, self._node.installation.root)
             except ContainerGone:
                 continue
             with opened as netns:
@@ -271,14 +271,14 @@ def known_now(node: LocalNode) -> Known:
     kept = read_kept(node)
     if node.installation.has_account and not kept.has_api:
         raise Unavailable(
-            f"what Route objects ask for is not known: nothing of the API is kept in {node.settings.state_dir}",
+            f"what Route objects ask for is not known: nothing of the API is kept in {node.installation.settings.state_dir}",
             "an agent with routes = true reads it when the API server answers; see its log",
         )
     try:
         from_file = read_routes_file(node)
     except InvalidConfig as error:
         raise Unavailable(f"what the file of routes asks for is not known: {error.message}", error.details) from error
-    return with_ranges(replace(kept, from_file=from_file), node.settings)
+    return with_ranges(replace(kept, from_file=from_file), node.installation.settings)
 
 
 def enter(netns: int) -> None:

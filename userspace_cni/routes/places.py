@@ -67,9 +67,11 @@ class Places:
 
     def __init__(self, node: LocalNode, runtime: Runtime | None) -> None:
         self._node = node
-        self._cache = CniCache(node.settings.cni_cache_dir, node.root)
+        self._cache = CniCache(node.installation.settings.cni_cache_dir, node.installation.root)
         self._runtime = runtime
-        self._socket = node.root.path(node.settings.cri_socket) if node.settings.cri_socket else ""
+        self._socket = (
+            node.installation.root.path(node.installation.settings.cri_socket) if node.installation.settings.cri_socket else ""
+        )
         self._told: dict[Source, list[Located]] = {}
         """What each source has told last."""
         self.problems: Mapping[Source, str] = {}
@@ -105,8 +107,8 @@ class Places:
         return list(found.values())
 
     def _of_records(self) -> Iterator[Located]:
-        boot_id = self._node.boot_id()
-        for record in self._node.journal.records():
+        boot_id = self._node.store.boot_id()
+        for record in self._node.store.journal.records():
             if record.netns and record.boot_id == boot_id:
                 place = Place(record.container_id, record.netns, record.netns_inode)
                 interface = record.ifname, record.boottime_ns

@@ -55,12 +55,12 @@ class NodeRoutes:
     """
 
     def __init__(self, node: LocalNode, told: Callable[[Sequence[RouteUse]], None]) -> None:
-        settings = node.settings
+        settings = node.installation.settings
         self._node = node
         self._kept = self._last = self._read_kept()
         self._kernel = kernel_of(node, self._kept)
         self._passes, self._places = composed(node, self._kernel)
-        self._refusals = RefusalEvents(node.tell)
+        self._refusals = RefusalEvents(node.pods.tell)
         self._told = told
         self._keeper = RouteKeeper(self._passes, self._places, self._learn, self._tell)
         self._watching: Watching | None = None
@@ -71,21 +71,21 @@ class NodeRoutes:
         """What is to be kept later, because something was just kept."""
         self._keep_problem = ""
         results = f"{settings.cni_cache_dir}/results"
-        self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.root)]
+        self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.installation.root)]
         if settings.routes_file:
             directory = os.path.dirname(settings.routes_file)  # noqa: PTH120 - the host's path, which root.path translates
-            self._watches.append(DirectoryWatch(self._keeper.ask, directory, "the file of routes", node.root))
+            self._watches.append(DirectoryWatch(self._keeper.ask, directory, "the file of routes", node.installation.root))
 
     def start(self) -> None:
         """Make the pods' routes so, and keep them. Raises Unavailable."""
         if self._node.installation.has_account:
             from userspace_cni.routes.watching import Watching
 
-            find_ranges = not self._node.settings.route_cluster_ranges
+            find_ranges = not self._node.installation.settings.route_cluster_ranges
             session = self._node.installation.clients.of("").session
             self._watching = Watching(session, self._node.installation.name, self._keeper.ask, find_ranges=find_ranges)
             self._watching.start()
-        elif not self._node.settings.routes_file:
+        elif not self._node.installation.settings.routes_file:
             say("warning", "neither Route objects nor a file can be read: no routes are kept", look="kubeconfig, routes_file")
         self._keeper.ask()
         self._keeper.start()
@@ -180,7 +180,7 @@ class NodeRoutes:
         known = self._watching.known(before) if self._watching else replace(before, has_api=False, objects=())
         known = replace(known, from_file=self._of_file(before.from_file))
         numbers = tuple(sorted({self._kernel.protocol, *self._kernel.former}))
-        known = replace(with_ranges(known, self._node.settings), protocols=numbers)
+        known = replace(with_ranges(known, self._node.installation.settings), protocols=numbers)
         self._last = known
         self._passes.learn(known)
         if self._watching:
@@ -234,7 +234,7 @@ class NodeRoutes:
 
     def _keep(self, known: Known) -> None:
         """Keep what is known for the next agent. It is whole or the former one, and needs no flush: it is read again anyway."""
-        state = self._node.root.path(self._node.settings.state_dir)
+        state = self._node.installation.root.path(self._node.installation.settings.state_dir)
         try:
             dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -254,27 +254,29 @@ class NodeRoutes:
 
 def kernel_of(node: LocalNode, kept: Known) -> PodRoutes:
     """Routes of ours in the namespaces of the pods of `node`, with the numbers that they have had there."""
-    made = PodRoutes(node.settings.route_protocol, (node.settings.switch_netns,), node.root)
+    made = PodRoutes(
+        node.installation.settings.route_protocol, (node.installation.settings.switch_netns,), node.installation.root
+    )
     made.former = frozenset(kept.protocols) - {made.protocol}
     return made
 
 
 def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Places]:
     """The passes over the pods of `node`, and where those are found. `kernel`: what the passes do there, else `kernel_of`."""
-    settings = node.settings
+    settings = node.installation.settings
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
     cri = None
     if settings.cri_socket:
         from userspace_cni.host.runtimes.cri import Cri
 
-        cri = Cri(settings.cri_socket, node.root)
+        cri = Cri(settings.cri_socket, node.installation.root)
     return Passes(kernel or kernel_of(node, Known()), rules), Places(node, cri)
 
 
 def read_kept(node: LocalNode) -> Known:
     """What the agent of this state directory knew last; nothing where there was none. Raises UserspaceError."""
-    state = node.root.path(node.settings.state_dir)
-    what = f"reading {node.settings.state_dir}/{KNOWN_ROUTES}"
+    state = node.installation.root.path(node.installation.settings.state_dir)
+    what = f"reading {node.installation.settings.state_dir}/{KNOWN_ROUTES}"
     try:
         dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -296,14 +298,14 @@ def read_kept(node: LocalNode) -> Known:
 
 def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
     """The Route objects of `routes_file`; none where the setting is empty or the file is absent. Raises UserspaceError."""
-    path = node.settings.routes_file
+    path = node.installation.settings.routes_file
     if not path:
         return ()
     # with YAML, which a node without such a file does not need
     from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
 
     try:
-        real = node.root.path(node.root.resolved(path))  # a file of a ConfigMap is a link
+        real = node.installation.root.path(node.installation.root.resolved(path))  # a file of a ConfigMap is a link
         directory, name = os.path.split(real)
         dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -329,7 +331,7 @@ def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
 def file_identity(node: LocalNode) -> tuple[int, ...] | None:
     """What tells the file of routes from another one, or from itself before a change; None where there is none."""
     try:
-        facts = os.stat(node.root.path(node.settings.routes_file))  # noqa: PTH116 - the host's path
+        facts = os.stat(node.installation.root.path(node.installation.settings.routes_file))  # noqa: PTH116 - the host's path
     except (OSError, DirectoryRefused):
         return None
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_mode, facts.st_uid

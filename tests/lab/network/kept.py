@@ -62,7 +62,7 @@ class KeptNode:
 
     def records(self) -> list[Record]:
         """What is recorded."""
-        return self.node.journal.node_records()
+        return self.node.store.journal.node_records()
 
     def drifts(self) -> list[str]:
         """What differs from the records."""
@@ -74,7 +74,7 @@ class KeptNode:
         """Reconcile these specs in a process that dies when it has passed so many points; the last one, "" if it lived on."""
         passed = self.directory / "passed"
         passed.write_text("")
-        killed = died(_die_after, self.node.settings, networks, points, passed, self.gone_s)
+        killed = died(_die_after, self.node.installation.settings, networks, points, passed, self.gone_s)
         return passed.read_text().splitlines()[-1] if killed else ""
 
 

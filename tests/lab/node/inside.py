@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Driver, Lease, Rest, Seen, Step
+from userspace_cni.attachment.store import Store
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import Answer
@@ -165,9 +166,9 @@ class TrippedDrivers(LocalNode):
         self._trip = trip
 
     @cached_property
-    def journal(self) -> Journal:
-        """The real journal behind the trip."""
-        return _TrippedJournal(self.settings, self._trip)
+    def store(self) -> Store:
+        """The real one, with its journal behind the trip."""
+        return replace(super().store, journal=_TrippedJournal(self.installation.settings, self._trip))
 
     def driver(self, step: Step) -> Driver[Any]:
         """The real driver behind the trip."""
@@ -191,8 +192,8 @@ def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:
         return call_plugin(environ, lambda: stdin, node)
     finally:
         for each in made:
-            if "ports" in vars(each):
-                each.ports.close()
+            if "switch" in vars(each):
+                each.switch.close()
 
 
 def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:

@@ -58,6 +58,8 @@ class MemoryPorts:
     alive: Alive = field(default_factory=Alive)
     told: Facts = field(default_factory=Facts)
 
+    sessions: int = 1
+
     def connect(self, deadline: Deadline) -> None:
         """Unless it is away."""
         if self.world.unreachable:

@@ -16,7 +16,7 @@ from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.listing import Limited
-from userspace_cni.attachment.node import DeadProbe
+from userspace_cni.attachment.node import DeadProbe, Service
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import (
@@ -33,6 +33,7 @@ from userspace_cni.attachment.steps import (
     SocketFile,
     Step,
 )
+from userspace_cni.attachment.store import Store
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding
@@ -207,6 +208,90 @@ class MemoryAddresses:
         self.world.given.append(request.stdin)
 
 
+@dataclass(frozen=True)
+class MemoryPods:
+    """The pods of a world."""
+
+    world: World
+    consumers = CONSUMERS
+
+    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
+        """A pod with its own directory, or with a kernel link, without an API server."""
+        return MemoryGathering(self.world, request, options)
+
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
+        """The rules allow everything."""
+
+    def noted(self, record: Record) -> Noted | None:
+        """What the test put there."""
+        return self.world.said.get(record.pod_name)
+
+    def is_gone(self, uid: str) -> bool:
+        """As the test says."""
+        return uid in self.world.gone
+
+    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
+        """Remember it."""
+        self.world.told += [(recipient, notice) for notice in notices]
+
+
+@dataclass(frozen=True)
+class MemorySwitch:
+    """The switch of a world."""
+
+    world: World
+
+    @property
+    def ports(self) -> MemoryPorts:
+        """Its ports, as the test has made them."""
+        return self.world.ports
+
+    @property
+    def dead_probes(self) -> MemoryProbes:
+        """What killed probes left."""
+        return MemoryProbes(self.world)
+
+    def watch_life(self, ended: Callable[[], None]) -> MemoryLifeline:
+        """It goes on living."""
+        return MemoryLifeline()
+
+    def free_sources(self) -> int:
+        """There are none."""
+        return 0
+
+    def of_node(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        """The node itself has none here."""
+        return {}
+
+    def owned(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        """The ports that records made, as far as they exist, and those that the test put there."""
+        if self.world.unreachable:
+            raise self.world.unreachable
+        made = [step.ref for record in self.world.journal.records() for step in record.steps if isinstance(step, OvsPort)]
+        return {port.name: port.marks for port in [*made, *self.world.marked] if name_of(port) in self.world.true}
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """None here."""
+        return []
+
+    def guarded(self) -> tuple[int, int]:
+        """None needed."""
+        return 0, 0
+
+    def sweep(self) -> int:
+        """Nothing to sweep here."""
+        return 0
+
+    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+        """Rows as the test put them there."""
+        return [port for port in self.world.marked if network is None or port.marks["network"] == network]
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """As the test says."""
+        if self.world.serving_error:
+            raise self.world.serving_error
+
+
 @dataclass
 class World:
     """A node in memory; `true` is what exists, `fault` may raise at any step."""
@@ -230,7 +315,6 @@ class World:
     resident: bool = False
     subnet: Placement | None = None
     """What the Subnet gives that networks name."""
-    consumers = CONSUMERS
     now: int = 1
     unreachable: UserspaceError | None = None
     """What the switch answers when its ports are listed."""
@@ -250,63 +334,33 @@ class World:
     """What pods say of their interfaces, by name."""
 
     ports: MemoryPorts = field(init=False, repr=False)
+    switch: MemorySwitch = field(init=False, repr=False)
+    pods: MemoryPods = field(init=False, repr=False)
     sandboxes: MemorySandboxes = field(init=False, repr=False)
     addresses: MemoryAddresses = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.ports = MemoryPorts(self)
+        self.switch = MemorySwitch(self)
+        self.pods = MemoryPods(self)
         self.sandboxes = MemorySandboxes(self)
         self.addresses = MemoryAddresses(self)
-
-    def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
-        """Remember it."""
-        self.told += [(recipient, notice) for notice in notices]
-
-    def unwritable(self, path: str) -> str:
-        """A directory that is none cannot be written."""
-        return "it cannot be written" if Path(path).is_file() else ""
-
-    @property
-    def spool(self) -> Spool:
-        """A spool below the test's directory."""
-        return Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
-
-    def desired_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
-        """The node itself has none here."""
-        return {}
-
-    def owned_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
-        """The ports that records made, as far as they exist, and those that the test put there."""
-        if self.unreachable:
-            raise self.unreachable
-        made = [step.ref for record in self.journal.records() for step in record.steps if isinstance(step, OvsPort)]
-        return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
-
-    @property
-    def dead_probes(self) -> MemoryProbes:
-        """What killed probes left."""
-        return MemoryProbes(self)
-
-    def connect(self, deadline: Deadline) -> int:
-        """There is one session."""
-        return 1
-
-    def watch_life(self, ended: Callable[[], None]) -> MemoryLifeline:
-        """It goes on living."""
-        return MemoryLifeline()
-
-    def free_sources(self) -> int:
-        """There are none."""
-        return 0
-
-    def pod_is_gone(self, uid: str) -> bool:
-        """As the test says."""
-        return uid in self.gone
 
     @property
     def journal(self) -> Journal:
         """A store below the test's directory."""
         return Journal(f"{self.directory}/state", str(self.directory), print, self.boot_id)
+
+    @property
+    def store(self) -> Store:
+        """The journal, and a spool beside it."""
+        spool = Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
+        return Store(self.journal, spool, self.boot_id, lambda: self.now)
+
+    @property
+    def service(self) -> Service:
+        """As the test says."""
+        return Service(self.log_level, self.deadline_s, self.resident)
 
     def driver(self, step: Step) -> Driver[Any]:
         """One driver for all."""
@@ -315,14 +369,6 @@ class World:
     def boot_id(self) -> str:
         """Settable, for reboots."""
         return self.boot
-
-    def boottime_ns(self) -> int:
-        """Settable, for what comes before what."""
-        return self.now
-
-    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
-        """A pod with its own directory, or with a kernel link, without an API server."""
-        return MemoryGathering(self, request, options)
 
     def facts(self, request: Request, options: Options, netns_inode: int) -> Facts:
         """What `gathering` gives."""
@@ -352,31 +398,3 @@ class World:
             device_info_file=options.asked.device_info_file,
             device_info_dir="/run",
         )
-
-    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
-        """The rules allow everything."""
-
-    def noted(self, record: Record) -> Noted | None:
-        """What the test put there."""
-        return self.said.get(record.pod_name)
-
-    def limited(self, records: Iterable[Record]) -> list[Limited]:
-        """None here."""
-        return []
-
-    def guarded(self) -> tuple[int, int]:
-        """None needed."""
-        return 0, 0
-
-    def sweep(self) -> int:
-        """Nothing to sweep here."""
-        return 0
-
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
-        """Rows as the test put them there."""
-        return [port for port in self.marked if network is None or port.marks["network"] == network]
-
-    def serving(self, options: Options, deadline: Deadline) -> None:
-        """As the test says."""
-        if self.serving_error:
-            raise self.serving_error

@@ -13,5 +13,8 @@ from userspace_cni.node.probes import ProbePorts
 @contextmanager
 def probing(settings: Settings, purpose: str = "probe", **limits: float) -> Iterator[ProbePorts]:
     """The probes of one run, and the end of its session after them."""
-    with closing(LocalNode(settings, {}, resident=True)) as node, ProbePorts(node, purpose, **limits) as ports:
+    with (
+        closing(LocalNode(settings, {}, resident=True)) as node,
+        ProbePorts(node.installation, node.store.journal.identity, node.switch.ports, purpose, **limits) as ports,
+    ):
         yield ports

@@ -20,7 +20,8 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
     passed = [0.0]  # seconds: looks that are due at the same time are one, so that on a busy machine there may be fewer
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     monkeypatch.setattr(module, "BEAT_S", 0.02)
-    watchdog = Watchdog(World(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
+    world = World(tmp_path, resident=True)
+    watchdog = Watchdog(world, world.switch, lambda _: None, lambda: None, 10_000.0)
     monkeypatch.setattr(watchdog._reconciliation, "look_at", looked.append)
     watchdog.start()
     try:
@@ -38,7 +39,7 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
     looked: list[tuple[object, ...]] = []
     monkeypatch.setattr(module, "BEAT_S", 0.02)
     world = World(tmp_path, resident=True)
-    watchdog = Watchdog(world, lambda _: None, lambda: None, 10_000.0)
+    watchdog = Watchdog(world, world.switch, lambda _: None, lambda: None, 10_000.0)
 
     def look(*things: object) -> set[tuple[str, str]]:
         looked.append(things)

@@ -36,7 +36,7 @@ def test_each_change_is_one_line(
 ) -> None:
     """Digits are looks at a living process of that number, words other states: its end is told, not only that it is back."""
     world = World(tmp_path, resident=True)
-    life = SwitchLife(world)
+    life = SwitchLife(world.ports)
     assert life.is_alive is None
     for each in looks.split():
         world.ports.alive = Alive(pid=int(each)) if each.isdigit() else Alive(each, "as the test says")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.world import World, name_of, no_fault
+from tests.lab.node.world import MemoryPods, World, name_of, no_fault
 from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.facts import Noted, Place
 from userspace_cni.attachment.journal import Shared
@@ -506,7 +506,9 @@ def test_a_failure_is_logged_once(agent: Agent, capsys: pytest.CaptureFixture[st
     assert [told.count(text) for text in ("it is away", "it is busy", "it is full")] == [1, 0, 1]
 
 
-def test_hundreds_of_refused_annotations(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hundreds_of_refused_annotations(
+    agent: Agent, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is kept and logged of a pod that asks for another impossible thing each time does not grow; it is told the last."""
     agent.world.log_level = "info"
     agent.rewrite(pod_namespace="blue", pod_name="web")
@@ -517,7 +519,7 @@ def test_hundreds_of_refused_annotations(agent: Agent, capsys: pytest.CaptureFix
         asked += 1
         raise InvalidConfig(f"annotation {asked} is " + "x" * 4000)
 
-    agent.world.noted = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(MemoryPods, "noted", lambda _, record: refuse(record))
 
     def allocated_after(times: int) -> int:
         for _ in range(times):

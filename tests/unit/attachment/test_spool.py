@@ -115,7 +115,7 @@ def test_every_verb_carries_it_out_first(world: World, verb: str) -> None:
         "CNI_PATH": "/b",
     }
     assert call_plugin(environ, lambda: stdin, lambda: world).code == 0
-    assert len(world.spool) == 0
+    assert len(world.store.spool) == 0
     assert [record.boottime_ns for record in world.journal.records()] == ([200] if verb == "ADD" else [])
 
 
@@ -170,8 +170,8 @@ def test_oldest_first(tmp_path: Path) -> None:
     world = World(tmp_path)
     for boottime_ns in (300, 20, 1000):
         put(world, boottime_ns)
-    assert [entry.called.boottime_ns for entry in world.spool.entries()] == [20, 300, 1000]
-    assert len(world.spool) == 3
+    assert [entry.called.boottime_ns for entry in world.store.spool.entries()] == [20, 300, 1000]
+    assert len(world.store.spool) == 3
 
 
 def test_half_written_entries(tmp_path: Path) -> None:
@@ -180,17 +180,17 @@ def test_half_written_entries(tmp_path: Path) -> None:
     put(world, 1)
     half = tmp_path / "state" / "spool" / ".tmp-x"
     half.write_bytes(b"POST")
-    assert len(list(world.spool.entries())) == 1
+    assert len(list(world.store.spool.entries())) == 1
     fd = os.open(half.parent, os.O_RDONLY)
     try:
         import fcntl
 
         fcntl.flock(fd, fcntl.LOCK_EX)
-        world.spool.sweep()
+        world.store.spool.sweep()
         assert half.exists()
     finally:
         os.close(fd)
-    world.spool.sweep()
+    world.store.spool.sweep()
     assert not half.exists()
 
 
@@ -216,7 +216,7 @@ def test_a_spool_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "state" / "spool").write_text("")
     assert call(world, "ADD").code == 0
     assert call(world, "DEL").code == 0
-    assert len(world.spool) == 0
+    assert len(world.store.spool) == 0
 
 
 def test_missing_spool(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_look_moves_nothing(world: World) -> None:
     bad = put(world, 1)
     bad.write_bytes(b"junk")
     put(world, 101)
-    assert [entry.called.boottime_ns for entry in world.spool.entries(keep=True)] == [101]
+    assert [entry.called.boottime_ns for entry in world.store.spool.entries(keep=True)] == [101]
     assert bad.exists()
 
 

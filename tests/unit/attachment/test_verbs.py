@@ -20,6 +20,7 @@ from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.records import record_key
 from userspace_cni.attachment.spool import Entry, Spool
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
+from userspace_cni.attachment.store import Store
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.cni import protocol
@@ -561,17 +562,17 @@ class Overheard(World):
     """A node whose spool records that it was read to its end."""
 
     @property
-    def spool(self) -> Spool:
+    def store(self) -> Store:
         """As of the base class."""
-        spool, heard = super().spool, self.heard
+        store, heard = super().store, self.heard
 
         class Told(Spool):
             def entries(self, *, keep: bool = False) -> Iterator[Entry]:
                 yield from super().entries(keep=keep)
                 heard.set()
 
-        spool.__class__ = Told
-        return spool
+        store.spool.__class__ = Told
+        return store
 
     heard = threading.Event()
 
@@ -593,9 +594,9 @@ def test_add_behind_a_spooled_del_of_a_busy_container(tmp_path: Path) -> None:
     with world.journal.container_lock(CONTAINER, Deadline.after(60)):
         caller.start()
         assert world.heard.wait(60)
-        assert len(world.spool) == 1
+        assert len(world.store.spool) == 1
     caller.join(60)
     assert [code for code, _ in answers] == [0]
     [record] = world.journal.records()
     assert record.boottime_ns > before.boottime_ns
-    assert len(world.spool) == 0
+    assert len(world.store.spool) == 0

@@ -61,12 +61,12 @@ def test_what_is_no_file_of_a_network(site: Site, tmp_path: Path, kind: str) -> 
 
 def test_none_is_run_again(site: Site) -> None:
     """Where it has forgotten the network and died, or could not remove the file, the next one does."""
-    store = site.node.journal.identity()
+    store = site.node.store.journal.identity()
     ours = RuntimeNetwork(site.settings.cni_conf_dir, "10-net.conflist", marked(CONFIG, store), store)
     RuntimeNetworkDriver().apply(ours, Deadline.after(60))
     container = node_container(RUNTIME_NETWORK)
-    record = Record("ready", INSTALL, container, NAME, boot_id=site.node.boot_id(), steps=(ours,))
-    site.node.journal.write(record)
+    record = Record("ready", INSTALL, container, NAME, boot_id=site.node.store.boot_id(), steps=(ours,))
+    site.node.store.journal.write(record)
     assert forget_network(site) == "the network is taken away"
     assert list(Path(ours.directory).iterdir()) == []
     assert forget_network(site) == "no network was installed"

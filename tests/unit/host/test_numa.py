@@ -86,8 +86,9 @@ def test_node_of_a_bridges_devices(root: HostRoot, uplinks: tuple[str, ...], mas
         dpdk=True,
         daemon=SimpleNamespace(seen=None),
     )
-    local: Any = SimpleNamespace(ports=ports, root=root)
-    bridges = DeviceRoom(local).bridges()
+    here: Any = SimpleNamespace(devices=None, root=root)
+    journal: Any = None
+    bridges = DeviceRoom(here, journal, ports).bridges()
     assert bridges is not None
     assert [(bridge.name, bridge.healthy, bridge.numa) for bridge in bridges] == [("br0", True, node)]
 

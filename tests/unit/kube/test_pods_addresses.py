@@ -21,7 +21,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.node.local import LocalNode
-from userspace_cni.node.noted import awaited_addresses, has_enough, noted_of, require_addresses
+from userspace_cni.node.noted import Sources, awaited_addresses, has_enough, noted_of, require_addresses
 
 ETH0 = PodInterface("podnet", "default", "eth0", kubeovn_read=True)
 ADDRESS, CIDR = "ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/cidr"
@@ -43,11 +43,11 @@ def node(request: pytest.FixtureRequest, api: ApiServer, tmp_path: Path) -> Iter
     """A node whose process watches its pods, and one whose process lives for one call."""
     settings = Settings(kubeconfig=api.kubeconfig(tmp_path), state_dir=str(tmp_path), node_name="n1")
     made = LocalNode(settings, {}, resident=request.param == "watch of the node")
-    if made.resident:
+    if made.service.resident:
         made.changed = threading.Event()  # type: ignore[attr-defined]
-        made._watch = PodWatch(made.installation.clients.of("").session, "n1", on_change=lambda *_: made.changed.set())  # type: ignore[attr-defined]
-        made._watch.start()
-        assert made._watch.wait_synced(Deadline.after(60))
+        made.pods.watch = PodWatch(made.installation.clients.of("").session, "n1", on_change=lambda *_: made.changed.set())  # type: ignore[attr-defined]
+        made.pods.watch.start()
+        assert made.pods.watch.wait_synced(Deadline.after(60))
     yield made
     made.close()
 
@@ -66,10 +66,15 @@ def asked(api: ApiServer, node: LocalNode) -> Iterator[Asked]:
         yield ask
 
 
+def sources(node: LocalNode) -> Sources:
+    """By what this node follows a pod, with its own account."""
+    return lambda: (node.pods.watch, node.installation.clients.of(""))
+
+
 def addressed(node: LocalNode, pod: Pod | None, interface: PodInterface, deadline: Deadline) -> Pod:
     """The pod with its addresses, as an ADD waits for them: an agent in the background, a process where it is."""
-    awaited = awaited_addresses(node, pod, interface, "", deadline)
-    if awaited and node.resident:
+    awaited = awaited_addresses(sources(node), pod, interface, deadline)
+    if awaited and node.service.resident:
         changed = node.changed  # type: ignore[attr-defined]
         awaited.begin(changed.set)
         while not awaited.over() and awaited.until.remaining():
@@ -77,7 +82,7 @@ def addressed(node: LocalNode, pod: Pod | None, interface: PodInterface, deadlin
             changed.clear()
     if awaited:
         awaited.settle()
-    known = node.watch.view("default", "p", pod.uid) if node.watch and pod else None
+    known = node.pods.watch.view("default", "p", pod.uid) if node.pods.watch and pod else None
     if not (known and has_enough(known, interface)):  # the watch may tell later than the server answers
         known = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
     if known is None or (pod and known.uid != pod.uid):
@@ -107,7 +112,7 @@ def test_addresses_that_come(asked: Asked, api: ApiServer, node: LocalNode) -> N
     annotate(api, ip_address="10.16.0.7")
     annotate(api, cidr="10.16.0.0/16")
     assert future.result(WAIT_S).annotations[CIDR] == "10.16.0.0/16"
-    assert api.count("GET") == reads + (not node.resident)  # its last look
+    assert api.count("GET") == reads + (not node.service.resident)  # its last look
 
 
 def test_addresses_that_never_come(asked: Asked, api: ApiServer) -> None:
@@ -160,7 +165,7 @@ def test_a_pod_that_grows_meanwhile(asked: Asked, api: ApiServer, node: LocalNod
     """A pod of which the watch keeps nothing any more is not gone: it is followed, and waits on."""
     future = asked()
     annotate(api, routes="y" * KEPT_LIMIT)
-    wait_until(lambda: following() or not node.resident)
+    wait_until(lambda: following() or not node.service.resident)
     annotate(api, routes="", ip_address="10.16.0.7/16")
     assert future.result(WAIT_S).annotations[ADDRESS] == "10.16.0.7/16"
     wait_until(lambda: not following())
@@ -170,11 +175,11 @@ def test_a_wait_that_is_given_up(api: ApiServer, node: LocalNode) -> None:
     """What follows a pod ends when the call has gone on, long before its time is over."""
     annotate(api, routes="y" * KEPT_LIMIT)
     pod = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
-    awaited = awaited_addresses(node, pod, ETH0, "", Deadline.after(300))
+    awaited = awaited_addresses(sources(node), pod, ETH0, Deadline.after(300))
     assert awaited
     before = api.watches
-    if node.watch:
-        wait_until(lambda: node.watch.view("default", "p", pod.uid) is None)  # type: ignore[union-attr]
+    if node.pods.watch:
+        wait_until(lambda: node.pods.watch.view("default", "p", pod.uid) is None)  # type: ignore[union-attr]
     over = threading.Event()
     awaited.begin(over.set)
     wait_until(lambda: api.watches == before + 1)

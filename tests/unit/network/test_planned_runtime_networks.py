@@ -46,7 +46,7 @@ def with_file(node: LocalNode, tmp_path: Path, name: str = "10-net.conflist") ->
     """The node's settings with a file of that name."""
     path = tmp_path / name
     path.write_bytes(TEXT)
-    return replace(node.settings, cni_conf_file=str(path))
+    return replace(node.installation.settings, cni_conf_file=str(path))
 
 
 def only(settings: Settings, node: LocalNode, *, serving: bool) -> Spec:
@@ -60,13 +60,13 @@ def recorded(node: LocalNode, *steps: RuntimeNetwork) -> Record:
     for step in steps:
         RuntimeNetworkDriver().apply(step, Deadline.after(60))
     container = node_container(RUNTIME_NETWORK)
-    return Record("ready", SETTINGS, container, NAME, boot_id=node.boot_id(), steps=steps)
+    return Record("ready", SETTINGS, container, NAME, boot_id=node.store.boot_id(), steps=steps)
 
 
 def file_of(node: LocalNode, name: str) -> RuntimeNetwork:
     """That file of the network."""
-    store = node.journal.identity()
-    return RuntimeNetwork(node.settings.cni_conf_dir, name, marked(CONFIG, store), store)
+    store = node.store.journal.identity()
+    return RuntimeNetwork(node.installation.settings.cni_conf_dir, name, marked(CONFIG, store), store)
 
 
 def test_before_calls_are_taken(node: LocalNode, tmp_path: Path) -> None:
@@ -128,11 +128,11 @@ def test_which_files_it_takes_the_place_of(node: LocalNode) -> None:
 
 def test_which_one(node: LocalNode, tmp_path: Path) -> None:
     """The setting goes before what install was given; a copy that cannot be read is no end of it."""
-    assert specs(node.settings, node, lambda: True) == ([], frozenset({INSTALL}))
-    Path(node.settings.state_dir).mkdir(exist_ok=True)
-    copy = Path(node.settings.state_dir) / RUNTIME_NETWORK_COPY
+    assert specs(node.installation.settings, node, lambda: True) == ([], frozenset({INSTALL}))
+    Path(node.installation.settings.state_dir).mkdir(exist_ok=True)
+    copy = Path(node.installation.settings.state_dir) / RUNTIME_NETWORK_COPY
     copy.write_bytes(copy_of(Given("20-given.conflist", TEXT, "")))
-    [spec], complete = specs(node.settings, node, lambda: True)
+    [spec], complete = specs(node.installation.settings, node, lambda: True)
     assert (spec.source, spec.said_by, complete) == (INSTALL, "install --network 20-given.conflist", frozenset({INSTALL}))
     settings = with_file(node, tmp_path)
     assert only(settings, node, serving=True).source == SETTINGS
@@ -143,4 +143,4 @@ def test_which_one(node: LocalNode, tmp_path: Path) -> None:
         only(with_file(node, tmp_path, "net.json"), node, serving=True).plan(None)
     for text in ("", "[]", "{}", '{"name": 1, "text": ""}', '{"name": "a.conflist", "text": 1}', '{"name": "../x", "text": ""}'):
         copy.write_text(text)
-        assert specs(node.settings, node, lambda: True) == ([], frozenset())
+        assert specs(node.installation.settings, node, lambda: True) == ([], frozenset())

@@ -244,9 +244,9 @@ def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
     """Moved addresses, which the kernel alone gives back, before the port is no longer polled, which OVSDB has to be told; bridge
     and port stay."""
     node = LocalNode(Settings(state_dir=str(tmp_path)), {})
-    look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.boot_id())})
+    look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.store.boot_id())})
     bridge, uplink, moved, polled = steps_of(replace(NET, port="afxdp", move_addresses="yes"), look, STORE)
-    all_of_it = Record("ready", "s", node_container("provider-network"), "net1", boot_id=node.boot_id())
+    all_of_it = Record("ready", "s", node_container("provider-network"), "net1", boot_id=node.store.boot_id())
     for plan in (keep(Site(node, lambda: 60.0)), refused("why", Site(node, lambda: 60.0))):
         assert plan(replace(all_of_it, steps=(bridge, uplink, moved, polled))) == (bridge, uplink, polled)
         assert plan(replace(all_of_it, steps=(bridge, uplink, polled))) == (bridge, uplink)

@@ -165,9 +165,9 @@ def _ask(site: Site) -> _Seen:
         mounts_always=settings.mount_pod_dirs == "always",
     )
     try:
-        site.node.ports.connect(patient(SWITCH_S))
-        facts = site.node.ports.facts(patient(SWITCH_S))
-        ports = {port.name: port for port in site.node.ports.known()}
+        site.node.switch.ports.connect(patient(SWITCH_S))
+        facts = site.node.switch.ports.facts(patient(SWITCH_S))
+        ports = {port.name: port for port in site.node.switch.ports.known()}
     except UserspaceError as error:
         return _Seen(replace(switch, problem=str(error)), away=error)
     liveness = site.liveness()

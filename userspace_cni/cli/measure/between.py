@@ -114,8 +114,8 @@ def _tidy(site: Site) -> None:
     """Remove what killed runs left: that may be a socket at one of these ports, or a probe on their bridge."""
     deadline = Deadline.after(_TIDY_S)
     try:
-        for probe in site.node.dead_probes.find(deadline):
-            site.node.dead_probes.remove(probe, deadline)
+        for probe in site.node.switch.dead_probes.find(deadline):
+            site.node.switch.dead_probes.remove(probe, deadline)
             tell_removed(view.joined([step.summary for step in probe.left], "its directory"))
     except UserspaceError as error:
         view.note(f"what a killed run left stays for now: {error}")

@@ -73,8 +73,8 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
 def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
     """Ask for it until the next boot; returns what takes it back. Raises UserspaceError."""
     run_dir = site.seen(site.settings.run_dir)
-    boot_id = site.node.boot_id()
-    others = any(each.network == COMMANDS and each.boot_id == boot_id for each in site.node.journal.node_records())
+    boot_id = site.node.store.boot_id()
+    others = any(each.network == COMMANDS and each.boot_id == boot_id for each in site.node.store.journal.node_records())
     former = commanded.add(run_dir, nic, table, others=others)
     return lambda: commanded.add(run_dir, nic, former) if former else commanded.remove(run_dir, nic)
 
@@ -94,7 +94,11 @@ def _persist(site: Site, table: str) -> Callable[[], object]:
         raise InvalidConfig(f"settings file {path} is not TOML", str(error)) from error
     known = [each.name for each in read_provider_networks(tables, f"settings file {path}")]
     if not any(Path(each).exists() for each in files(site.environ)):
-        kept = [each.ifname for each in site.node.journal.node_records() if each.network == SETTINGS and each.ifname not in known]
+        kept = [
+            each.ifname
+            for each in site.node.store.journal.node_records()
+            if each.network == SETTINGS and each.ifname not in known
+        ]
         if kept:
             raise Refused(
                 f"the node has {view.joined(sorted(kept))} of settings that are away, and {path}, made anew without them, would "

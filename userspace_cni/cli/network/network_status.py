@@ -110,7 +110,7 @@ def compared(sources: Sources, site: Site) -> Sequence[SpecStatus]:
     specs, complete = sources.specs()
     wanted = {spec.key for spec in specs}
     statuses = [compare(spec, site.node) for spec in specs]
-    for record in site.node.journal.node_records():
+    for record in site.node.store.journal.node_records():
         if key_of(record) not in wanted:
             gone = record.network in complete
             problem = "it is no longer desired, and is undone by the agent" if gone else ""

@@ -23,10 +23,10 @@ def objects_for(site: Site, files: Sequence[str]) -> Seen | None:
     Raises Refused for a file that has none, and UserspaceError where the server cannot be asked.
     """
     node = site.drivers
-    if not files and not node.settings.network_objects:
+    if not files and not node.installation.settings.network_objects:
         return None
     given = _given(files)
-    if not node.settings.network_objects:
+    if not node.installation.settings.network_objects:
         view.note("this node reads no objects of the API, for network_objects is false: this is what it would do if it did")
     if node.installation.has_account:
         seen = look(node.installation.clients.of("").session, node.installation.name)

@@ -197,7 +197,7 @@ def _status(name: str, site: Site) -> tuple[bool, Mapping[str, Any] | None]:
 
 
 def _record(name: str, site: Site) -> Record | None:
-    return site.node.journal.read(node_container(PROVIDER_NETWORK), name)
+    return site.node.store.journal.read(node_container(PROVIDER_NETWORK), name)
 
 
 def _of(found: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -66,7 +66,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
         records = [record for record in site.records(names) if network in (None, record.network)]
         ports, vswitchd = _asked(site) if records else ([], "unknown")
     dead = dead_sockets(records, site.node)
-    described = describe_all(records, ports, boot_id=site.node.boot_id(), vswitchd=vswitchd, dead=dead)
+    described = describe_all(records, ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
     if as_json or output == "json":
         view.show_json(described)
     elif not described:
@@ -98,8 +98,8 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
         records = {record.key: record for record in site.records(names)}
         ports, vswitchd = _asked(site)
         dead = dead_sockets(records.values(), site.node)
-        listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd, dead=dead)
-        drops = {(each.key, each.direction): each.drops for each in site.node.limited(records.values())}
+        listed = describe_all(records.values(), ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
+        drops = {(each.key, each.direction): each.drops for each in site.node.switch.limited(records.values())}
     status = {port.name: shown_status(port) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
     for each in details:
@@ -167,7 +167,7 @@ def _details(described: dict[str, Any], record: Record, status: Mapping[str, Any
         "switch_status": status.get(described["port"], {}),
         "result": record.result,
         "shared": _shared(record, site),
-        "quarantined": _quarantined(record.container_id, Path(site.node.journal.directory)),
+        "quarantined": _quarantined(record.container_id, Path(site.node.store.journal.directory)),
     }
 
 
@@ -178,11 +178,11 @@ def _step_json(step: Step) -> dict[str, Any]:
 
 def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
     """The shared things of the attachment: each with whether we made it, and the names of its holders."""
-    names = {other.key: name_of(other) for other in site.node.journal.records()}
+    names = {other.key: name_of(other) for other in site.node.store.journal.records()}
     found = []
     for step in record.steps:
         thing = step.resource
-        shared = site.node.journal.shared(thing.place) if thing else None
+        shared = site.node.store.journal.shared(thing.place) if thing else None
         if thing and shared:
             holders = [
                 names.get(key, key)
@@ -302,9 +302,9 @@ def _age(created: Mapping[str, Any], site: Site, *, short: bool = False) -> str:
     """How long ago ADD was; `short`: in one word, as `3h`."""
     if not created["boot"]:
         return ""
-    if created["boot"] != site.node.boot_id():
+    if created["boot"] != site.node.store.boot_id():
         return "rebooted" if short else "before the last boot"
-    seconds = max(0, site.node.boottime_ns() - created["boottime_ns"]) // 1_000_000_000
+    seconds = max(0, site.node.store.boottime_ns() - created["boottime_ns"]) // 1_000_000_000
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     largest = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     first = next((index for index, (count, _) in enumerate(largest) if count), 3)

@@ -34,7 +34,7 @@ def check_command(ctx: click.Context, names: tuple[str, ...], in_json: bool) -> 
     differs but not everything could be looked at.
     """
     site = open_site(ctx)
-    records = site.records(names) + ([] if names else site.node.journal.node_records())
+    records = site.records(names) + ([] if names else site.node.store.journal.node_records())
     differing: list[tuple[Record, list[Finding]]] = []
     unchecked: list[dict[str, str]] = []
     with view.progress("checking") as show:

@@ -144,10 +144,10 @@ def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
 
 def look(site: Site) -> Look:
     """Find everything that is left on the node, except things on which a call works now."""
-    node, journal = site.node, site.node.journal
+    node, journal = site.node, site.node.store.journal
     away = site.switch_problem()
     with bound("error"):  # this command notes once that the switch cannot be asked
-        spooled = [_spooled(entry, site) for entry in node.spool.entries(keep=True)]
+        spooled = [_spooled(entry, site) for entry in node.store.spool.entries(keep=True)]
         found = [_of_probe(each) if isinstance(each, DeadProbe) else _left(each) for each in reconcile.findings(node)]
     left = []
     for each in [*spooled, *found]:
@@ -233,7 +233,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
         unreadable = Record("deleting", "", environ.get("CNI_CONTAINERID", ""), environ.get("CNI_IFNAME", ""))
         why = f"{why}, and cannot be read: {error}"
         return Left(f"spool:{entry.name}", "spooled-del", why, "put it aside", Owner.of(unreadable))
-    record = site.node.journal.read(environment.container_id, environment.ifname)
+    record = site.node.store.journal.read(environment.container_id, environment.ifname)
     if record is None:
         action = "undo what is left of it without a record"
     elif record.network != network.name or cleanup.is_newer(record, entry.called, site.node):

@@ -88,7 +88,7 @@ def _given(file: str) -> Given:
 def _is_recorded(site: Site) -> bool:
     """Whether this node has a network of ours for the runtimes, or a part of one. Raises InstallError."""
     try:
-        return site.node.journal.read(node_container(RUNTIME_NETWORK), NAME) is not None
+        return site.node.store.journal.read(node_container(RUNTIME_NETWORK), NAME) is not None
     except UserspaceError as error:
         raise InstallError(str(error)) from error
 

@@ -24,6 +24,7 @@ from userspace_cni.cli.view import Cell, Column
 from userspace_cni.diagnosis.node_status import findings_of
 from userspace_cni.diagnosis.rendering import in_words
 from userspace_cni.fastpath.memory import hugepages
+from userspace_cni.node.surroundings import unwritable
 
 _COLUMNS: Final = (Column("WHAT"), Column("STATE"), Column("DETAILS"))
 _STATES: Final[Mapping[Severity, Cell]] = {
@@ -74,8 +75,8 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
 def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
     """Everything that `status` shows, as JSON values. `where`: directories in which a runtime looks for plugins."""
     node = site.node
-    records = node.journal.records()
-    boot_id = node.boot_id()
+    records = node.store.journal.records()
+    boot_id = node.store.boot_id()
     unfinished = [record for record in records if is_unfinished(record, boot_id)]
     states = Counter(record.state for record in records)
     installed = plugins(site, where)
@@ -89,8 +90,8 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
         "directories": [_directory(name, site) for name in _DIRECTORIES],
         "records": {state: states[state] for state in ("pending", "applying", "ready", "deleting")},
         "unfinished": sum(_is_abandoned(record.container_id, site) for record in unfinished),
-        "spool": len(node.spool),
-        "quarantine": _count(Path(node.journal.directory) / "quarantine"),
+        "spool": len(node.store.spool),
+        "quarantine": _count(Path(node.store.journal.directory) / "quarantine"),
         "hugepages": _hugepages(site),
         "network": _network(site, slow=agent["slow"]),
         "rules": [list(rule.namespaces) for rule in site.settings.rules],
@@ -129,7 +130,7 @@ def _switch(site: Site) -> dict[str, Any]:
     if problem is None:
         found["reachable"] = True
         try:
-            site.node.ports.serving("", patient(SWITCH_S))
+            site.node.switch.ports.serving("", patient(SWITCH_S))
         except UserspaceError as error:
             problem = error
     version = liveness.reason if liveness.state == "alive" else ""
@@ -141,7 +142,7 @@ def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | Non
     opened by ovs-vswitchd (`broken`, host ends of kernel links, too). OVSDB says so, nothing is tried; None when OVSDB cannot be
     asked."""
     try:
-        ports = {port.name: port for port in site.node.ports.known()}
+        ports = {port.name: port for port in site.node.switch.ports.known()}
     except UserspaceError:
         return None
     steps = [step for record in records if record.state == "ready" and (step := record.port)]
@@ -159,7 +160,7 @@ def _is_connected(port: SwitchPort) -> bool:
 def _guards(site: Site) -> dict[str, Any]:
     """How many host ends of kernel links need the guard against the node's own stack, and how many have it."""
     try:
-        there, needed = site.node.guarded()
+        there, needed = site.node.switch.guarded()
     except UserspaceError as error:
         return {"there": 0, "needed": 0, "problem": str(error)}
     return {"there": there, "needed": needed, "problem": ""}
@@ -177,8 +178,8 @@ def _network(site: Site, *, slow: bool) -> dict[str, Any]:
     except Unavailable as error:
         unkept = "no agent keeps them" if isinstance(error, NoAgent) else f"the agent does not say: {error}"
         slow = slow or (isinstance(error, SlowAgent) and error.busy)
-        recorded = site.node.journal.node_records()
-        holding = sum(record.state == "ready" and record.boot_id == site.node.boot_id() for record in recorded)
+        recorded = site.node.store.journal.node_records()
+        holding = sum(record.state == "ready" and record.boot_id == site.node.store.boot_id() for record in recorded)
         return {"hold": holding, "all": len(recorded), "problems": [], "kept": False, "unkept": unkept, "slow": slow}
     problems = [f"{each['kind']} {each['name']}: {each['problem']}" for each in specs if not each["ready"]]
     return {
@@ -194,7 +195,7 @@ def _network(site: Site, *, slow: bool) -> dict[str, Any]:
 def _directory(name: str, site: Site) -> dict[str, str]:
     """`problem`: why nothing can be written there, "" when something can; for a missing directory its nearest parent counts."""
     path = str(getattr(site.settings, name))
-    return {"setting": name, "path": path, "problem": site.node.unwritable(path)}
+    return {"setting": name, "path": path, "problem": unwritable(site.seen(path))}
 
 
 def _hugepages(site: Site) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def _hugepages(site: Site) -> dict[str, Any]:
 
 def _is_abandoned(container_id: str, site: Site) -> bool:
     """Whether no call works on the container now."""
-    lock = site.node.journal.try_container_lock(container_id)
+    lock = site.node.store.journal.try_container_lock(container_id)
     if lock is None:
         return False
     lock.release()

@@ -125,7 +125,7 @@ def _root(site: Site) -> HostRoot:
 
 def _claim(agent: Singleton, site: Site, until: float) -> None:
     """Be the only process that works on the records as a whole. Raises Refused while an agent does, `until` that time."""
-    state, run = site.node.journal.directory, site.settings.run_dir
+    state, run = site.node.store.journal.directory, site.settings.run_dir
     while True:
         try:
             agent.claim(state, run)
@@ -185,7 +185,7 @@ def _unrecorded(site: Site) -> tuple[list[PortRef], UserspaceError | None]:
 def _attached(ports: Iterable[PortRef], site: Site) -> list[str]:
     """What is attached or may be, one sentence each; `ports`: those without a record."""
     with bound("error"):
-        found = [f"{name_of(record)}: attached to {record.network}" for record in site.node.journal.records()]
+        found = [f"{name_of(record)}: attached to {record.network}" for record in site.node.store.journal.records()]
     found += [f"{port.name}: a port of ours without a record" for port in ports]
     return found + belongings.in_doubt(site.settings, _root(site))
 
@@ -204,7 +204,7 @@ def _undo_specs(site: Site) -> list[str]:
     """Undo what the node itself has, the latest first; what could not be undone, one sentence each."""
     failed = []
     with view.progress("undoing the node's own network"):
-        for record in sorted(site.node.journal.node_records(), key=lambda record: record.boottime_ns, reverse=True):
+        for record in sorted(site.node.store.journal.node_records(), key=lambda record: record.boottime_ns, reverse=True):
             try:
                 undo(*key_of(record), site.node)
             except UserspaceError as error:

@@ -1,0 +1,173 @@
+"""The switch as this node has it: what is asked of it with the records, the kernel and the files of the node beside it.
+
+Heavy modules are imported when they are first used: a process that lives for one verb loads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NotServing, UserspaceError
+from userspace_cni.cni.links import opened_as
+from userspace_cni.node.switch_sockets import NodeSockets
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.attachment.listing import Limited
+    from userspace_cni.attachment.records import Record
+    from userspace_cni.attachment.steps import PortRef
+    from userspace_cni.cni.options import Options
+    from userspace_cni.node.callbacks import Callbacks
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.node.probes import DeadRuns
+    from userspace_cni.node.provider_bridges import ProviderBridges
+    from userspace_cni.node.subnets import Subnets
+    from userspace_cni.switch.counters import Counters
+    from userspace_cni.switch.ovsdb.rows.port import KnownPort
+    from userspace_cni.switch.ports import PortDriver
+    from userspace_cni.switch.vswitchd import Lifeline
+
+_COUNTERS_S: Final = 2.0
+"""Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
+
+
+class LocalSwitch:
+    """`attachment.node.Switch` of this node. A process that lives on keeps one session, in which all our ports are known.
+
+    `subnets` is asked for when objects of the API have to be looked at. `tell`: whom it tells of what happens meanwhile.
+    """
+
+    def __init__(self, installation: Installation, journal: Journal, subnets: Callable[[], Subnets], tell: Callbacks) -> None:
+        self._installation = installation
+        self._journal = journal
+        self._subnets = subnets
+        self._callbacks = tell
+        self.sockets = NodeSockets(installation, lambda: self.ports)
+
+    @cached_property
+    def ports(self) -> PortDriver:
+        """The only user of OVSDB in this process."""
+        from userspace_cni.host.node_net.switch_links import SwitchLinks
+        from userspace_cni.switch.ovsdb.client import Client
+        from userspace_cni.switch.ports import PortDriver
+
+        settings, root, resident = self._installation.settings, self._installation.root, self._installation.resident
+        kind, _, place = settings.ovsdb.partition(":")
+        client = Client(
+            f"unix:{root.path(place)}" if kind == "unix" else settings.ovsdb,
+            resident=resident,
+            on_group=self._callbacks.group,
+            listeners=self._callbacks.listeners() if resident else None,
+        )
+        links = SwitchLinks(settings.switch_netns, root)
+        rundir = root.path(settings.ovs_rundir)
+        return PortDriver(client, rundir, self._journal.identity, self.sockets, links, settings.afxdp_max)
+
+    @cached_property
+    def provider_bridges(self) -> ProviderBridges:
+        """The bridges that are made with their uplinks alone."""
+        from userspace_cni.node.provider_bridges import ProviderBridges
+
+        return ProviderBridges(self._installation, self._journal, self._subnets)
+
+    @cached_property
+    def dead_probes(self) -> DeadRuns:
+        """What killed probes left."""
+        from userspace_cni.node.probes import DeadRuns
+
+        return DeadRuns(self.ports, self._installation.settings, self._journal.identity)
+
+    # -- ports ------------------------------------------------------------------------------------------------------------
+
+    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+        """All ports with our owner mark for this network, None for any."""
+        return self.ports.marked(deadline, network=network)
+
+    def owned(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+        """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.owned()
+
+    def of_node(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.of_node(self._journal.identity())
+
+    def known(self) -> list[KnownPort] | None:
+        """Every port with what the switch says of it; None while it cannot be asked."""
+        try:
+            return self.ports.known()
+        except UserspaceError:
+            return None
+
+    def counters(self) -> list[Counters]:
+        """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
+        return self.ports.counters(Deadline.after(_COUNTERS_S))
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
+        from userspace_cni.node.limits import limited
+
+        return limited(records, self.ports, self._installation.root, Deadline.after(_COUNTERS_S))
+
+    # -- whether it serves ------------------------------------------------------------------------------------------------
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Raise NotServing unless an ADD could be served now."""
+        link = options.link
+        if link is None:
+            self.ports.serving(options.bridge, deadline)
+        else:
+            dpdk = opened_as(link, self._installation.settings.kernel_port).startswith("af_")
+            self.ports.serving(options.bridge, deadline, datapath=link.datapath, needs_dpdk=dpdk)
+        self._require_writable()
+
+    def ready(self, deadline: Deadline) -> None:
+        """Raise NotServing unless the switch and the directories could take a vhost-user port now."""
+        self.ports.serving("", deadline)
+        self._require_writable()
+
+    def _require_writable(self) -> None:
+        from userspace_cni.node.surroundings import unwritable
+
+        settings, root = self._installation.settings, self._installation.root
+        for path in (settings.state_dir, settings.run_dir, settings.short_dir):
+            reason = unwritable(root.path(path))
+            if reason:
+                raise NotServing(f"directory {path}: {reason}", "see the settings state_dir, run_dir and short_dir")
+
+    def vswitchd(self) -> str:
+        """Whether ovs-vswitchd lives, without waiting: `alive`, `dead`, `silent` or `unknown`."""
+        return self.ports.glance().state
+
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
+        from userspace_cni.switch.vswitchd import Lifeline
+
+        return Lifeline(self._installation.root.path(self._installation.settings.ovs_rundir), ended)
+
+    # -- what nothing needs any more --------------------------------------------------------------------------------------
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
+        return self.sockets.free_sources(self._journal.records)
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
+        from userspace_cni.node.links import guards
+
+        return guards(self._installation, self._journal)
+
+    def sweep(self) -> int:
+        """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""
+        from userspace_cni.node.links import sweep
+
+        return sweep(self._installation, self._journal, self.ports if self._installation.resident else None)
+
+    def close(self) -> None:
+        """End the session with OVSDB; calls that wait for the switch fail."""
+        if "ports" in vars(self):
+            self.ports.close()
