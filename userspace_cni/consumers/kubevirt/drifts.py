@@ -14,13 +14,11 @@ from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, sentence
 from userspace_cni.attachment.steps import OWNER, OvsPort, Step, Steps
-from userspace_cni.base.findings import Severity
+from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]
 """As `check` gives them: by kind of step, "" for the record."""
-Fault = tuple[str, Severity, str, str]
-"""Name of the finding, severity, message, remedy."""
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
 _DISCONNECTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
 """Fields of a port on which the switch's connection to QEMU's socket depends; "" is the port itself."""
@@ -46,8 +44,11 @@ class Access:
         return f"{self.uid}:{self.gid}, mode {stat.S_IMODE(self.mode):04o}"
 
 
-def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: Access | None) -> Iterator[Fault]:
-    """Find each fault once, however many drifts it caused. `access`: the directory's, None when it was not seen."""
+def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: Access | None) -> Iterator[Finding]:
+    """Find each fault once, however many drifts it caused; the VM is the subject, and not named.
+
+    `access`: the directory's, None when it was not seen.
+    """
     for kind, found in drifts.items():
         if kind == "pod-mount" and any(map(_is_absent, drifts.get("directory", ()))):
             continue  # the mount differs because it shows a directory that is gone
@@ -61,48 +62,52 @@ def cuts_off(drifts: Drifts) -> bool:
     return is_closed or any(map(drifts.get, ("directory", "pod-mount"))) or bool(_in_place(drifts.get("socket-file", ())))
 
 
-def _of_port(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+def _of_port(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Finding]:
     step = parts.port
     assert step  # noqa: S101 - for the type checker: it has drifts
     columns = {each.field: each for each in drifts}
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
         remedy = f"make bridge {step.bridge}, and {again}" if step.foreign_bridge else again
-        yield "port-down", "error", sentence(columns[""]), remedy
+        yield Finding("port-down", "error", "", sentence(columns[""]), remedy)
         return
     if "bridge" in columns:  # the port was made again on another bridge, which explains other differences
-        yield (
+        yield Finding(
             "port-changed",
             "error",
+            "",
             sentence(columns["bridge"]),
-            (
-                f"ovs-vsctl del-port {step.name}, and run userspace-cni gc, which makes it again on {step.bridge}; "
-                "the VM is cut off until then"
-            ),
+            f"ovs-vsctl del-port {step.name}, and run userspace-cni gc, which makes it again on {step.bridge}; "
+            "the VM is cut off until then",
         )
         return
     if "mtu_request" in columns:
-        yield "mtu-mismatch", "error", sentence(columns["mtu_request"]), _commands(step, ["mtu_request"])
+        yield Finding("mtu-mismatch", "error", "", sentence(columns["mtu_request"]), _commands(step, ["mtu_request"]))
     elif "MTU" in columns:
-        yield "mtu-mismatch", "error", sentence(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
+        yield Finding(
+            "mtu-mismatch", "error", "", sentence(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
+        )
     changed = [each for each in columns if each not in ("MTU", "mtu_request", "state")]
     if changed:
         is_server = "Interface.type" in changed and columns["Interface.type"].found == "dpdkvhostuser"
         severity: Severity = "error" if any(each in _TRAFFIC for each in changed) else "warning"
         facts = "; ".join(sentence(columns[each], each) for each in changed)
-        yield "server-mode" if is_server else "port-changed", severity, f"port {step.name}: {facts}", _commands(step, changed)
+        yield Finding(
+            "server-mode" if is_server else "port-changed", severity, "", f"port {step.name}: {facts}", _commands(step, changed)
+        )
     if "state" in columns and not any(each in _DISCONNECTING for each in changed):
-        yield (
+        yield Finding(
             "port-down",
             "error",
+            "",
             sentence(columns["state"]),
             "see the log of ovs-vswitchd; a VM that is started meanwhile waits",
         )
 
 
-def _of_directory(parts: Steps, drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
+def _of_directory(parts: Steps, drifts: Sequence[Drift], access: Access | None) -> Iterator[Finding]:
     if any(map(_is_absent, drifts)):
-        yield "no-vhost-directory", "error", sentence(drifts[0]), ANEW
+        yield Finding("no-vhost-directory", "error", "", sentence(drifts[0]), ANEW)
         return
     step = parts.directory
     assert step  # noqa: S101 - for the type checker: it has drifts
@@ -118,12 +123,14 @@ def _of_directory(parts: Steps, drifts: Sequence[Drift], access: Access | None) 
     facts = ", ".join(sentence(each, each.field) for each in drifts)
     message, remedy = f"directory {step.path}: {facts}", " && ".join(commands) or ANEW
     if access is None or access.qemu_can_write:
-        yield "directory-changed", "warning", message, remedy
+        yield Finding("directory-changed", "warning", "", message, remedy)
     else:
-        yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there", remedy
+        yield Finding(
+            "no-vhost-directory", "error", "", f"{message}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there", remedy
+        )
 
 
-def _of_mount(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+def _of_mount(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Finding]:
     step = parts.mount
     assert step  # noqa: S101 - for the type checker: it has drifts
     remedy = f"umount -l {shlex.quote(step.target)}, and run userspace-cni gc, which mounts it anew"
@@ -131,35 +138,36 @@ def _of_mount(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterat
         remedy += "; then restart or migrate the VM if QEMU's socket is not in the directory"
     elif any(isinstance(each.found, Absent) for each in drifts):
         remedy = "run userspace-cni gc, which mounts it again"
-    yield "short-mount", "error", "; ".join(map(sentence, drifts)), remedy
+    yield Finding("short-mount", "error", "", "; ".join(map(sentence, drifts)), remedy)
 
 
-def _of_socket_file(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+def _of_socket_file(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Finding]:
     step = parts.socket
     remedy = f"find out what made it, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
     for each in _in_place(drifts)[:1]:
-        yield "no-listener", "error", sentence(each), remedy
+        yield Finding("no-listener", "error", "", sentence(each), remedy)
 
 
-def _of_device_info(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    yield "no-device-info", "warning", "; ".join(map(sentence, drifts)), ANEW
+def _of_device_info(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Finding]:
+    yield Finding("no-device-info", "warning", "", "; ".join(map(sentence, drifts)), ANEW)
 
 
-def _of_rest(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_rest(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Finding]:
     """Findings about files and annotations, which are read only when a pod starts."""
-    yield "bad-input", "warning", "; ".join(map(sentence, drifts)), ANEW
+    yield Finding("bad-input", "warning", "", "; ".join(map(sentence, drifts)), ANEW)
 
 
-def _of_placed(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    yield (
+def _of_placed(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Finding]:
+    yield Finding(
         "server-mode",
         "error",
+        "",
         "; ".join(map(sentence, drifts)),
         'write `"consumer": "kubevirt"` in the network; restart the VM',
     )
 
 
-_JUDGES: Final[Mapping[str, Callable[[Steps, Sequence[Drift], Access | None], Iterator[Fault]]]] = {
+_JUDGES: Final[Mapping[str, Callable[[Steps, Sequence[Drift], Access | None], Iterator[Finding]]]] = {
     "port": _of_port,
     "directory": _of_directory,
     "pod-mount": _of_mount,

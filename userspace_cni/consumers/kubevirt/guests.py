@@ -7,11 +7,11 @@ here: the port, the path to the socket, the socket, and who may open it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from userspace_cni.attachment.steps import OvsPort, Step, Steps
-from userspace_cni.base.findings import SEVERITIES, Finding, Severity
+from userspace_cni.base.findings import SEVERITIES, Finding
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
@@ -108,10 +108,10 @@ def verdict_on(guest: Guest, findings: Sequence[Finding]) -> str:
 
 def judge_guest(guest: Guest) -> list[Finding]:
     """Everything that is wrong with one interface, the gravest first."""
-    faults = judge_drifts(guest.steps, guest.drifts, guest.socket.access)
+    drifted = judge_drifts(guest.steps, guest.drifts, guest.socket.access)
     found = [
         *_of_port(guest),
-        *(_finding(name, severity, guest, message, remedy) for name, severity, message, remedy in faults),
+        *(replace(each, subject=guest.where) for each in drifted),
         *_of_directory(guest),
         *_of_socket(guest),
         *_of_mac(guest),
@@ -123,26 +123,30 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
     step = guest.port
     if guest.state != "ready":
         message = f"the attachment is in state {guest.state}: its ADD or DEL is under way, or died"
-        yield _finding("port-down", "warning", guest, message, "run userspace-cni gc unless it is under way")
+        yield Finding("port-down", "warning", guest.where, message, "run userspace-cni gc unless it is under way")
     if step is None:
         return
     if step.switch_makes_socket:
         message = f"port {step.name} makes the socket itself: QEMU's network ends with the next restart of Open vSwitch"
-        yield _finding(
-            "server-mode", "error", guest, message, 'write `"consumer": "kubevirt"` in the network, and restart the VM'
+        yield Finding(
+            "server-mode", "error", guest.where, message, 'write `"consumer": "kubevirt"` in the network, and restart the VM'
         )
     if len(step.server_path.encode()) > SUN_PATH_MAX:
         message = f"the socket's path, {step.server_path}, has more than {SUN_PATH_MAX} bytes"
-        yield _finding("path-too-long", "error", guest, message, "set short_dir to a shorter directory, and restart the VM")
+        yield Finding("path-too-long", "error", guest.where, message, "set short_dir to a shorter directory, and restart the VM")
     if guest.error is None:
         return
     columns = {each.field for each in guest.drifts.get("port", ())}
     if guest.error and not columns & {"state", "bridge", "Interface.type", "options:vhost-server-path"}:
         message = f"port {step.name} is not open: {guest.error}"
-        yield _finding("port-down", "error", guest, message, "see the log of ovs-vswitchd; a VM that is started meanwhile waits")
+        yield Finding(
+            "port-down", "error", guest.where, message, "see the log of ovs-vswitchd; a VM that is started meanwhile waits"
+        )
     elif step.interface.mtu and guest.mtu and guest.mtu != step.interface.mtu and not columns & {"MTU", "mtu_request", "bridge"}:
         message = f"port {step.name} has MTU {guest.mtu}, and the network asks for {step.interface.mtu}"
-        yield _finding("mtu-mismatch", "warning", guest, message, "see the log of ovs-vswitchd: is there memory for such frames?")
+        yield Finding(
+            "mtu-mismatch", "warning", guest.where, message, "see the log of ovs-vswitchd: is there memory for such frames?"
+        )
 
 
 def _of_directory(guest: Guest) -> Iterator[Finding]:
@@ -151,14 +155,14 @@ def _of_directory(guest: Guest) -> Iterator[Finding]:
     if access and not access.qemu_can_write and not any(map(guest.drifts.get, ("directory", "pod-mount"))):
         message = f"the socket's directory is {access}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there"
         remedy = "leave user, group and dirmode out of the network's host.vhost, and restart the VM"
-        yield _finding("no-vhost-directory", "warning", guest, message, remedy)
+        yield Finding("no-vhost-directory", "warning", guest.where, message, remedy)
 
 
 def _of_mac(guest: Guest) -> Iterator[Finding]:
     if guest.rivals:
         message = f"MAC {guest.mac} is also that of {', '.join(guest.rivals)}, on the same bridge and VLAN"
         remedy = "give each VM a MAC of its own, or none, in spec.domain.devices.interfaces, and restart it"
-        yield _finding("mac-conflict", "warning", guest, message, remedy)
+        yield Finding("mac-conflict", "warning", guest.where, message, remedy)
 
 
 def _of_socket(guest: Guest) -> Iterator[Finding]:
@@ -173,16 +177,16 @@ def _of_socket(guest: Guest) -> Iterator[Finding]:
     elif socket.is_seen is False:
         message = f"ovs-vswitchd does not see {step.server_path.rpartition('/')[0]}: it has a mount namespace of its own"
         remedy = "give its container short_dir with mountPropagation HostToContainer, or set mount_pod_dirs"
-        yield _finding("short-mount", "error", guest, message, remedy)
+        yield Finding("short-mount", "error", guest.where, message, remedy)
     elif socket.kind == "":
         young = guest.age_s < STARTING_S
         age = f"{int(guest.age_s)} s after ADD"
         message = f"no socket, {age}: the VM is not started, has ended, or has no interface for it in its definition"
         remedy = "wait for the VM" if young else "see the logs of the launcher pod's hook-sidecar and compute containers"
-        yield _finding("no-listener", "note" if young else "warning", guest, message, remedy)
+        yield Finding("no-listener", "note" if young else "warning", guest.where, message, remedy)
     elif socket.kind == "socket" and socket.uid not in (launcher.QEMU_ID, 0):
         message = f"the socket is user {socket.uid}'s, and QEMU is {launcher.QEMU_ID}"
-        yield _finding("no-listener", "warning", guest, message, "find out what made it: VMs that run as root are 0")
+        yield Finding("no-listener", "warning", guest.where, message, "find out what made it: VMs that run as root are 0")
     elif socket.kind == "socket" and guest.error == "":
         yield from _of_parties(guest)
 
@@ -193,7 +197,7 @@ def _of_lost_name(guest: Guest) -> Iterator[Finding]:
     if socket.kind == "" or (socket.kind == "socket" and socket.party == "none"):
         gone = "its socket's name is gone" if socket.kind == "" else "another socket has its name, at which no process listens"
         message = f"connected, and {gone}: after the next restart of Open vSwitch it has no network"
-        yield _finding("no-listener", "warning", guest, message, ANEW)
+        yield Finding("no-listener", "warning", guest.where, message, ANEW)
 
 
 def _of_parties(guest: Guest) -> Iterator[Finding]:
@@ -203,19 +207,19 @@ def _of_parties(guest: Guest) -> Iterator[Finding]:
         message = (
             "QEMU is connected, and the guest's driver is not up: it is paused, is booting, has crashed, or is being migrated"
         )
-        yield _finding("guest-not-up", "note", guest, message, "nothing, if that is so: virtctl console shows the guest")
+        yield Finding("guest-not-up", "note", guest.where, message, "nothing, if that is so: virtctl console shows the guest")
     elif party == "listening":
         message = "QEMU listens, and Open vSwitch is not connected: a VM that is being started waits"
-        yield _finding(
+        yield Finding(
             "no-listener",
             "warning",
-            guest,
+            guest.where,
             message,
             "see the log of ovs-vswitchd: it tries once a second, and where it gives up, a running agent makes the port anew",
         )
     elif party == "none":
         message = "there is a socket, and no process listens there: QEMU has ended and left it"
-        yield _finding("no-listener", "warning", guest, message, "see the log of the launcher pod's compute container")
+        yield Finding("no-listener", "warning", guest.where, message, "see the log of the launcher pod's compute container")
 
 
 def not_looked_at(guest: Guest) -> Iterator[str]:
@@ -223,10 +227,6 @@ def not_looked_at(guest: Guest) -> Iterator[str]:
     yield from (f"step '{each['step']}' could not be looked at: {each['error']}" for each in guest.unchecked)
     if guest.socket.kind == "socket" and guest.vhost == "disconnected" and not guest.socket.party:
         yield f"{guest.where}: who is at its socket could not be looked at: not all of the node's processes are seen from here"
-
-
-def _finding(name: str, severity: Severity, guest: Guest, message: str, remedy: str) -> Finding:
-    return Finding(name, severity, guest.where, message, remedy)
 
 
 def _mark_of(steps: Sequence[Step]) -> str:
