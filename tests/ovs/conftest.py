@@ -20,12 +20,12 @@ from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import switch_client
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.commands import AddPort
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 STORE = "store-of-the-test"
 LINK = "k1"
@@ -37,7 +37,7 @@ def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
     driver.apply(step, deadline)()
 
 
-def adding(session: Session, step: OvsPort, marks: dict[str, str]) -> AddPort:
+def adding(session: SwitchSession, step: OvsPort, marks: dict[str, str]) -> AddPort:
     """The command that adds the port, whose names are free."""
     from userspace_cni.switch.ovsdb.commands import AddPort
 
@@ -105,7 +105,7 @@ def connect() -> Iterator[Callable[..., PortDriver]]:
     def make(
         switch: Switch, remote: str = "", store: str = STORE, *, links: Veths | None = None, afxdp_max: int = 0, **kinds: Any
     ) -> PortDriver:
-        client = Client(remote or switch.ovsdb, **kinds)
+        client = switch_client(remote or switch.ovsdb, **kinds)
         made.append(PortDriver(client, switch.rundir, lambda: store, links=links, afxdp_max=afxdp_max))
         return made[-1]
 

@@ -16,7 +16,8 @@ from tests.ovs.conftest import attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
-from userspace_cni.switch.ovsdb.session import Session
+from userspace_cni.ovsdb.session import Session
+from userspace_cni.switch.ovsdb.database import open_vswitch
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -97,10 +98,11 @@ def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Conne
 def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
     """After the deadline the interpreter ends at once, and nothing was printed by ovs or ovsdbapp."""
     code = (
-        "import sys\nfrom userspace_cni.switch.ports import Client, PortDriver\n"
+        "import sys\nfrom userspace_cni.switch.ovsdb.database import switch_client\n"
+        "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
-        "d = PortDriver(Client(sys.argv[1]), sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(60))\n"
+        "d = PortDriver(switch_client(sys.argv[1]), sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(60))\n"
         "print('open', flush=True); sys.stdin.readline()\n"
         "try:\n    d.vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
     )
@@ -119,10 +121,11 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
 def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
     """A process with more than 1024 open files reads OVSDB as well as any other."""
     code = (
-        "import os, resource, sys; from userspace_cni.switch.ports import Client, PortDriver\n"
+        "import os, resource, sys; from userspace_cni.switch.ovsdb.database import switch_client\n"
+        "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)); kept = [os.dup(0) for _ in range(1100)]\n"
-        "print(PortDriver(Client(sys.argv[1]), '/', lambda: 's').find('p', Deadline.after(60)))\n"
+        "print(PortDriver(switch_client(sys.argv[1]), '/', lambda: 's').find('p', Deadline.after(60)))\n"
     )
     argv = [sys.executable, "-c", code, switch.ovsdb]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -132,10 +135,11 @@ def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
 def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
     """The libraries' own messages reach neither stdout nor stderr; only our error is raised."""
     code = (
-        "import sys\nfrom userspace_cni.switch.ports import Client, PortDriver\n"
+        "import sys\nfrom userspace_cni.switch.ovsdb.database import switch_client\n"
+        "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
-        "d = PortDriver(Client(sys.argv[1]), '/', lambda: 's')\n"
+        "d = PortDriver(switch_client(sys.argv[1]), '/', lambda: 's')\n"
         "try:\n    d.find('p', Deadline.after(1))\nexcept Unavailable:\n    sys.exit(11)\n"
     )
     argv = [sys.executable, "-c", code, f"unix:{tmp_path}/no.sock"]
@@ -266,11 +270,11 @@ def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDri
 def test_a_session_for_a_long_life_sees_every_row(switch: Switch, port: MakePort, driver: PortDriver) -> None:
     """With `everything`, rows come without being asked for, those that exist and those that are made later."""
     attach(driver, port(1), soon())
-    session = Session(switch.ovsdb, frozenset(), soon(), everything=True)
+    session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon(), everything=True)
     try:
         assert session.look(lambda _: session.row("Port", port(1).name)) is not None
         attach(driver, port(2), soon())
-        assert session.watch(port(2).name, lambda: session.row("Interface", port(2).name)).wait(60) is not None
+        assert session.watch("Interface", port(2).name, lambda: session.row("Interface", port(2).name)).wait(60) is not None
     finally:
         session.close()
 

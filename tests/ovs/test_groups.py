@@ -17,9 +17,11 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.ovsdb.groups import Command
+from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.ovsdb.commands import DeletePort
+from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.session import Command, Session
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -31,10 +33,10 @@ def soon() -> Deadline:
     return Deadline.after(60)
 
 
-class Hold(Command):
+class Hold(Command[SwitchSession]):
     """Blocks the connection's thread until it is released."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SwitchSession) -> None:
         super().__init__(session)
         self.held = threading.Event()
         self.let_go = threading.Event()
@@ -45,10 +47,10 @@ class Hold(Command):
         assert self.let_go.wait(60)
 
 
-class Pause(Command):
+class Pause(Command[SwitchSession]):
     """Stops ovsdb-server when the group is about to be sent."""
 
-    def __init__(self, session: Session, switch: Switch) -> None:
+    def __init__(self, session: SwitchSession, switch: Switch) -> None:
         super().__init__(session)
         self._switch = switch
 
@@ -57,7 +59,7 @@ class Pause(Command):
         self._switch.pause_ovsdb()
 
 
-class Buggy(Command):
+class Buggy(Command[SwitchSession]):
     """Raises what no command should."""
 
     def run_idl(self, txn: Any) -> None:
@@ -102,7 +104,7 @@ class Callers:
 
 
 @contextmanager
-def queued(driver: PortDriver, session: Session | None = None) -> Iterator[Callers]:
+def queued(driver: PortDriver, session: SwitchSession | None = None) -> Iterator[Callers]:
     """All calls made in this block are in the queue when the connection's thread looks for its next group."""
     driver.connect(soon())
     session = session or driver.client.status()
@@ -285,7 +287,7 @@ def test_a_group_notices_that_another_session_took_the_last_port(
     for number in (1, 2, 3):
         attach(driver, port(number), soon())
     other = connect(switch)
-    session = Session(switch.ovsdb, frozenset(), soon(), everything=True)
+    session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon(), everything=True)
 
     class Late(DeletePort):
         """Reads first, and then the other session deletes."""
@@ -416,7 +418,7 @@ def test_the_next_commit_does_not_wait_for_the_read_back(own_switch: Switch, con
 def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_switch: Switch, port: MakePort) -> None:
     """Four hundred ports in one transaction are more bytes than the kernel buffers, and are all committed."""
     own_switch.pause_vswitchd()
-    session = Session(own_switch.ovsdb, frozenset(), soon(), everything=True)
+    session = Session(own_switch.ovsdb, open_vswitch(), frozenset(), soon(), everything=True)
     try:
         steps = [port(number) for number in range(400)]
         session.transact([adding(session, step, marks_of(step, STORE)) for step in steps], soon())

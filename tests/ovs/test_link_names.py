@@ -26,11 +26,12 @@ from userspace_cni.host.netlink.codec import Message
 from userspace_cni.host.netlink.link_messages import marked
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.host.node_net.switch_taps import ALIAS
+from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.node_bridges import NodeBridgeDriver
 from userspace_cni.switch.ovsdb.commands import AddPort
+from userspace_cni.switch.ovsdb.database import open_vswitch
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.session import Session
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 
@@ -269,7 +270,7 @@ def test_a_process_without_the_device_of_taps(switch: Switch) -> None:
 
 def test_no_row_is_written_for_a_name_that_is_not_taken(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
     """The transaction itself looks which names it adds: of a bridge that went since the look none was taken."""
-    session = Session(switch.ovsdb, frozenset(), soon())
+    session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     try:
         command = AddPort(session, port(), marks_of(port(), STORE))
         session.transact([command], soon())
@@ -292,7 +293,7 @@ def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     driver.connect(soon())
     session = driver.client.status()
-    wait_until(lambda: BRIDGE in session.replica.bridge_marks, what="the replica has the bridge")
+    wait_until(lambda: BRIDGE in session.index.bridge_marks, what="the replica has the bridge")
     held = LinkNames(SwitchLinks(switch.netns), ReadBack(driver.daemon))
     held.hold(BRIDGE, session, soon(), gets_tap=True)
     attach(driver, port(), soon())

@@ -21,9 +21,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.ovsdb.session import Session
+from userspace_cni.switch.ovsdb.database import open_vswitch, switch_client
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.session import Session
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -171,7 +171,7 @@ def test_a_living_port_joins_and_leaves(switch: Switch, driver: PortDriver, port
 
 def test_a_group_of_source_and_output(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Ports of one transaction, which do not see each other, are in the Mirror all the same; of two outputs one is refused."""
-    with_session = Session(switch.ovsdb, frozenset(), soon())
+    with_session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     try:
         steps = [source(port(1)), output(port(2)), source(port(3))]
         with_session.transact([adding(with_session, step, marks_of(step, STORE)) for step in steps], soon())
@@ -189,7 +189,7 @@ def test_two_sessions_at_once(switch: Switch, driver: PortDriver, port: MakePort
     attach(driver, port(9), soon())
     steps = {"source": source(port(1)), "output": output(port(2))}
     [early] = steps.keys() - {late}
-    session = Session(switch.ovsdb, frozenset(), soon())
+    session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     try:
         command = Meanwhile(
             adding(session, steps[late], marks_of(steps[late], STORE)), lambda: attach(driver, steps[early], soon())
@@ -425,7 +425,7 @@ def test_a_short_lived_process_replicates_only_its_mirrors(switch: Switch, drive
     """A process that adds a plain port beside mirrors does not fetch their rows."""
     for step in (source(port(1)), output(port(2))):
         attach(driver, step, soon())
-    client = Client(switch.ovsdb)
+    client = switch_client(switch.ovsdb)
     beside = PortDriver(client, switch.rundir, lambda: STORE)
     try:
         attach(beside, port(3), soon())

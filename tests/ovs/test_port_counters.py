@@ -16,7 +16,7 @@ from userspace_cni.agent.metrics import Metrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import switch_client
 from userspace_cni.switch.ports import PortDriver
 
 OURS = "external_ids:owner=userspace-cni"
@@ -65,7 +65,7 @@ def send(sender: FrontEnd) -> None:
 
 def driver_of(switch: Switch, remote: str) -> PortDriver:
     """A driver that has no session yet."""
-    return PortDriver(Client(remote), switch.rundir, lambda: "5707e")
+    return PortDriver(switch_client(remote), switch.rundir, lambda: "5707e")
 
 
 @pytest.mark.parametrize("remote_of", [lambda switch: switch.ovsdb, Switch.listen_tcp], ids=["unix", "tcp"])
@@ -91,7 +91,7 @@ def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) 
     add_bridge(switch)
     mark(switch, "ours")
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
-        driver = PortDriver(Client(proxy.remote, resident=True), str(tmp_path), lambda: "5707e")
+        driver = PortDriver(switch_client(proxy.remote, resident=True), str(tmp_path), lambda: "5707e")
         driver.connect(Deadline.after(SECONDS))
         assert b"statistics" not in proxy.sent
         assert [each.name for each in driver.counters(Deadline.after(SECONDS))] == ["ours"]
@@ -151,7 +151,7 @@ def test_a_bridge_of_other_versions(switch: Switch, resident: PortDriver, sender
 
 def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_path: Path) -> None:
     """Where ovs-vswitchd is out of reach, OVSDB is asked."""
-    driver = PortDriver(Client(switch.ovsdb, resident=True), str(tmp_path), lambda: "5707e")
+    driver = PortDriver(switch_client(switch.ovsdb, resident=True), str(tmp_path), lambda: "5707e")
     driver.connect(Deadline.after(SECONDS))
     send(sender)
     switch.write_statistics()

@@ -16,10 +16,12 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.ovsdb.database import Clause, named
+from userspace_cni.ovsdb.groups import Command
+from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.ovsdb.commands import AddPort, DeletePort
+from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch, switch_client
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.session import Clause, Command, Session, named
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -27,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
 from userspace_cni.switch.ovsdb import commands
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import switch_client
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.attachment.steps import OvsPort, VhostUserClient
@@ -37,7 +39,7 @@ step = OvsPort(
     bridge="br-many", name=f"{container[:12]}-net1", interface=VhostUserClient(f"{rundir}/{number}"),
     marks={"container-id": container, "network": "n", "ifname": "net1"},
 )
-driver = PortDriver(Client(ovsdb), rundir, lambda: "store")
+driver = PortDriver(switch_client(ovsdb), rundir, lambda: "store")
 print("ready", flush=True)
 for line in sys.stdin:
     rest = getattr(driver, line.strip())(step, Deadline.after(60))
@@ -53,17 +55,17 @@ def soon() -> Deadline:
 
 
 @pytest.fixture
-def session(switch: Switch) -> Iterator[Session]:
+def session(switch: Switch) -> Iterator[SwitchSession]:
     """A session of its own, beside the driver's."""
-    opened = Session(switch.ovsdb, frozenset(), soon())
+    opened = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     yield opened
     opened.close()
 
 
-class Meanwhile(Command):
+class Meanwhile(Command[SwitchSession]):
     """Another command, with something happening between its reading and the commit of its first run."""
 
-    def __init__(self, command: Command, happens: Callable[[], object]) -> None:
+    def __init__(self, command: Command[SwitchSession], happens: Callable[[], object]) -> None:
         super().__init__(command.api)
         self.command = command
         self.runs = 0
@@ -89,7 +91,7 @@ class Meanwhile(Command):
             self._happens()
 
 
-class NaiveAdd(Command):
+class NaiveAdd(Command[SwitchSession]):
     """Adds a port to a bridge that it has seen, without verifying it."""
 
     def needs(self) -> frozenset[Clause]:
@@ -104,12 +106,12 @@ class NaiveAdd(Command):
         self.api.row("Bridge", "br-test").addvalue("ports", port.uuid)
 
 
-def add(session: Session, step: OvsPort) -> AddPort:
+def add(session: SwitchSession, step: OvsPort) -> AddPort:
     """The command of apply."""
     return adding(session, step, marks_of(step, STORE))
 
 
-def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: Session) -> None:
+def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: SwitchSession) -> None:
     """Pins the fact that makes `verify` necessary: the commit succeeds and there is no port."""
     switch.vsctl("--no-wait", "add-br", "br-test")
     session.transact([Meanwhile(NaiveAdd(session), lambda: switch.vsctl("--no-wait", "del-br", "br-test"))], soon())
@@ -117,7 +119,7 @@ def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch,
 
 
 def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
-    switch: Switch, session: Session, driver: PortDriver, port: MakePort
+    switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
 ) -> None:
     """An ADD that meets the DEL of the bridge's last port notices, and makes the bridge anew."""
     attach(driver, port(1), soon())
@@ -127,7 +129,7 @@ def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
     assert switch.ports("br-test") == [port(2).name]
 
 
-def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session: Session, port: MakePort) -> None:
+def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session: SwitchSession, port: MakePort) -> None:
     """Another process makes the missing bridge first: the duplicate name is read again, and the bridge stays the other's."""
     make = ["--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev"]
     command = Meanwhile(add(session, port()), lambda: switch.vsctl(*make))
@@ -137,7 +139,9 @@ def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session
     assert switch.bridge("br-test")["external_ids"] == {}
 
 
-def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(switch: Switch, session: Session, port: MakePort) -> None:
+def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(
+    switch: Switch, session: SwitchSession, port: MakePort
+) -> None:
     """The bridge that was made first has the wrong datapath type: refused, as if it had always been there."""
     command = Meanwhile(add(session, port()), lambda: switch.vsctl("--no-wait", "add-br", "br-test"))
     with pytest.raises(SwitchRefused, match="datapath_type"):
@@ -145,7 +149,9 @@ def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(switch: Switc
     assert switch.ports("br-test") == []
 
 
-def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
+def test_two_deletions_do_not_leave_an_empty_bridge(
+    switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
+) -> None:
     """Neither of two sessions believes to delete the last port; the second to commit notices that it does."""
     for step in (port(1), port(2)):
         attach(driver, step, soon())
@@ -155,10 +161,12 @@ def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Ses
     assert switch.bridges() == []
 
 
-def test_a_bridge_is_not_deleted_under_a_new_port(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
+def test_a_bridge_is_not_deleted_under_a_new_port(
+    switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
+) -> None:
     """A DEL that believes to delete the last port notices the one that came meanwhile."""
     attach(driver, port(1), soon())
-    adder = PortDriver(Client(switch.ovsdb), switch.rundir, lambda: STORE)
+    adder = PortDriver(switch_client(switch.ovsdb), switch.rundir, lambda: STORE)
     command = Meanwhile(DeletePort(session, port(1).ref), lambda: attach(adder, port(2), soon()))
     session.transact([command], soon())
     adder.close()
@@ -167,7 +175,7 @@ def test_a_bridge_is_not_deleted_under_a_new_port(switch: Switch, session: Sessi
 
 
 def test_a_port_that_changes_hands_before_the_commit_is_left_alone(
-    switch: Switch, session: Session, driver: PortDriver, port: MakePort
+    switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
 ) -> None:
     """The marks that were read are verified: a row marked for another container in between is not deleted."""
     attach(driver, port(), soon())

@@ -19,8 +19,8 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base import threads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, Unavailable
+from userspace_cni.ovsdb import replica, session
 from userspace_cni.switch import switch_view, vswitchd
-from userspace_cni.switch.ovsdb import replica, session
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]

@@ -51,16 +51,16 @@ class LocalSwitch:
     def ports(self) -> PortDriver:
         """The only user of OVSDB in this process."""
         from userspace_cni.host.node_net.switch_links import SwitchLinks
-        from userspace_cni.switch.ovsdb.client import Client
+        from userspace_cni.switch.ovsdb.database import switch_client
         from userspace_cni.switch.ports import PortDriver
 
         settings, root, resident = self._installation.settings, self._installation.root, self._installation.resident
         kind, _, place = settings.ovsdb.partition(":")
-        client = Client(
+        client = switch_client(
             f"unix:{root.path(place)}" if kind == "unix" else settings.ovsdb,
             resident=resident,
             on_group=self._callbacks.group,
-            listeners=self._callbacks.listeners() if resident else None,
+            listeners=self._callbacks.listeners(),
         )
         links = SwitchLinks(settings.switch_netns, root)
         rundir = root.path(settings.ovs_rundir)

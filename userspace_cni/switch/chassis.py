@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
-    from userspace_cni.switch.ovsdb.client import Client
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchClient, SwitchSession
 
 _KEY: Final = "system-id"
 
 
-def chassis(client: Client, deadline: Deadline) -> str:
+def chassis(client: SwitchClient, deadline: Deadline) -> str:
     """The name; "" when the switch has none. It is asked for each time: no replica has it. Raises Unavailable."""
-    from userspace_cni.switch.ovsdb.reads import Select
+    from userspace_cni.ovsdb.reads import Select
 
-    def select(session: Session) -> list[dict[str, Any]]:
+    def select(session: SwitchSession) -> list[dict[str, Any]]:
         command = Select(session, "Open_vSwitch", [], ["external_ids"])
         session.transact([command], deadline)
         return command.rows

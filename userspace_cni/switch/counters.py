@@ -20,13 +20,13 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.openflow import messages
 from userspace_cni.switch.openflow.management import Management
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import SwitchClient
 from userspace_cni.switch.ovsdb.rows.qos import POLICER
 from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.rows.port import LimitedPort
-    from userspace_cni.switch.ovsdb.session import Session
 
 _OURS: Final = [["external_ids", "includes", ["map", [["owner", OWNER]]]]]
 _TX_ERRORS: Final = re.compile(r"^ *tx_errors: (\d+)$", re.MULTILINE)
@@ -54,7 +54,7 @@ class LimitDrops:
     from_pod: int | None
 
 
-def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
+def ask(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]:
     """The counters of the ports with our owner mark; `rundir`: where bridges have their management sockets.
 
     A resident client asks ovs-vswitchd; OVSDB where that is out of reach or speaks no version of OpenFlow with these counters.
@@ -71,7 +71,7 @@ def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
     return _ask_database(client, deadline)
 
 
-def _ask_bridges(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
+def _ask_bridges(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]:
     from userspace_cni.switch.ovsdb.reads import counted_ports
 
     ports = client.status().look(counted_ports)
@@ -101,11 +101,11 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
     return found
 
 
-def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
+def _ask_database(client: SwitchClient, deadline: Deadline) -> list[Counters]:
     """The counters of every interface with our owner mark, those of other installations among them."""
-    from userspace_cni.switch.ovsdb.reads import Select
+    from userspace_cni.ovsdb.reads import Select
 
-    def select(session: Session) -> list[dict[str, Any]]:
+    def select(session: SwitchSession) -> list[dict[str, Any]]:
         command = Select(session, "Interface", _OURS, _COLUMNS)
         session.transact([command], deadline)
         return command.rows
@@ -114,18 +114,19 @@ def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
     return [each for each in found if owner_kind(each.marks) == "pod"]
 
 
-def ask_drops(client: Client, daemon: Daemon, deadline: Deadline) -> list[LimitDrops]:
+def ask_drops(client: SwitchClient, daemon: Daemon, deadline: Deadline) -> list[LimitDrops]:
     """The frames that limits have dropped, of a resident client. Only limited ports are asked for.
 
     OpenFlow has none of these numbers. What policers count is in OVSDB, up to five seconds late; ovs-vswitchd is asked for a
     qdisc's. Raises Unavailable and SwitchRefused.
     """
-    from userspace_cni.switch.ovsdb.reads import Select, limited_ports
+    from userspace_cni.ovsdb.reads import Select
+    from userspace_cni.switch.ovsdb.reads import limited_ports
 
     ports = client.status().look(limited_ports)
     policed = [port for port in ports if port.from_pod or port.to_pod == POLICER]
 
-    def select(session: Session) -> list[dict[str, Any]]:
+    def select(session: SwitchSession) -> list[dict[str, Any]]:
         by_uuid = ([["_uuid", "==", ["uuid", port.interface]]] for port in policed)
         commands = [Select(session, "Interface", where, ["statistics"]) for where in by_uuid]
         session.transact(commands, deadline)

@@ -16,7 +16,7 @@ from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 _PATIENCE_S = 1.0
 """How long the configuration is awaited before ovs-vswitchd is asked whether it lives."""
@@ -28,10 +28,10 @@ class FlowRenewal:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: SwitchSession | None = None
         self._done = 0
 
-    def after(self, session: Session, number: int, deadline: Deadline) -> None:
+    def after(self, session: SwitchSession, number: int, deadline: Deadline) -> None:
         """Wait until the configuration of this number is applied, then purge, unless that was done since.
 
         Flows end with their daemon, so a dead one needs nothing. A daemon that cannot be told is warned of: its flows follow when
@@ -54,15 +54,16 @@ class FlowRenewal:
         finally:
             self._lock.release()
 
-    def _applied(self, session: Session, number: int, deadline: Deadline) -> int | None:
+    def _applied(self, session: SwitchSession, number: int, deadline: Deadline) -> int | None:
         """The number of the configuration that is applied; None when ovs-vswitchd is dead."""
-        from userspace_cni.switch.ovsdb.replica import SWITCH, value_of
+        from userspace_cni.ovsdb.values import value_of
+        from userspace_cni.switch.ovsdb.rounds import SWITCH
 
         def look() -> int | None:
             applied: int = value_of(session.root(), "cur_cfg")
             return applied if applied >= number else None
 
-        configured = session.watch(SWITCH, look)
+        configured = session.watch(*SWITCH, look)
         while (applied := configured.wait(deadline.within(_PATIENCE_S).remaining())) is None:
             liveness = self._daemon.recent(deadline)
             if liveness.state == "dead":

@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import SwitchClient
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 
-def bridges_of_interfaces(client: Client, deadline: Deadline) -> Mapping[str, str]:
+def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[str, str]:
     """The bridge of every interface of the switch by the interface's name; of a bond's members, and of bridges' local ones, too.
 
     Raises Unavailable.
     """
-    from userspace_cni.switch.ovsdb.replica import every_port, references, value_of
+    from userspace_cni.ovsdb.database import every_name
+    from userspace_cni.ovsdb.values import references, value_of
 
-    def look(session: Session) -> dict[str, str]:
+    def look(session: SwitchSession) -> dict[str, str]:
         ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
         found: dict[str, str] = {}
         for name, bridge in session.replica.names("Bridge").items():
@@ -28,28 +29,30 @@ def bridges_of_interfaces(client: Client, deadline: Deadline) -> Mapping[str, st
             found |= {value_of(each, "name"): name for each in members}
         return found
 
-    return client.read(look, every_port(), "looking at the switch's interfaces", deadline)
+    return client.read(look, every_name(), "looking at the switch's interfaces", deadline)
 
 
-def port_number(client: Client, name: str, deadline: Deadline) -> int:
+def port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
     """The number by which OpenFlow knows the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
-    from userspace_cni.switch.ovsdb.replica import named, value_of
+    from userspace_cni.ovsdb.database import named
+    from userspace_cni.ovsdb.values import value_of
 
-    def look(session: Session) -> int:
+    def look(session: SwitchSession) -> int:
         row = session.row("Interface", name)
         return max(0, *value_of(row, "ofport")) if row is not None and value_of(row, "ofport") else 0
 
     return client.read(look, named(name), f"port {name}: looking at its interface", deadline)
 
 
-def open_interfaces(client: Client, deadline: Deadline) -> frozenset[str]:
+def open_interfaces(client: SwitchClient, deadline: Deadline) -> frozenset[str]:
     """The names of the interfaces that ovs-vswitchd has open, as it said last. Raises Unavailable."""
-    from userspace_cni.switch.ovsdb.replica import every_port, value_of
+    from userspace_cni.ovsdb.database import every_name
+    from userspace_cni.ovsdb.values import value_of
     from userspace_cni.switch.ovsdb.rows.uplink import why_closed
 
-    def look(session: Session) -> frozenset[str]:
+    def look(session: SwitchSession) -> frozenset[str]:
         rows = session.tables["Interface"].rows.values()
         found = ({column: value_of(row, column) for column in ("name", "error", "ofport")} for row in rows)
         return frozenset(str(each["name"]) for each in found if not why_closed(each))
 
-    return client.read(look, every_port(), "looking at the switch's interfaces", deadline)
+    return client.read(look, every_name(), "looking at the switch's interfaces", deadline)

@@ -21,7 +21,7 @@ from userspace_cni.switch.kernel_links import KernelLinks, NamedLink
 from userspace_cni.switch.read_back import ReadBack
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 _RESERVED: Final = ("ovs-netdev", "ovs-system", "ovs-dummy")
 _RESERVED_STARTS: Final = (
@@ -59,7 +59,7 @@ class LinkNames:
     names: set[str] = field(default_factory=set)
     taps: set[str] = field(default_factory=set)
 
-    def require_free(self, name: str, session: Session, deadline: Deadline) -> NamedLink | None:
+    def require_free(self, name: str, session: SwitchSession, deadline: Deadline) -> NamedLink | None:
         """Raise LinkNameTaken if OVSDB lacks the name and a link that is not ours has it; the link, None if there is none.
 
         Raises Unavailable where that cannot be seen.
@@ -79,7 +79,7 @@ class LinkNames:
             )
         return found
 
-    def hold(self, name: str, session: Session, deadline: Deadline, *, gets_tap: bool) -> None:
+    def hold(self, name: str, session: SwitchSession, deadline: Deadline, *, gets_tap: bool) -> None:
         """Take the name; `gets_tap`: ovs-vswitchd is to have a tap of it. Raises as `require_free`."""
         while True:
             found, former = self.require_free(name, session, deadline), 0
@@ -94,7 +94,7 @@ class LinkNames:
         if gets_tap:
             self.taps.add(name)
 
-    def settle(self, session: Session, deadline: Deadline) -> bool:
+    def settle(self, session: SwitchSession, deadline: Deadline) -> bool:
         """Once ovs-vswitchd has gone through the rows: whether a link that it did not open had to go, so that it makes its own.
 
         It may not be allowed to open what another process made, or open its ports in another namespace.
@@ -109,7 +109,7 @@ class LinkNames:
                 self.links.mark(name, index)  # ovs-vswitchd made it, where it deleted ours with a former bridge of the name
         return bool(unopened)
 
-    def _reopen(self, unopened: Iterable[str], session: Session, deadline: Deadline) -> None:
+    def _reopen(self, unopened: Iterable[str], session: SwitchSession, deadline: Deadline) -> None:
         say(
             "warning",
             f"ovs-vswitchd has not opened the link that was made for it, and makes its own: {', '.join(unopened)}",
@@ -117,10 +117,10 @@ class LinkNames:
         )
         self._another_round(session, unopened, deadline)
 
-    def _await_rows(self, name: str, found: NamedLink, session: Session, deadline: Deadline) -> None:
+    def _await_rows(self, name: str, found: NamedLink, session: SwitchSession, deadline: Deadline) -> None:
         """Wait for rows and mark of what another caller makes, and for the end of a link whose bridge is deleted."""
-        from userspace_cni.switch.ovsdb.reads import Read
-        from userspace_cni.switch.ovsdb.session import named
+        from userspace_cni.ovsdb.database import named
+        from userspace_cni.ovsdb.reads import Read
 
         if found.in_use:
             self._another_round(session, (), deadline)
@@ -130,7 +130,7 @@ class LinkNames:
         while (now := self.links.find(name)) and not now.ours and self._lacks(name, session) and end.remaining():
             time.sleep(min(_AGAIN_S, end.remaining()))
 
-    def _another_round(self, session: Session, closed: Iterable[str], deadline: Deadline) -> None:
+    def _another_round(self, session: SwitchSession, closed: Iterable[str], deadline: Deadline) -> None:
         from userspace_cni.switch.ovsdb.commands import AnotherRound
 
         again = AnotherRound(session, closed)
@@ -138,7 +138,7 @@ class LinkNames:
         self.read_back.wait(again.done, deadline)
 
     @staticmethod
-    def _lacks(name: str, session: Session) -> bool:
+    def _lacks(name: str, session: SwitchSession) -> bool:
         from userspace_cni.switch.ovsdb.commands import lacking
 
         return bool(lacking(session, [name]))

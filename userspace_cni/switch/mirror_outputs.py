@@ -17,8 +17,8 @@ from userspace_cni.switch.ovsdb.rows.marks import marks_of, other_store, same_at
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.mirror_outputs import DeleteMirror, PutMirror
-    from userspace_cni.switch.ovsdb.session import Session
 
 
 class MirrorOutputDriver(Driver[MirrorOutput]):
@@ -59,11 +59,11 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
         return [drift for drift in found if drift.field]
 
     def _write(
-        self, step: MirrorOutput, make: Callable[[Session], PutMirror | DeleteMirror], doing: str, deadline: Deadline
+        self, step: MirrorOutput, make: Callable[[SwitchSession], PutMirror | DeleteMirror], doing: str, deadline: Deadline
     ) -> None:
         from userspace_cni.switch.ovsdb.mirror_outputs import needed
 
-        def write(session: Session) -> None:
+        def write(session: SwitchSession) -> None:
             command = make(session)
             session.transact([command], deadline)
             if command.flows_after is not None:
@@ -72,9 +72,9 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
         self._ports.client.use(write, needed(step), _what(step, doing), deadline)
 
     @staticmethod
-    def _differences(step: MirrorOutput, session: Session) -> list[Drift]:
+    def _differences(step: MirrorOutput, session: SwitchSession) -> list[Drift]:
+        from userspace_cni.ovsdb.values import refers, value_of
         from userspace_cni.switch.ovsdb.mirrors import find_mirror
-        from userspace_cni.switch.ovsdb.replica import refers, value_of
 
         subject, details = f"mirror {step.name} of bridge {step.bridge}", f"ovs-vsctl list Mirror {step.name}"
         port = session.row("Port", step.port)

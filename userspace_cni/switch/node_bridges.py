@@ -24,8 +24,8 @@ from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 
 if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.node_bridges import PutNodeBridge
-    from userspace_cni.switch.ovsdb.session import Session
 
 
 class NodeBridgeDriver(Driver[NodeBridge]):
@@ -45,14 +45,14 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         SwitchRefused: another datapath type, or ovs-vswitchd could not make it. Unavailable:
         it does not answer.
         """
+        from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.commands import lacking
         from userspace_cni.switch.ovsdb.node_bridges import PutNodeBridge
-        from userspace_cni.switch.ovsdb.session import named
 
         held = LinkNames(self._links, self._read_back)
         what, marks = f"bridge {step.name}: making it", marks_of(step, self._store())
 
-        def put(session: Session) -> PutNodeBridge:
+        def put(session: SwitchSession) -> PutNodeBridge:
             if lacking(session, [step.name]):
                 held.hold(step.name, session, deadline, gets_tap=step.datapath == DATAPATH_TYPE)
             command = PutNodeBridge(session, step, marks)
@@ -67,15 +67,15 @@ class NodeBridgeDriver(Driver[NodeBridge]):
 
     def undo(self, step: NodeBridge, deadline: Deadline) -> None:
         """Delete the bridge, if it is ours. Raises Unavailable while others have ports on it, with their names."""
+        from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.node_bridges import DeleteNodeBridge
-        from userspace_cni.switch.ovsdb.replica import every_port
 
-        def delete(session: Session) -> DeleteNodeBridge:
+        def delete(session: SwitchSession) -> DeleteNodeBridge:
             command = DeleteNodeBridge(session, step)
             session.transact([command], deadline)
             return command
 
-        done = self._client.use(delete, every_port(), f"bridge {step.name}: deleting it", deadline)
+        done = self._client.use(delete, every_name(), f"bridge {step.name}: deleting it", deadline)
         if done.left_alone:
             say("warning", f"bridge {step.name} is left alone: it belongs to {done.left_alone}")
         elif done.users:
@@ -90,7 +90,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
 
     def check(self, step: NodeBridge, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and of the link of its local port."""
-        from userspace_cni.switch.ovsdb.session import named
+        from userspace_cni.ovsdb.database import named
 
         look = partial(self._row_differences, step)
         what, subject = f"bridge {step.name}: reading it", f"bridge {step.name}"
@@ -113,7 +113,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         """Whether the switch has no such bridge of ours, or no link of its local port."""
         if seen.ports is None:
             return False
-        marks = self._client.status().replica.bridge_marks.get(step.name)
+        marks = self._client.status().index.bridge_marks.get(step.name)
         return marks is None or not same_attachment(step, marks) or step.name not in seen.once(self._links)
 
     def changed(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
@@ -124,8 +124,8 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         return [drift for drift in drifts if drift.field in WRITTEN]
 
     @staticmethod
-    def _row_differences(step: NodeBridge, session: Session) -> list[Drift]:
-        from userspace_cni.switch.ovsdb.reads import columns_of
+    def _row_differences(step: NodeBridge, session: SwitchSession) -> list[Drift]:
+        from userspace_cni.ovsdb.values import columns_of
 
         bridge, link = session.row("Bridge", step.name), session.row("Interface", step.name)
         found = None if bridge is None else columns_of(bridge)

@@ -11,16 +11,16 @@ from userspace_cni.attachment.facts import NodePort, PodPort
 from userspace_cni.attachment.steps import OWNER, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import SwitchClient
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, is_ours
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 
-def node_ports(client: Client, bridge: str, deadline: Deadline) -> tuple[NodePort, ...]:
+def node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tuple[NodePort, ...]:
     """The links of the node, without addresses. A client of one call replicates the fewest rows that tell. Raises Unavailable."""
-    from userspace_cni.switch.ovsdb.replica import every_port, named, of_type
+    from userspace_cni.ovsdb.database import every_name, named, of_type
 
     what = f"bridge {bridge}: looking at the node's own ports"
     names = client.read(_internal, of_type("internal") | named(bridge), what, deadline)
@@ -29,35 +29,35 @@ def node_ports(client: Client, bridge: str, deadline: Deadline) -> tuple[NodePor
     found = client.read(partial(_ports, bridge, names), named(*names), what, deadline)
     if not any(each.mtu for each in found):
         return found
-    least = client.read(partial(_least_mtu, bridge), every_port(), what, deadline)
+    least = client.read(partial(_least_mtu, bridge), every_name(), what, deadline)
     return tuple(replace(each, least=least) for each in found)
 
 
-def ports_with_mac(client: Client, bridge: str, mac: str, deadline: Deadline) -> tuple[PodPort, ...]:
+def ports_with_mac(client: SwitchClient, bridge: str, mac: str, deadline: Deadline) -> tuple[PodPort, ...]:
     """The ports of pods on the bridge that have this MAC, which is in small letters. Raises Unavailable.
 
     A resident client finds them by the MAC; one of a call has the server choose the rows.
     """
-    from userspace_cni.switch.ovsdb.replica import named, with_marks
+    from userspace_cni.ovsdb.database import named, with_ids
 
     what, marks = f"bridge {bridge}: looking for ports with MAC {mac}", {"owner": OWNER, ATTACHED_MAC: mac}
-    names = client.read(lambda session: session.replica.with_mac(mac), with_marks(marks), what, deadline)
+    names = client.read(lambda session: session.index.with_mac(mac), with_ids(marks), what, deadline)
     if not names:
         return ()
     return client.read(partial(_pod_ports, bridge, names), named(*names), what, deadline)
 
 
-def _pod_ports(bridge: str, names: Iterable[str], session: Session) -> tuple[PodPort, ...]:
+def _pod_ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tuple[PodPort, ...]:
     """Those of the names that are on the bridge and have our mark."""
-    from userspace_cni.switch.ovsdb.replica import value_of
+    from userspace_cni.ovsdb.values import value_of
 
     marks = ((port, value_of(port, "external_ids")) for port in _on_bridge(bridge, names, session))
     return tuple(PodPort(ids.get("pod-namespace", ""), _vlan(port)) for port, ids in marks if is_ours(ids))
 
 
-def _on_bridge(bridge: str, names: Iterable[str], session: Session) -> Iterator[Any]:
+def _on_bridge(bridge: str, names: Iterable[str], session: SwitchSession) -> Iterator[Any]:
     """The rows of the ports of these names that are on the bridge."""
-    from userspace_cni.switch.ovsdb.replica import refers
+    from userspace_cni.ovsdb.values import refers
 
     row = session.row("Bridge", bridge)
     ports = (session.row("Port", name) for name in names)
@@ -65,24 +65,24 @@ def _on_bridge(bridge: str, names: Iterable[str], session: Session) -> Iterator[
 
 
 def _vlan(port: Any) -> Vlan:
-    from userspace_cni.switch.ovsdb.replica import value_of
+    from userspace_cni.ovsdb.values import value_of
 
     return Vlan(_one(value_of(port, "tag"), None), tuple(value_of(port, "trunks")), _one(value_of(port, "vlan_mode"), ""))
 
 
-def _internal(session: Session) -> tuple[str, ...]:
+def _internal(session: SwitchSession) -> tuple[str, ...]:
     """Internal ports of all bridges."""
-    return tuple(sorted(session.replica.internal))
+    return tuple(sorted(session.index.internal))
 
 
-def _ports(bridge: str, names: Iterable[str], session: Session) -> tuple[NodePort, ...]:
+def _ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tuple[NodePort, ...]:
     return tuple(_found(bridge, names, session))
 
 
-def _found(bridge: str, names: Iterable[str], session: Session) -> Iterator[NodePort]:
+def _found(bridge: str, names: Iterable[str], session: SwitchSession) -> Iterator[NodePort]:
     """Those of the names that are on the bridge; an internal port has one interface, which has its name."""
+    from userspace_cni.ovsdb.values import value_of
     from userspace_cni.switch.ovsdb.reads import local_port_without_mtu
-    from userspace_cni.switch.ovsdb.replica import value_of
 
     unheld = local_port_without_mtu(session, session.row("Bridge", bridge))
     for port in _on_bridge(bridge, names, session):
@@ -106,14 +106,14 @@ def _counts(name: str, bridge: str, interface: Any) -> bool:
 
     Any other was made to be used, and comes up with the MTU that it was given while it was down.
     """
-    from userspace_cni.switch.ovsdb.replica import value_of
+    from userspace_cni.ovsdb.values import value_of
 
     return name != bridge or value_of(interface, "admin_state") == ["up"]
 
 
-def _least_mtu(bridge: str, session: Session) -> int:
+def _least_mtu(bridge: str, session: SwitchSession) -> int:
     """The smallest MTU of the bridge's ports that are neither pods' nor links of the node, 0 for none."""
-    from userspace_cni.switch.ovsdb.replica import references, value_of
+    from userspace_cni.ovsdb.values import references, value_of
 
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     row = session.row("Bridge", bridge)

@@ -20,7 +20,8 @@ from userspace_cni.switch.ovsdb.rows.uplink import SYSTEM, UplinkRow
 from userspace_cni.switch.uplinks import LET_GO_S, UplinkDriver
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.session import Session, Watch
+    from userspace_cni.ovsdb.replica import Watch
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 
 class PolledUplinkDriver(UplinkDriver):
@@ -31,13 +32,13 @@ class PolledUplinkDriver(UplinkDriver):
 
         A daemon that is dead finds it so when it is started; one that hangs, when it goes on.
         """
-        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.uplinks import PutUplink
 
         plain = replace(step, interfaces=tuple({**each, "type": SYSTEM} for each in step.interfaces), rx_queues=0)
         indexes = self._found(step, self._links(step.switch_netns))
 
-        def put(session: Session) -> Watch[Literal[True]] | None:
+        def put(session: SwitchSession) -> Watch[Literal[True]] | None:
             row = session.look(partial(self._row, step))
             if row is None or not _has(row, indexes):
                 return None
@@ -46,16 +47,16 @@ class PolledUplinkDriver(UplinkDriver):
             return command.done
 
         with suppress(NameTaken):  # another's by now, which is not changed
-            done = self._client.use(put, every_port(), f"uplink {step.name}: opening it as system", deadline)
+            done = self._client.use(put, every_name(), f"uplink {step.name}: opening it as system", deadline)
             if done:
                 with suppress(Unavailable):
                     self._read_back.wait(done, deadline.within(LET_GO_S), or_dead=True)
 
     def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
         """The type of each interface; the rest is its port's."""
-        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.ovsdb.database import every_name
 
-        def look(session: Session) -> list[Drift]:
+        def look(session: SwitchSession) -> list[Drift]:
             row, found = self._row(step, session), []
             for each in step.interfaces if row else ():
                 kind = row.interfaces.get(each["name"], each)["type"] if row else ""
@@ -64,7 +65,7 @@ class PolledUplinkDriver(UplinkDriver):
                     found.append(Drift(f"uplink {step.name}", f"{each['name']} type", each["type"], kind, look))
             return found
 
-        return self._client.read(look, every_port(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found)
+        return self._client.read(look, every_name(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found)
 
     def lost(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the switch has no such port, or opens it otherwise."""

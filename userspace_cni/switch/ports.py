@@ -24,7 +24,7 @@ from userspace_cni.base.retries import Retries
 from userspace_cni.switch.flow_renewal import FlowRenewal
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
 from userspace_cni.switch.link_names import LinkNames
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import SwitchClient
 from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
 from userspace_cni.switch.ovsdb.rows.port import differences, written_differences
@@ -33,8 +33,9 @@ from userspace_cni.switch.read_back import ReadBack
 from userspace_cni.switch.switch_view import SwitchView
 
 if TYPE_CHECKING:
+    from userspace_cni.ovsdb.database import Clause
     from userspace_cni.switch.ovsdb.commands import AddPort
-    from userspace_cni.switch.ovsdb.session import Clause, Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 
 class PortDriver(SwitchView, Driver[OvsPort]):
@@ -47,7 +48,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     def __init__(
         self,
-        client: Client,
+        client: SwitchClient,
         ovs_rundir: str,
         store: Callable[[], str],
         sockets: PortSockets | None = None,
@@ -75,8 +76,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
         rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
+        from userspace_cni.ovsdb.replica import SessionLost
         from userspace_cni.switch.ovsdb.commands import AddPort
-        from userspace_cni.switch.ovsdb.session import SessionLost
 
         anew = isinstance(step.interface, Internal) and not self._links.index(step.name)
         anew = anew or self._given_up.take(step.name)
@@ -87,10 +88,10 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
         held = LinkNames(self._links, self._read_back)
 
-        def command_of(session: Session) -> AddPort:
+        def command_of(session: SwitchSession) -> AddPort:
             return AddPort(session, step, marks, self._afxdp_max, anew=anew)
 
-        def add(session: Session) -> AddPort:
+        def add(session: SwitchSession) -> AddPort:
             command = self._written(session, step, command_of, held, deadline)
             if command.stale:
                 why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
@@ -123,7 +124,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     @staticmethod
     def _written(
-        session: Session, step: OvsPort, make: Callable[[Session], AddPort], held: LinkNames, deadline: Deadline
+        session: SwitchSession, step: OvsPort, make: Callable[[SwitchSession], AddPort], held: LinkNames, deadline: Deadline
     ) -> AddPort:
         """The command that has written the rows, after the names that OVSDB gets by it were taken."""
         from userspace_cni.switch.ovsdb.commands import lacking, names_of
@@ -155,7 +156,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         """
         from userspace_cni.switch.ovsdb.commands import DeletePort, lacking
 
-        def delete(session: Session) -> tuple[DeletePort, frozenset[str]]:
+        def delete(session: SwitchSession) -> tuple[DeletePort, frozenset[str]]:
             command = DeletePort(session, step.ref)
             session.transact([command], deadline)
             return command, lacking(session, command.links)
@@ -182,7 +183,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         index = self._links.index(step.name) if isinstance(step.interface, HostEnd) else None
 
-        def look(session: Session) -> list[Drift]:
+        def look(session: SwitchSession) -> list[Drift]:
             return differences(step, find_port(session, step.name), index)
 
         # The replica may lag behind writes of other processes: so the server is asked before a drift is reported.
@@ -253,10 +254,10 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         Raises Unavailable where that cannot be seen: unknown is not free.
         """
+        from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.commands import lacking
-        from userspace_cni.switch.ovsdb.session import named
 
-        def judge(session: Session) -> None:
+        def judge(session: SwitchSession) -> None:
             for name in lacking(session, names):
                 LinkNames(self._links, self._read_back).require_free(name, session, deadline)
 
@@ -264,8 +265,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     def let_go(self, names: Collection[str], deadline: Deadline) -> None:
         """Delete the links of these names that were made for ovs-vswitchd, and that neither OVSDB nor a process has."""
+        from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.commands import lacking
-        from userspace_cni.switch.ovsdb.session import named
 
         look = partial(lacking, names=tuple(names))
         for name in self.client.read(look, named(*names), "looking for the names of links", deadline):
@@ -280,15 +281,15 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         from userspace_cni.switch.ovsdb.commands import SweepMirrors
         from userspace_cni.switch.ovsdb.mirrors import without_output
 
-        def sweep(session: Session) -> int:
+        def sweep(session: SwitchSession) -> int:
             command = SweepMirrors(session, keep)
             session.transact([command], deadline)
             return command.swept
 
-        def orphans(session: Session) -> bool:
+        def orphans(session: SwitchSession) -> bool:
             return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
 
-        from userspace_cni.switch.ovsdb.replica import value_of
+        from userspace_cni.ovsdb.values import value_of
 
         what = "removing mirrors without an output"
         if not self.client.status().look(orphans):
@@ -306,7 +307,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         if not self.client.status().look(lambda session: orphans(session.replica, store)):
             return 0
 
-        def sweep(session: Session) -> int:
+        def sweep(session: SwitchSession) -> int:
             command = SweepLimits(session, store)
             session.transact([command], deadline)
             return command.swept
@@ -336,7 +337,7 @@ def _rows_of(step: OvsPort) -> frozenset[Clause]:
 
 
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.ovsdb.database import named
     from userspace_cni.switch.ovsdb.mirrors import clauses_of
-    from userspace_cni.switch.ovsdb.session import named
 
     return named(step.name, step.bridge) | clauses_of(step)

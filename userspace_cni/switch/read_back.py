@@ -19,8 +19,9 @@ from userspace_cni.switch.ovsdb.rows.qos import described, not_in_force, policin
 from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
+    from userspace_cni.ovsdb.replica import Watch
     from userspace_cni.switch.ovsdb.commands import AddPort
-    from userspace_cni.switch.ovsdb.session import Session, Watch
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 T = TypeVar("T")
 
@@ -59,18 +60,18 @@ class ReadBack:
             raise SwitchRefused(f"port {step.name}: ovs-vswitchd has set {found}, not {drift.expected}", drift.details)
 
     @staticmethod
-    def await_word(name: str, session: Session, deadline: Deadline) -> None:
+    def await_word(name: str, session: SwitchSession, deadline: Deadline) -> None:
         """Wait a moment while the Interface row of that name says neither that it is open nor why not.
 
         So it is for a moment after ovs-vswitchd has gone through all rows, where several sessions write the same rows at once.
         """
-        from userspace_cni.switch.ovsdb.replica import value_of
+        from userspace_cni.ovsdb.values import value_of
 
         def told() -> bool | None:
             row = session.row("Interface", name)
             return True if row is None or value_of(row, "ofport") or value_of(row, "error") else None
 
-        watch: Watch[bool] = session.watch(name, told)
+        watch: Watch[bool] = session.watch("Interface", name, told)
         if watch.wait(deadline.within(WORD_SECONDS).remaining()) is None:
             watch.forget()
 

@@ -13,7 +13,7 @@ from userspace_cni.attachment.steps import OWNER, PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.switch.ovsdb.client import Client
+from userspace_cni.switch.ovsdb.database import SwitchClient
 from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
@@ -23,7 +23,7 @@ from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, Liveness
 
 if TYPE_CHECKING:
     from userspace_cni.switch.counters import Counters, LimitDrops
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class FoundPort:
 class SwitchView:
     """What is asked of the switch, through the one client of OVSDB. `ovs_rundir`: where ovs-vswitchd has its control socket."""
 
-    def __init__(self, client: Client, ovs_rundir: str) -> None:
+    def __init__(self, client: SwitchClient, ovs_rundir: str) -> None:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
 
@@ -81,10 +81,10 @@ class SwitchView:
 
         Raises Unavailable, before any effect that would have to be undone.
         """
-        from userspace_cni.switch.ovsdb.session import named
+        from userspace_cni.ovsdb.database import named
 
-        def look(session: Session) -> BridgeMaker:
-            marks = session.replica.bridge_marks.get(bridge)
+        def look(session: SwitchSession) -> BridgeMaker:
+            marks = session.index.bridge_marks.get(bridge)
             return "" if marks is None else made_by(marks)
 
         return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
@@ -93,17 +93,17 @@ class SwitchView:
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
         """Every port of a pod with our owner mark and the given marks, of any store."""
+        from userspace_cni.ovsdb.database import with_ids
         from userspace_cni.switch.ovsdb.reads import port_rows
-        from userspace_cni.switch.ovsdb.session import with_marks
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
         wanted = {"owner": OWNER} | {key: value for key, value in chosen.items() if value is not None}
-        rows = self.client.read(lambda session: port_rows(session, wanted), with_marks(wanted), "listing our ports", deadline)
+        rows = self.client.read(lambda session: port_rows(session, wanted), with_ids(wanted), "listing our ports", deadline)
         return sorted(map(ref_of, (row for row in rows if is_ours(row.marks))), key=lambda step: step.name)
 
     def owned(self) -> dict[str, Mapping[str, str]]:
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
-        marks = self.client.status().replica.marks.copy()
+        marks = self.client.status().index.marks.copy()
         return {name: of for name, of in marks.items() if is_ours(of)}
 
     def of_node(self, store: str) -> dict[str, Mapping[str, str]]:
@@ -111,7 +111,7 @@ class SwitchView:
 
         Raises Unavailable.
         """
-        marks = self.client.status().replica.marks.copy()
+        marks = self.client.status().index.marks.copy()
         return {name: of for name, of in marks.items() if owner_kind(of) == "node" and of.get("store") == store}
 
     def mirror_outputs(self) -> frozenset[tuple[str, str]]:
@@ -122,8 +122,8 @@ class SwitchView:
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
+        from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.reads import is_closed
-        from userspace_cni.switch.ovsdb.session import named
 
         if self.daemon.peek().state == "dead":
             return False
@@ -140,20 +140,20 @@ class SwitchView:
     @property
     def dpdk(self) -> bool:
         """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
-        return self.client.status().replica.dpdk
+        return self.client.status().index.dpdk
 
     def has_bridge(self, name: str) -> bool:
         """Whether there is a bridge of that name, from the replica of a resident driver; False without a session."""
-        return self.client.connected and name in self.client.status().replica.bridge_marks
+        return self.client.connected and name in self.client.status().index.bridge_marks
 
     def administrators_bridges(self) -> frozenset[str]:
         """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
 
         Costs no lock. Raises Unavailable.
         """
-        replica = self.client.status().replica
-        marks = replica.bridge_marks.copy()
-        kinds = replica.datapaths.copy().items()
+        index = self.client.status().index
+        marks = index.bridge_marks.copy()
+        kinds = index.datapaths.copy().items()
         return frozenset(name for name, kind in kinds if kind == DATAPATH_TYPE and not is_ours(marks.get(name, {})))
 
     def hardware(self) -> tuple[Mapping[str, tuple[str, ...]], str]:
@@ -188,8 +188,8 @@ class SwitchView:
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         """The port `name`, None if there is none."""
+        from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.reads import find_port
-        from userspace_cni.switch.ovsdb.session import named
 
         what = f"port {name}: looking for it"
         row = self.client.read(lambda session: find_port(session, name), named(name), what, deadline, enough=bool)
@@ -197,11 +197,11 @@ class SwitchView:
             return None
         return FoundPort(name, row.bridge, row.interface["type"], row.interface["options"].get(SERVER_PATH, ""), row.marks)
 
-    def look(self, look: Callable[[Session], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
+    def look(self, look: Callable[[SwitchSession], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
         """The result of `look` on a session with the ports that have these external_ids; a resident driver's has all ports."""
-        from userspace_cni.switch.ovsdb.session import with_marks
+        from userspace_cni.ovsdb.database import with_ids
 
-        return self.client.read(look, with_marks(dict(chosen)), what, deadline)
+        return self.client.read(look, with_ids(dict(chosen)), what, deadline)
 
     def facts(self, deadline: Deadline) -> SwitchFacts:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
@@ -238,10 +238,10 @@ class SwitchView:
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
         if self.client.resident:
-            replica = self.client.status().replica
-            return replica.dpdk, replica.datapaths.get(bridge)
+            index = self.client.status().index
+            return index.dpdk, index.datapaths.get(bridge)
 
-        def look(session: Session) -> tuple[bool, str | None]:
-            return session.replica.dpdk, session.replica.datapaths.get(bridge)
+        def look(session: SwitchSession) -> tuple[bool, str | None]:
+            return session.index.dpdk, session.index.datapaths.get(bridge)
 
         return self.client.read(look, frozenset(), "asking OVSDB", deadline)

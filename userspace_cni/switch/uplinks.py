@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.attachment.drift import Dead, Drift
 from userspace_cni.attachment.steps import Driver, Seen, UplinkPort
@@ -33,7 +33,7 @@ from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.session import Session, Watch
+    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.uplinks import PutUplink
 
 _MERGING: Final = ("gro", "lro")
@@ -61,7 +61,7 @@ class UplinkDriver(Driver[UplinkPort]):
         NameTaken: port, bridge or an interface is another's. SwitchRefused: no such NIC, a kind that this switch cannot open, no
         interface that it has opened, another MTU than asked. Unavailable: it does not answer, or the bridge is missing.
         """
-        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.uplinks import PutUplink
 
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
@@ -70,7 +70,7 @@ class UplinkDriver(Driver[UplinkPort]):
             if each["type"] == SYSTEM:
                 nics.set_offloads(each["name"], _MERGING, on=False)
 
-        def put(session: Session) -> PutUplink:
+        def put(session: SwitchSession) -> PutUplink:
             command = PutUplink(session, step, marks, indexes, self._afxdp_max)
             session.transact([command], deadline)
             if command.stale:
@@ -82,22 +82,22 @@ class UplinkDriver(Driver[UplinkPort]):
             self._require(step, command.api, deadline)
             return command
 
-        self._client.use(put, every_port(), f"uplink {step.name}: adding it to bridge {step.bridge}", deadline)
+        self._client.use(put, every_name(), f"uplink {step.name}: adding it to bridge {step.bridge}", deadline)
         for name in filter(None, map(link_behind, step.interfaces)):
             # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
             nics.set_up(name)
 
     def undo(self, step: UplinkPort, deadline: Deadline) -> None:
         """Delete the port, if it is ours, and give its NICs the settings back that they had."""
-        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.uplinks import DeleteUplink
 
-        def delete(session: Session) -> DeleteUplink:
+        def delete(session: SwitchSession) -> DeleteUplink:
             command = DeleteUplink(session, step)
             session.transact([command], deadline)
             return command
 
-        done = self._client.use(delete, every_port(), f"uplink {step.name}: deleting it", deadline)
+        done = self._client.use(delete, every_name(), f"uplink {step.name}: deleting it", deadline)
         self._retries.forget(step.name)
         if done.left_alone:
             say("warning", f"uplink {step.name} is left alone: it belongs to {done.left_alone}")
@@ -121,16 +121,16 @@ class UplinkDriver(Driver[UplinkPort]):
 
     def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, NICs that were made anew, and offloads that break TCP."""
-        from userspace_cni.switch.ovsdb.replica import every_port
+        from userspace_cni.ovsdb.database import every_name
 
         nics = self._links(step.switch_netns)
         indexes = self._found(step, nics)
 
-        def look(session: Session) -> list[Drift]:
+        def look(session: SwitchSession) -> list[Drift]:
             return uplink_differences(step, self._row(step, session), indexes)
 
         drifts = self._client.read(
-            look, every_port(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found
+            look, every_name(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found
         )
         liveness = self._daemon.ask(deadline)
         if liveness.state == "dead":
@@ -182,7 +182,7 @@ class UplinkDriver(Driver[UplinkPort]):
         return bool(why_closed(columns)) and (answered or (seen is not None and seen.state == "alive"))
 
     @staticmethod
-    def _row(step: UplinkPort, session: Session) -> UplinkRow | None:
+    def _row(step: UplinkPort, session: SwitchSession) -> UplinkRow | None:
         from userspace_cni.switch.ovsdb.uplinks import find_uplink
 
         return find_uplink(session, step)
@@ -206,7 +206,7 @@ class UplinkDriver(Driver[UplinkPort]):
         links = {each["name"]: link_behind(each) for each in step.interfaces}
         return {name: nics.index(link) for name, link in links.items() if link}
 
-    def _require(self, step: UplinkPort, session: Session, deadline: Deadline) -> None:
+    def _require(self, step: UplinkPort, session: SwitchSession, deadline: Deadline) -> None:
         """Raise SwitchRefused unless the port is open, with its MTU; interfaces of a bond that are not are told."""
         for interface in step.interfaces:
             self._read_back.await_word(interface["name"], session, deadline)
@@ -226,10 +226,10 @@ class UplinkDriver(Driver[UplinkPort]):
             say("warning", f"uplink {step.name}: an interface of its bond is not open: {each}")
         self._require_mtu(step, session, [name for name, why in reasons.items() if not why], deadline)
 
-    def _require_mtu(self, step: UplinkPort, session: Session, names: Iterable[str], deadline: Deadline) -> None:
+    def _require_mtu(self, step: UplinkPort, session: SwitchSession, names: Iterable[str], deadline: Deadline) -> None:
         """Raise SwitchRefused for an open interface with another MTU: ovs-vswitchd says why in its log alone."""
         for name in names if step.mtu else ():
-            watch: Watch[bool] = session.watch(name, lambda name=name: self._other_mtu(step, name, session) == "" or None)  # type: ignore[misc]
+            watch = session.watch("Interface", name, partial(self._has_mtu, step, name, session))
             if watch.wait(deadline.within(_MTU_S).remaining()) is None:
                 watch.forget()
                 other = session.look(lambda session, name=name: self._other_mtu(step, name, session))  # type: ignore[misc]
@@ -238,6 +238,9 @@ class UplinkDriver(Driver[UplinkPort]):
                         f"uplink {step.name}: {other}", "the NIC's driver does not take it; see the log of ovs-vswitchd"
                     )
 
-    def _other_mtu(self, step: UplinkPort, name: str, session: Session) -> str:
+    def _has_mtu(self, step: UplinkPort, name: str, session: SwitchSession) -> Literal[True] | None:
+        return None if self._other_mtu(step, name, session) else True
+
+    def _other_mtu(self, step: UplinkPort, name: str, session: SwitchSession) -> str:
         row = self._row(step, session)
         return "" if row is None or name not in row.interfaces else why_other_mtu(step, name, row.interfaces[name])

@@ -14,7 +14,8 @@ from userspace_cni.attachment.steps import OvsPort, VhostUserClient, VhostUserSe
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.switch.ovsdb.rows import columns, marks, port
+from userspace_cni.ovsdb import columns
+from userspace_cni.switch.ovsdb.rows import marks, port
 from userspace_cni.switch.ovsdb.rows.port import PortRow
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)

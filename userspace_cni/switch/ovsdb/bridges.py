@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from userspace_cni.ovsdb.values import value_of
 from userspace_cni.switch.ovsdb.reads import known_ports
-from userspace_cni.switch.ovsdb.replica import value_of
 from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE
 from userspace_cni.switch.ovsdb.rows.marks import is_ours
 
 if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.rows.port import KnownPort
-    from userspace_cni.switch.ovsdb.session import Session
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Bridge:
         return self.datapath == DATAPATH_TYPE
 
 
-def known_bridges(session: Session) -> list[Bridge]:
+def known_bridges(session: SwitchSession) -> list[Bridge]:
     """Every bridge, sorted by name. Needs a session that replicates everything."""
     ports = [port for port in known_ports(session) if port.ours]
     found = []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ovs.db.idl import ROW_CREATE, ROW_DELETE, ROW_UPDATE
+from userspace_cni.ovsdb.database import ROW_CREATE, ROW_DELETE, ROW_UPDATE
 
 _SHARED: Final = frozenset({"ports", "mirrors"})
 """Columns of Bridge that change with each port, whose own rows are told."""

@@ -13,10 +13,17 @@ from typing import Any, Literal
 
 from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.ovsdb.columns import changed_columns, new_columns
+from userspace_cni.ovsdb.database import Clause, named, of_type
+from userspace_cni.ovsdb.draft import Draft
+from userspace_cni.ovsdb.groups import Command, Refused
+from userspace_cni.ovsdb.replica import Watch
+from userspace_cni.ovsdb.values import count, refers, value_of
 from userspace_cni.switch.ovsdb import limits, mirrors
-from userspace_cni.switch.ovsdb.groups import Draft
+from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
+from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.reads import bridge_of, is_open, link_index, local_port_without_mtu
-from userspace_cni.switch.ovsdb.replica import SWITCH, count, refers, value_of
+from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.bridge import (
     DATAPATH_TYPE,
     LOCAL_MTU,
@@ -25,19 +32,17 @@ from userspace_cni.switch.ovsdb.rows.bridge import (
     local_port_columns,
     other_datapath,
 )
-from userspace_cni.switch.ovsdb.rows.columns import changed_columns, new_columns
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, other_store, same_attachment, whose
 from userspace_cni.switch.ovsdb.rows.mirror import withdrawn
 from userspace_cni.switch.ovsdb.rows.port import interface_columns, port_columns
 from userspace_cni.switch.ovsdb.rows.qos import policing_columns, qos_row
-from userspace_cni.switch.ovsdb.session import Clause, Command, Refused, Session, Watch, named, of_type
 
 DUPLICATES = 10
 """How often another session may make the same bridge at the same moment, before the server's refusal becomes an error."""
 
 
-class AddPort(Command):
+class AddPort(Command[SwitchSession]):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
     `anew`: the port, if that is there, is to be opened anew: the link that ovs-vswitchd had made for it was deleted, or DPDK does
@@ -54,17 +59,19 @@ class AddPort(Command):
     opened: Watch[tuple[bool, str]]
     done: Watch[Literal[True]] | None
 
-    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, anew: bool = False) -> None:
+    def __init__(
+        self, session: SwitchSession, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, anew: bool = False
+    ) -> None:
         super().__init__(session)
-        self.port = step.name
+        self.target = step.name
         self._step = step
         self._marks = marks
         self._afxdp_max = afxdp_max
         self._anew = anew
         self._duplicates = 0
         self._renews_flows = False
-        self._asked = 0
-        self._confirmation: int | None = None
+        self._flows: Round | None = None
+        self._round: Round | None = None
         self.held: frozenset[str] = frozenset()
         self.unheld: frozenset[str] = frozenset()
         self.closed = False
@@ -92,7 +99,7 @@ class AddPort(Command):
     def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or update them when they are ours."""
         step, api, wanted = self._step, self.api, interface_row(self._step)
-        self._confirmation, self.stale, self.unheld = None, False, frozenset()
+        self._round, self._flows, self.stale, self.unheld = None, None, False, frozenset()
         qos_row(step)  # raises for a limit that the port cannot have: nothing may be written then
         bridge = api.row("Bridge", step.bridge)
         kind = step.datapath if bridge is None else datapath_of(value_of(bridge, "datapath_type"))
@@ -104,7 +111,7 @@ class AddPort(Command):
         port = api.row("Port", step.name)
         if port is not None:
             self._require_own(port, bridge)
-        mirrors.require_part(api.replica, step, bridge, txn.bridge(step.bridge, bridge))
+        mirrors.require_part(api.replica, step, bridge, bridge_draft(txn, step.bridge, bridge))
         local = local_port_without_mtu(api, bridge)
         self._renews_flows = mirrors.has_part(step.mirrors, step.mirror_outputs, port)
         if port is not None:
@@ -122,7 +129,7 @@ class AddPort(Command):
                 f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         self.api.root()  # raises when there is no row to add a bridge to
-        txn.bridge(step.bridge, bridge).require_maker("pod")
+        bridge_draft(txn, step.bridge, bridge).require_maker("pod")
         self.unheld = lacking(api, names_of(step)) - self.held
         if self.unheld:
             return
@@ -131,28 +138,27 @@ class AddPort(Command):
         qos = limits.make(txn, step, self._marks)
         interface = txn.write("Interface", new_columns(interface_columns(step, self._marks)))
         added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface, "qos": qos})
-        draft = txn.bridge(step.bridge, bridge)
+        draft = bridge_draft(txn, step.bridge, bridge)
         draft.add(added)
         mirrors.take_part(draft, api.replica, step, self._marks, added, living=None)
         if self._renews_flows:
-            self._asked = txn.confirm()
+            self._flows = Round(txn)
         self._keep_mtu(txn, local)
         if bridge is None:
             draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
         if bridge is None or isinstance(step.interface, Internal) or step.datapath != DATAPATH_TYPE:
             # of a bridge that it cannot make ovs-vswitchd says nothing; of a tap it shows in the kernel whether it is open
-            self._confirmation = txn.confirm()
+            self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
-        self.done = None if self._confirmation is None else self.api.watch(SWITCH, txn.confirmed(self._confirmation))
-        renewed = self._renews_flows and not self.stale and not self.unheld
-        self.flows_after = txn.configuration(self._asked) if renewed else None
+        self.done = self._round.watch(self.api) if self._round else None
+        self.flows_after = self._flows.configuration if self._flows else None
         self.watch_opened()
 
     def watch_opened(self) -> None:
         """Watch for what ovs-vswitchd says of the interface from now on."""
-        self.opened = self.api.watch(self._step.name, self._look)
+        self.opened = self.api.watch("Interface", self._step.name, self._look)
 
     def should_retry(self, refused: Refused) -> bool:
         """Whether another session has just taken a name: perhaps it has made the bridge that we need."""
@@ -201,15 +207,15 @@ class AddPort(Command):
             if changes := changed_columns(wanted, found):
                 txn.update(row, changes)
                 awaited = awaited or not told.isdisjoint(changes)
-        draft = txn.bridge(step.bridge, bridge)
+        draft = bridge_draft(txn, step.bridge, bridge)
         mirrors.take_part(draft, self.api.replica, step, self._marks, ("uuid", str(port.uuid)), living=port)
         if self._renews_flows:
-            self._asked = txn.confirm()
+            self._flows = Round(txn)
         self.closed = not is_open(interface)
         if self.closed and interface_row(step).can_reopen:
             self._try_again(txn, interface)
         elif awaited:
-            self._confirmation = txn.confirm()  # no other event follows the change of a living port
+            self._round = Round(txn)  # no other event follows the change of a living port
 
     @staticmethod
     def _keep_mtu(txn: Draft, local: Any) -> None:
@@ -224,8 +230,8 @@ class AddPort(Command):
         """
         txn.verify(port, "external_ids")
         limits.drop(txn, self._step, port)
-        txn.bridge(self._step.bridge, bridge).remove(port, ours=False)
-        self._confirmation = txn.confirm()
+        bridge_draft(txn, self._step.bridge, bridge).remove(port, ours=False)
+        self._round = Round(txn)
         self.stale = True
 
     def _try_again(self, txn: Draft, interface: Any) -> None:
@@ -242,13 +248,33 @@ def is_duplicate(refused: Refused) -> bool:
     return refused.error == "constraint violation" and "identical values" in refused.details
 
 
-def require_memory(txn: Draft, session: Session, name: str, most: int) -> None:
+class AfxdpPorts:
+    """The interfaces of type afxdp that a transaction adds: those of all commands of a group count."""
+
+    def __init__(self) -> None:
+        self._added: dict[str, frozenset[str]] = {}
+
+    def take(self, name: str, others: frozenset[str], most: int) -> bool:
+        """Count one more, if there are no more than `most` with the `others` then; whether that is so."""
+        fits = len(others | self._added.keys() | {name}) <= most
+        if fits:
+            self._added[name] = others
+        return fits
+
+    def write(self, draft: Draft) -> None:
+        """Commit only if the database has no others."""
+        if self._added:
+            names = sorted(frozenset(self._added).union(*self._added.values()))
+            draft.expect("Interface", [["type", "==", AFXDP]], [{"name": name} for name in names])
+
+
+def require_memory(txn: Draft, session: SwitchSession, name: str, most: int) -> None:
     """Raise SwitchRefused if the switch has as many ports of type afxdp as it may have; commit only if it has no others."""
-    if not txn.take_afxdp(name, afxdp_ports(session) - {name}, most):
+    if not txn.part(AfxdpPorts, AFXDP, AfxdpPorts).take(name, afxdp_ports(session) - {name}, most):
         raise too_many_afxdp(name, most)
 
 
-def afxdp_ports(session: Session) -> frozenset[str]:
+def afxdp_ports(session: SwitchSession) -> frozenset[str]:
     """The interfaces of type afxdp."""
     return frozenset(value_of(row, "name") for row in session.rows("Interface") if value_of(row, "type") == AFXDP)
 
@@ -277,21 +303,20 @@ def names_of(step: OvsPort) -> frozenset[str]:
     return frozenset(filter(None, names))
 
 
-def lacking(session: Session, names: Iterable[str]) -> frozenset[str]:
+def lacking(session: SwitchSession, names: Iterable[str]) -> frozenset[str]:
     """Those of the names that no replicated bridge or port has. Needs no lock: a transaction may be under way."""
-    replica = session.replica
-    return frozenset(name for name in names if name not in replica.bridge_marks and name not in replica.marks)
+    index = session.index
+    return frozenset(name for name in names if name not in index.bridge_marks and name not in index.marks)
 
 
-class AnotherRound(Command):
+class AnotherRound(Command[SwitchSession]):
     """Has ovs-vswitchd go through all rows, and try again to open those of the interfaces `closed` that are. `done`: it has."""
 
     done: Watch[Literal[True]]
 
-    def __init__(self, session: Session, closed: Iterable[str] = ()) -> None:
+    def __init__(self, session: SwitchSession, closed: Iterable[str] = ()) -> None:
         super().__init__(session)
         self._closed = tuple(closed)
-        self._asked = 0
 
     def needs(self) -> frozenset[Clause]:
         """The rows of these names."""
@@ -302,23 +327,23 @@ class AnotherRound(Command):
         for row in (self.api.row("Interface", name) for name in self._closed):
             if row is not None and not is_open(row):
                 txn.update(row, {"ofport": [], "error": []})
-        self._asked = txn.confirm()
+        self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Watch for ovs-vswitchd's answer."""
-        self.done = self.api.watch(SWITCH, txn.confirmed(self._asked))
+        self.done = self._round.watch(self.api)
 
 
-class DeletePort(Command):
+class DeletePort(Command[SwitchSession]):
     """Deletes port, interface, limits, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
 
     `left_alone`: why the port was not deleted, "" if it was. `links`: the names of ours of which ovs-vswitchd may have had a
     link, with its index, 0 for unknown.
     """
 
-    def __init__(self, session: Session, step: PortRef) -> None:
+    def __init__(self, session: SwitchSession, step: PortRef) -> None:
         super().__init__(session)
-        self.port = step.name
+        self.target = step.name
         self._step = step
         self._shared_qos = False
         self.left_alone = ""
@@ -355,7 +380,7 @@ class DeletePort(Command):
         row = self.api.row("Interface", name)
         internal = row is not None and value_of(row, "type") == "internal"
         self.links = {each: link_index(self.api, each) for each in (*([on] if ours else []), *([name] if internal else []))}
-        txn.bridge(on, bridge).remove(port, ours=ours)
+        bridge_draft(txn, on, bridge).remove(port, ours=ours)
 
     def should_retry(self, refused: Refused) -> bool:
         """Whether another port uses the QoS row too: then the row stays."""
@@ -366,12 +391,12 @@ class DeletePort(Command):
     def _leave_mirrors(self, txn: Draft, bridge: Any) -> None:
         """Delete the mirrors whose output the port is, or was before another process deleted it."""
         for each in self.api.rows("Bridge") if bridge is None else [bridge]:
-            mirrors.leave(txn.bridge(value_of(each, "name"), each), self.api.replica, self._step)
+            mirrors.leave(bridge_draft(txn, value_of(each, "name"), each), self.api.replica, self._step)
 
     def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
         """Delete the bridge if it is ours and empty, after another process deleted our port."""
         if bridge is not None and is_ours(value_of(bridge, "external_ids")):
-            txn.bridge(self._step.bridge, bridge).remove(None, ours=True)
+            bridge_draft(txn, self._step.bridge, bridge).remove(None, ours=True)
 
     def _bridge_of(self, port: Any) -> Any:
         return None if port is None else bridge_of(self.api, port, self._step.bridge)
@@ -388,13 +413,13 @@ class DeletePort(Command):
         return f"it belongs to {whose(marks)}"
 
 
-class SweepMirrors(Command):
+class SweepMirrors(Command[SwitchSession]):
     """Deletes mirrors of ours without an output, but those for which `keep`, given their marks, says so. Needs all rows.
 
     `swept`: how many.
     """
 
-    def __init__(self, session: Session, keep: Callable[[Mapping[str, str]], bool]) -> None:
+    def __init__(self, session: SwitchSession, keep: Callable[[Mapping[str, str]], bool]) -> None:
         super().__init__(session)
         self._keep = keep
         self.swept = 0
@@ -404,5 +429,5 @@ class SweepMirrors(Command):
         self.swept = 0
         for bridge, row in mirrors.without_output(self.api.replica):
             if not self._keep(value_of(row, "external_ids")):
-                txn.bridge(value_of(bridge, "name"), bridge).mirror(value_of(row, "name"), row).remove()
+                bridge_draft(txn, value_of(bridge, "name"), bridge).mirror(value_of(row, "name"), row).remove()
                 self.swept += 1

@@ -12,19 +12,23 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
-from userspace_cni.switch.ovsdb.groups import Command
-from userspace_cni.switch.ovsdb.replica import Clause, Replica, value_of, with_marks
+from userspace_cni.ovsdb.database import Clause, with_ids
+from userspace_cni.ovsdb.groups import Command
+from userspace_cni.ovsdb.replica import Replica
+from userspace_cni.ovsdb.values import value_of
+from userspace_cni.switch.ovsdb.database import SwitchSession
+from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, same_attachment
 from userspace_cni.switch.ovsdb.rows.qos import QosRow, qos_row
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.groups import Draft, Json
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.ovsdb.draft import Draft
+    from userspace_cni.ovsdb.values import Json
 
 
 def clauses_of(step: OvsPort | PortRef) -> frozenset[Clause]:
     """The clause for the rows of the step's limits."""
-    return with_marks(_identity(step))
+    return with_ids(_identity(step))
 
 
 def make(txn: Draft, step: OvsPort, marks: Mapping[str, str]) -> list[Json]:
@@ -33,7 +37,7 @@ def make(txn: Draft, step: OvsPort, marks: Mapping[str, str]) -> list[Json]:
     return [_insert(txn, wanted, marks)] if wanted else []
 
 
-def converge(txn: Draft, replica: Replica, step: OvsPort, port: Any, marks: Mapping[str, str]) -> bool:
+def converge(txn: Draft, replica: Replica[SwitchIndex], step: OvsPort, port: Any, marks: Mapping[str, str]) -> bool:
     """Make the limit of a living port what the step says, or remove it; whether anything was written.
 
     `port`: its row, whose external_ids and qos have been verified.
@@ -61,7 +65,7 @@ def drop(txn: Draft, step: OvsPort | PortRef, port: Any) -> None:
     _discard(txn, step)
 
 
-def limit_of(replica: Replica, port: Any) -> QosRow | None:
+def limit_of(replica: Replica[SwitchIndex], port: Any) -> QosRow | None:
     """The replicated limit to the pod that the port's row refers to."""
     references = value_of(port, "qos")
     row = replica.tables["QoS"].rows.get(references[0]) if references else None
@@ -72,14 +76,14 @@ def limit_of(replica: Replica, port: Any) -> QosRow | None:
     return QosRow(value_of(row, "type"), value_of(row, "other_config"), of_queue)
 
 
-class SweepLimits(Command):
+class SweepLimits(Command[SwitchSession]):
     """Deletes the rows of QoS and Queue with our owner mark and this store's, to which no port, or no QoS row, refers.
 
     A port that was deleted by another program leaves them. `swept`: how many there were. Needs a session that replicates
     everything.
     """
 
-    def __init__(self, session: Session, store: str) -> None:
+    def __init__(self, session: SwitchSession, store: str) -> None:
         super().__init__(session)
         self._store = store
         self.swept = 0
@@ -92,7 +96,7 @@ class SweepLimits(Command):
         self.swept = len(rows)
 
 
-def orphans(replica: Replica, store: str) -> list[Any]:
+def orphans(replica: Replica[SwitchIndex], store: str) -> list[Any]:
     """The rows of QoS, and then of Queue, that are of this store and to which no row refers."""
     tables = replica.tables
     limited = {each for port in tables["Port"].rows.values() for each in value_of(port, "qos")}
@@ -108,7 +112,7 @@ def _is_of(store: str, row: Any) -> bool:
     return (is_ours(marks) or is_nodes(marks)) and marks.get("store") == store
 
 
-def _own_row(replica: Replica, step: OvsPort, port: Any) -> Any:
+def _own_row(replica: Replica[SwitchIndex], step: OvsPort, port: Any) -> Any:
     references = value_of(port, "qos")
     row = replica.tables["QoS"].rows.get(references[0]) if references else None
     return row if row is not None and same_attachment(step, value_of(row, "external_ids")) else None
@@ -125,7 +129,7 @@ def _queues(txn: Draft, wanted: QosRow, marks: Mapping[str, str]) -> Json:
     return ("map", [(0, queue)])
 
 
-def _update(txn: Draft, replica: Replica, row: Any, wanted: QosRow, marks: Mapping[str, str]) -> bool:
+def _update(txn: Draft, replica: Replica[SwitchIndex], row: Any, wanted: QosRow, marks: Mapping[str, str]) -> bool:
     """Change the rows that differ; whether there are any."""
     txn.verify(row, "external_ids")
     queue = replica.tables["Queue"].rows.get(value_of(row, "queues").get(0))

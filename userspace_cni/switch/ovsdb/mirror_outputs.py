@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 
 from userspace_cni.attachment.steps import MirrorOutput
 from userspace_cni.base.errors import NameTaken, Unavailable
+from userspace_cni.ovsdb.database import Clause, named
+from userspace_cni.ovsdb.draft import Draft
+from userspace_cni.ovsdb.groups import Command
+from userspace_cni.ovsdb.values import as_json, refers, value_of
 from userspace_cni.switch.ovsdb import mirrors
-from userspace_cni.switch.ovsdb.groups import Draft, as_json
-from userspace_cni.switch.ovsdb.replica import refers, value_of
+from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
+from userspace_cni.switch.ovsdb.database import SwitchSession
+from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.bridge import datapath_of
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours, whose
-from userspace_cni.switch.ovsdb.session import Clause, Command, Session, named
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class OutputLook:
     type: str = ""
 
 
-def look_at_output(session: Session, bridge: str, name: str) -> OutputLook:
+def look_at_output(session: SwitchSession, bridge: str, name: str) -> OutputLook:
     """Look at them. Needs a session that replicates everything."""
     found, port, link = session.row("Bridge", bridge), session.row("Port", name), session.row("Interface", name)
     if found is None:
@@ -46,14 +50,13 @@ def look_at_output(session: Session, bridge: str, name: str) -> OutputLook:
     )
 
 
-class PutMirror(Command):
+class PutMirror(Command[SwitchSession]):
     """Makes the mirror, or makes it as the step says. `flows_after`: as that of AddPort; None when nothing has changed."""
 
-    def __init__(self, session: Session, step: MirrorOutput, marks: dict[str, str]) -> None:
+    def __init__(self, session: SwitchSession, step: MirrorOutput, marks: dict[str, str]) -> None:
         super().__init__(session)
         self._step = step
         self._marks = marks
-        self._asked = 0
         self.flows_after: int | None = None
 
     def needs(self) -> frozenset[Clause]:
@@ -70,23 +73,22 @@ class PutMirror(Command):
             raise NameTaken(f"mirror {step.name}: port {step.port} belongs to {whose(marks)}", "use another port as output")
         txn.verify(port, "external_ids")
         txn.verify(bridge, "ports")
-        draft = txn.bridge(step.bridge, bridge)
+        draft = bridge_draft(txn, step.bridge, bridge)
         mirrors.require_output(api.replica, step, bridge, draft)
         mirrors.take_output(draft, api.replica, step, self._marks, as_json(port.uuid))
-        self._asked = txn.confirm()
+        self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Keep the number of the configuration."""
-        self.flows_after = txn.configuration(self._asked)
+        self.flows_after = self._round.configuration
 
 
-class DeleteMirror(Command):
+class DeleteMirror(Command[SwitchSession]):
     """Deletes the mirror, wherever it is, if it is ours. `flows_after`: as that of AddPort."""
 
-    def __init__(self, session: Session, step: MirrorOutput) -> None:
+    def __init__(self, session: SwitchSession, step: MirrorOutput) -> None:
         super().__init__(session)
         self._step = step
-        self._asked = 0
         self.flows_after: int | None = None
 
     def needs(self) -> frozenset[Clause]:
@@ -96,12 +98,12 @@ class DeleteMirror(Command):
     def run_idl(self, txn: Draft) -> None:
         """Remove the reference to the row, which deletes it."""
         bridge = self.api.row("Bridge", self._step.bridge)
-        mirrors.leave(txn.bridge(self._step.bridge, bridge), self.api.replica, self._step)
-        self._asked = txn.confirm()
+        mirrors.leave(bridge_draft(txn, self._step.bridge, bridge), self.api.replica, self._step)
+        self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Keep the number of the configuration."""
-        self.flows_after = txn.configuration(self._asked)
+        self.flows_after = self._round.configuration
 
 
 def needed(step: MirrorOutput) -> frozenset[Clause]:

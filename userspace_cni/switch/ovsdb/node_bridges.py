@@ -7,10 +7,17 @@ from typing import Any, Literal
 
 from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.base.errors import NameTaken, SwitchRefused
+from userspace_cni.ovsdb.columns import changed_columns, new_columns
+from userspace_cni.ovsdb.database import Clause, every_name, named
+from userspace_cni.ovsdb.draft import Draft
+from userspace_cni.ovsdb.groups import Command, Refused
+from userspace_cni.ovsdb.replica import Watch
+from userspace_cni.ovsdb.values import count, references, value_of
+from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
 from userspace_cni.switch.ovsdb.commands import DUPLICATES, is_duplicate
-from userspace_cni.switch.ovsdb.groups import Draft
+from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.reads import link_index
-from userspace_cni.switch.ovsdb.replica import SWITCH, count, every_port, references, value_of
+from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.bridge import (
     datapath_of,
     in_the_way,
@@ -18,12 +25,10 @@ from userspace_cni.switch.ovsdb.rows.bridge import (
     node_bridge_link_columns,
     other_datapath,
 )
-from userspace_cni.switch.ovsdb.rows.columns import changed_columns, new_columns
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, other_store, same_attachment, whose
-from userspace_cni.switch.ovsdb.session import Clause, Command, Refused, Session, Watch, named
 
 
-class PutNodeBridge(Command):
+class PutNodeBridge(Command[SwitchSession]):
     """Makes the bridge with its local port, or changes it to what the step says.
 
     `done`: ovs-vswitchd has gone through its rows since.
@@ -31,12 +36,11 @@ class PutNodeBridge(Command):
 
     done: Watch[Literal[True]]
 
-    def __init__(self, session: Session, step: NodeBridge, marks: dict[str, str]) -> None:
+    def __init__(self, session: SwitchSession, step: NodeBridge, marks: dict[str, str]) -> None:
         super().__init__(session)
-        self.port = step.name
+        self.target = step.name
         self._step = step
         self._marks = marks
-        self._asked = 0
         self._duplicates = 0
 
     def needs(self) -> frozenset[Clause]:
@@ -49,7 +53,7 @@ class PutNodeBridge(Command):
         bridge, local = api.row("Bridge", step.name), api.row("Interface", step.name)
         if bridge is None:
             self._require_free(txn)
-            draft = txn.bridge(step.name, None)
+            draft = bridge_draft(txn, step.name, None)
             draft.make(
                 new_columns(node_bridge_columns(step, self._marks)),
                 {"name": step.name},
@@ -63,11 +67,11 @@ class PutNodeBridge(Command):
             for row, wanted in rows:
                 if changes := changed_columns(wanted, {column: value_of(row, column) for column in wanted}):
                     txn.update(row, changes)
-        self._asked = txn.confirm()
+        self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Watch for ovs-vswitchd's answer."""
-        self.done = self.api.watch(SWITCH, txn.confirmed(self._asked))
+        self.done = self._round.watch(self.api)
 
     def should_retry(self, refused: Refused) -> bool:
         """Whether another session has just taken the name: it shows whose it is then."""
@@ -80,7 +84,7 @@ class PutNodeBridge(Command):
             if api.row(table, step.name) is not None:
                 raise NameTaken(f"bridge {step.name} cannot be made: a port has its name", f"ovs-vsctl list {table} {step.name}")
         api.root()  # raises when there is no row to add a bridge to
-        txn.bridge(step.name, None).require_maker("node")
+        bridge_draft(txn, step.name, None).require_maker("node")
 
     def _require_own(self, bridge: Any) -> None:
         step, marks = self._step, value_of(bridge, "external_ids")
@@ -97,16 +101,16 @@ class PutNodeBridge(Command):
             )
 
 
-class DeleteNodeBridge(Command):
+class DeleteNodeBridge(Command[SwitchSession]):
     """Deletes the bridge if it is ours, unless others have ports on it.
 
     `left_alone`: whose it is if it is not ours. `users`: the ports of others, for which it stays. `gone`: it is not there now.
     `link`: the index of its link, 0 for unknown.
     """
 
-    def __init__(self, session: Session, step: NodeBridge) -> None:
+    def __init__(self, session: SwitchSession, step: NodeBridge) -> None:
         super().__init__(session)
-        self.port = step.name
+        self.target = step.name
         self._step = step
         self.left_alone = ""
         self.users: tuple[str, ...] = ()
@@ -115,7 +119,7 @@ class DeleteNodeBridge(Command):
 
     def needs(self) -> frozenset[Clause]:
         """All ports: any of them may be on it."""
-        return every_port()
+        return every_name()
 
     def run_idl(self, txn: Draft) -> None:
         """Remove the reference to the bridge; if there is none, have the server confirm that."""
@@ -134,12 +138,12 @@ class DeleteNodeBridge(Command):
         self.link = link_index(self.api, step.name)
         self.users = tuple(sorted(filter(None, map(self._user, references(bridge, "ports")))))
         if not self.users:
-            txn.bridge(step.name, bridge).give_up()
+            bridge_draft(txn, step.name, bridge).give_up()
 
     def post_commit(self, txn: Draft) -> None:
         """Whether it was deleted: others of the group may have added a port."""
         bridge = self.api.row("Bridge", self._step.name)
-        self.gone = self.gone or txn.bridge(self._step.name, bridge).deleted
+        self.gone = self.gone or bridge_draft(txn, self._step.name, bridge).deleted
 
     def _user(self, reference: uuid.UUID) -> str:
         """The name of a port that keeps the bridge; "" for its local one, and for one of the same spec."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.steps import owner_kind
+from userspace_cni.ovsdb.values import references, value_of
 from userspace_cni.switch.ovsdb.mirrors import find_mirror, mirrors_of
 from userspace_cni.switch.ovsdb.reads import find_port
-from userspace_cni.switch.ovsdb.replica import references, value_of
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.session import Session
+    from userspace_cni.switch.ovsdb.database import SwitchSession
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ProbeRow:
     marks: Mapping[str, str]
 
 
-def probe_rows(session: Session) -> list[ProbeRow]:
+def probe_rows(session: SwitchSession) -> list[ProbeRow]:
     """Every probe, of any process; also one of which only the mirror is left, which has its name."""
     found = _mirrors_without_port(session)
     for name, row in session.replica.names("Port").items():
@@ -49,7 +49,7 @@ def probe_rows(session: Session) -> list[ProbeRow]:
     return found
 
 
-def _mirrors_without_port(session: Session) -> list[ProbeRow]:
+def _mirrors_without_port(session: SwitchSession) -> list[ProbeRow]:
     """The mirrors of probes whose port another program deleted. Needs a session that replicates everything."""
     ports = session.replica.names("Port")
     found = []
@@ -61,13 +61,13 @@ def _mirrors_without_port(session: Session) -> list[ProbeRow]:
     return found
 
 
-def is_mirrored(session: Session, bridge: str, mirror: str) -> bool:
+def is_mirrored(session: SwitchSession, bridge: str, mirror: str) -> bool:
     """Whether the bridge's mirror of that name has its source and its output. Needs a session that replicates everything."""
     row = find_mirror(session.replica, session.row("Bridge", bridge), mirror)
     return row is not None and bool(references(row, "select_src_port") and references(row, "output_port"))
 
 
-def state_of(session: Session, name: str) -> PortState | None:
+def state_of(session: SwitchSession, name: str) -> PortState | None:
     """The state of the port `name`; None when there is none. Needs a session that replicates everything."""
     row = session.row("Interface", name)
     if row is None:

@@ -2,81 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from userspace_cni.attachment.steps import Internal
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.switch.ovsdb.groups import Draft
+from userspace_cni.ovsdb.values import columns_of, references, refers, value_of
+from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.limits import limit_of
 from userspace_cni.switch.ovsdb.mirrors import mirror_rows, mirrors_of, takes_sources
-from userspace_cni.switch.ovsdb.replica import references, refers, value_of
 from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
-from userspace_cni.switch.ovsdb.rows.columns import Columns
 from userspace_cni.switch.ovsdb.rows.interface import DEVARGS, VHOST_USER_TYPES
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_nodes, is_ours, made_by
 from userspace_cni.switch.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
 from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchFacts
-from userspace_cni.switch.ovsdb.session import Clause, Command, Session
 
 _INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
 """Types of interfaces behind which is a pod, a VM or the node itself."""
 
 
-class Read(Command):
-    """Calls `look` when the server has answered; `result` is what it returned from the rows of `needs`."""
-
-    def __init__(self, session: Session, needs: frozenset[Clause], look: Callable[[Session], Any]) -> None:
-        super().__init__(session)
-        self._needs = needs
-        self._look = look
-
-    def needs(self) -> frozenset[Clause]:
-        """The rows that the caller needs."""
-        return self._needs
-
-    def run_idl(self, txn: Any) -> None:
-        """Write nothing."""
-
-    def post_commit(self, txn: Any) -> None:  # noqa: ARG002 - the interface
-        """Look now: all that was committed before the answer has arrived."""
-        self.result = self._look(self.api)
-
-
-class Select(Command):
-    """Reads columns that no replica has, of the rows that `where` chooses; `rows` are as OVSDB writes them."""
-
-    rows: list[dict[str, Any]]
-
-    def __init__(self, session: Session, table: str, where: list[Any], columns: list[str]) -> None:
-        super().__init__(session)
-        self._asked = table, where, columns
-        self._number = 0
-
-    def run_idl(self, txn: Draft) -> None:
-        """Ask; nothing is written."""
-        self._number = txn.select(*self._asked)
-
-    def post_commit(self, txn: Draft) -> None:
-        """Keep the answer."""
-        self.rows = txn.selected(self._number)
-
-
-def find_port(session: Session, name: str) -> PortRow | None:
+def find_port(session: SwitchSession, name: str) -> PortRow | None:
     """The port of that name; None unless it is on a bridge, has one interface, and is not the bridge's local port."""
     port = session.row("Port", name)
     bridge = None if port is None else bridge_of(session, port)
     return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
 
 
-def known_ports(session: Session) -> list[KnownPort]:
+def known_ports(session: SwitchSession) -> list[KnownPort]:
     """The same ports as `port_rows`, with the columns that lists and metrics show."""
-    replica, rows = session.replica, session.tables["Port"].rows
-    if replica.listed is not None:
-        return list(replica.listed)
-    shown, interfaces = replica.shown, replica.names("Interface")
+    replica, index, rows = session.replica, session.index, session.tables["Port"].rows
+    if index.listed is not None:
+        return list(index.listed)
+    shown, interfaces = index.shown, replica.names("Interface")
     found = []
     for bridge, row in replica.names("Bridge").items():
         for reference in references(row, "ports"):
@@ -87,19 +46,19 @@ def known_ports(session: Session) -> list[KnownPort]:
                 continue
             known = shown.get(name)
             if known is None or known.bridge != bridge:
-                known = shown[name] = _known(name, bridge, interface, ours=is_ours(replica.marks[name]))
+                known = shown[name] = _known(name, bridge, interface, ours=is_ours(index.marks[name]))
             found.append(known)
-    replica.listed = found
+    index.listed = found
     return list(found)
 
 
-def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
+def uplinks(session: SwitchSession) -> dict[str, tuple[str, ...]]:
     """Interface.options:dpdk-devargs of the NICs of type dpdk, those in bonds too, that are not ours, by bridge; "" for none."""
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     found: dict[str, tuple[str, ...]] = {}
     for name, bridge in session.replica.names("Bridge").items():
         rows = (ports[each] for each in sorted(references(bridge, "ports")) if each in ports)
-        theirs = (row for row in rows if not is_ours(session.replica.marks[value_of(row, "name")]))
+        theirs = (row for row in rows if not is_ours(session.index.marks[value_of(row, "name")]))
         members = (interfaces[each] for row in theirs for each in sorted(references(row, "interfaces")) if each in interfaces)
         devices = tuple(value_of(each, "options").get(DEVARGS, "") for each in members if value_of(each, "type") == "dpdk")
         if devices:
@@ -119,9 +78,9 @@ class BridgeLook:
     mtu: int = 0
 
 
-def look_at_bridge(session: Session, name: str) -> BridgeLook:
+def look_at_bridge(session: SwitchSession, name: str) -> BridgeLook:
     """What `BridgeLook` says; of a bridge that is not there, what it would be."""
-    replica, bridge = session.replica, session.row("Bridge", name)
+    bridge = session.row("Bridge", name)
     if bridge is None:
         return BridgeLook("", DATAPATH_TYPE, ())
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
@@ -129,7 +88,7 @@ def look_at_bridge(session: Session, name: str) -> BridgeLook:
     for port in (ports[each] for each in references(bridge, "ports") if each in ports):
         types = {value_of(interfaces[each], "type") for each in references(port, "interfaces") if each in interfaces}
         called = value_of(port, "name")
-        if called != name and not is_ours(replica.marks.get(called, {})) and types - _INWARD:
+        if called != name and not is_ours(session.index.marks.get(called, {})) and types - _INWARD:
             outward.append(called)
     datapath: Datapath = "system" if datapath_of(value_of(bridge, "datapath_type")) == "system" else "netdev"
     local = session.row("Interface", name)
@@ -137,7 +96,7 @@ def look_at_bridge(session: Session, name: str) -> BridgeLook:
     return BridgeLook(made_by(value_of(bridge, "external_ids")), datapath, tuple(sorted(outward)), mtu[0] if mtu else 0)
 
 
-def local_port_without_mtu(session: Session, bridge: Any) -> Any:
+def local_port_without_mtu(session: SwitchSession, bridge: Any) -> Any:
     """The Interface of the local port of a bridge that was made for pods, if it asks for no MTU; else None.
 
     Such a port gets the smallest MTU of the bridge's other ports. Releases before made them so.
@@ -148,18 +107,18 @@ def local_port_without_mtu(session: Session, bridge: Any) -> Any:
     return None if local is None or value_of(local, "mtu_request") else local
 
 
-def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
+def counted_ports(session: SwitchSession) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
     """Name and marks of the open ports with our owner mark, by bridge and OpenFlow number."""
     found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
     for known in known_ports(session):
         if known.ours and known.ofport > 0:
-            found.setdefault(known.bridge, {})[known.ofport] = known.name, session.replica.marks[known.name]
+            found.setdefault(known.bridge, {})[known.ofport] = known.name, session.index.marks[known.name]
     return found
 
 
-def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
+def closed_ports(session: SwitchSession, *, unseen: bool) -> frozenset[str]:
     """The ports of attachments and of the node that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
-    ours = (name for name, marks in session.replica.marks.items() if is_ours(marks) or is_nodes(marks))
+    ours = (name for name, marks in session.index.marks.items() if is_ours(marks) or is_nodes(marks))
     found = ((name, session.row("Interface", name)) for name in ours)
     return frozenset(
         name
@@ -168,7 +127,7 @@ def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
     )
 
 
-def unconnected_ports(session: Session) -> frozenset[str]:
+def unconnected_ports(session: SwitchSession) -> frozenset[str]:
     """The open ports of attachments whose application makes the socket, and to which it is not connected, by ovs-vswitchd."""
     return frozenset(
         each.name
@@ -180,7 +139,7 @@ def unconnected_ports(session: Session) -> frozenset[str]:
     )
 
 
-def mirror_outputs(session: Session) -> frozenset[tuple[str, str]]:
+def mirror_outputs(session: SwitchSession) -> frozenset[tuple[str, str]]:
     """The mirrors of attachments and of the node that have an output: their names, each with the name of its output's port."""
     ports = session.tables["Port"].rows
     rows = (row for bridge in session.rows("Bridge") for row in mirrors_of(session.replica, bridge))
@@ -189,7 +148,7 @@ def mirror_outputs(session: Session) -> frozenset[tuple[str, str]]:
     return frozenset((name, value_of(ports[each], "name")) for name, each in outputs if each in ports)
 
 
-def is_closed(session: Session, name: str) -> bool:
+def is_closed(session: SwitchSession, name: str) -> bool:
     """Whether ovs-vswitchd has said that it could not open the interface."""
     row = session.row("Interface", name)
     return row is not None and not is_open(row) and bool(value_of(row, "ofport") or value_of(row, "error"))
@@ -201,7 +160,7 @@ def is_open(interface: Any) -> bool:
     return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
 
 
-def link_index(session: Session, name: str) -> int:
+def link_index(session: SwitchSession, name: str) -> int:
     """The index of the link that ovs-vswitchd has opened for the interface of that name; 0 if there is none, or it is unknown.
 
     ovs-vswitchd says it, and it stays in the row when ovs-vswitchd dies.
@@ -211,33 +170,33 @@ def link_index(session: Session, name: str) -> int:
     return int(found[0]) if found else 0
 
 
-def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
+def port_rows(session: SwitchSession, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
     """All replicated ports that have these marks, as `find_port` returns them."""
     replica, wanted = session.replica, marks.items()
     bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
     rows = [
         _port_row(session, port, bridges.get(port.uuid, ""))
         for name, port in replica.names("Port").items()
-        if wanted <= replica.marks[name].items()
+        if wanted <= session.index.marks[name].items()
     ]
     return [row for row in rows if row is not None]
 
 
-def switch_facts(session: Session) -> SwitchFacts:
+def switch_facts(session: SwitchSession) -> SwitchFacts:
     """The settings of the switch, and the MTUs of the replicated ports that are open."""
     interfaces = session.replica.names("Interface").items()
     mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
     return SwitchFacts(other_config(session), mtus)
 
 
-def abilities(session: Session) -> Abilities:
+def abilities(session: SwitchSession) -> Abilities:
     """What the switch can do."""
     root = session.root()
     types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
     return Abilities(types, datapaths, value_of(root, "dpdk_initialized"))
 
 
-def limited_ports(session: Session) -> list[LimitedPort]:
+def limited_ports(session: SwitchSession) -> list[LimitedPort]:
     """Our ports that the switch limits."""
     replica, found = session.replica, []
     for known in known_ports(session):
@@ -246,11 +205,11 @@ def limited_ports(session: Session) -> list[LimitedPort]:
             limit, policed = limit_of(replica, port), value_of(interface, "ingress_policing_rate") > 0
             if limit or policed:
                 kind = limit.type if limit else ""
-                found.append(LimitedPort(known.name, replica.marks[known.name], str(interface.uuid), kind, policed))
+                found.append(LimitedPort(known.name, session.index.marks[known.name], str(interface.uuid), kind, policed))
     return found
 
 
-def other_config(session: Session) -> dict[str, str]:
+def other_config(session: SwitchSession) -> dict[str, str]:
     """Open_vSwitch.other_config."""
     return dict(value_of(session.root(), "other_config"))
 
@@ -263,14 +222,14 @@ def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
     return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number)
 
 
-def bridge_of(session: Session, port: Any, likely: str = "") -> Any:
+def bridge_of(session: SwitchSession, port: Any, likely: str = "") -> Any:
     """The row of the bridge that has the port; `likely`: where to look first."""
     first = session.row("Bridge", likely)
     bridges = session.rows("Bridge") if first is None else [first, *session.rows("Bridge")]
     return next((bridge for bridge in bridges if refers(bridge, "ports", port.uuid)), None)
 
 
-def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
+def _port_row(session: SwitchSession, port: Any, bridge: str) -> PortRow | None:
     interfaces = value_of(port, "interfaces")
     interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
     if interface is None or not bridge or bridge == value_of(port, "name"):
@@ -279,8 +238,3 @@ def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
     mirrors, limit = mirror_rows(session.replica, bridge_row, port), limit_of(session.replica, port)
     local_mtu_is_kept = local_port_without_mtu(session, bridge_row) is None
     return PortRow(bridge, columns_of(port), columns_of(interface), mirrors, limit, local_mtu_is_kept)
-
-
-def columns_of(row: Any, *names: str) -> Columns:
-    """These replicated columns of a row, all of them unless some are named."""
-    return {name: value_of(row, name) for name in names or row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list

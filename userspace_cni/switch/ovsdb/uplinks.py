@@ -12,11 +12,17 @@ from typing import Any, Literal
 
 from userspace_cni.attachment.steps import UplinkPort
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.ovsdb.columns import changed_columns, new_columns
+from userspace_cni.ovsdb.database import Clause, every_name
+from userspace_cni.ovsdb.draft import Draft
+from userspace_cni.ovsdb.groups import Command, Refused
+from userspace_cni.ovsdb.replica import Watch
+from userspace_cni.ovsdb.values import Json, columns_of, references, refers, value_of
+from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
 from userspace_cni.switch.ovsdb.commands import DUPLICATES, afxdp_ports, is_duplicate, require_memory, too_many_afxdp
-from userspace_cni.switch.ovsdb.groups import Draft, Json
-from userspace_cni.switch.ovsdb.reads import bridge_of, columns_of
-from userspace_cni.switch.ovsdb.replica import SWITCH, every_port, references, refers, value_of
-from userspace_cni.switch.ovsdb.rows.columns import changed_columns, new_columns
+from userspace_cni.switch.ovsdb.database import SwitchSession
+from userspace_cni.switch.ovsdb.reads import bridge_of
+from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP
 from userspace_cni.switch.ovsdb.rows.marks import other_store, same_attachment, whose
 from userspace_cni.switch.ovsdb.rows.uplink import (
@@ -28,10 +34,9 @@ from userspace_cni.switch.ovsdb.rows.uplink import (
     uplink_port_columns,
     why_closed,
 )
-from userspace_cni.switch.ovsdb.session import Clause, Command, Refused, Session, Watch
 
 
-class PutUplink(Command):
+class PutUplink(Command[SwitchSession]):
     """Adds the port to its bridge, or changes it to what the step says.
 
     `indexes`: of the kernel links that interfaces have, 0 for a missing one, by interface. `stale`: what has to be opened anew
@@ -41,21 +46,20 @@ class PutUplink(Command):
     done: Watch[Literal[True]]
 
     def __init__(
-        self, session: Session, step: UplinkPort, marks: dict[str, str], indexes: Mapping[str, int], afxdp_max: int
+        self, session: SwitchSession, step: UplinkPort, marks: dict[str, str], indexes: Mapping[str, int], afxdp_max: int
     ) -> None:
         super().__init__(session)
-        self.port = step.name
+        self.target = step.name
         self._step = step
         self._marks = marks
         self._indexes = indexes
         self._afxdp_max = afxdp_max
-        self._asked = 0
         self._duplicates = 0
         self.stale = False
 
     def needs(self) -> frozenset[Clause]:
         """All ports: any of them may have one of the interfaces."""
-        return every_port()
+        return every_name()
 
     def run_idl(self, txn: Draft) -> None:
         """Write what differs."""
@@ -81,11 +85,11 @@ class PutUplink(Command):
             self._make_room(txn, port, rivals, outdated)
         else:
             self._write(txn, bridge, port, wanted)
-        self._asked = txn.confirm()
+        self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Watch for ovs-vswitchd's answer."""
-        self.done = self.api.watch(SWITCH, txn.confirmed(self._asked))
+        self.done = self._round.watch(self.api)
 
     def should_retry(self, refused: Refused) -> bool:
         """Whether another session has just taken a name: it shows whose it is then."""
@@ -135,7 +139,7 @@ class PutUplink(Command):
         for rival in rivals:
             txn.verify(rival, "external_ids")
             bridge = bridge_of(self.api, rival, self._step.bridge)
-            txn.bridge(value_of(bridge, "name"), bridge).remove(rival, ours=False)
+            bridge_draft(txn, value_of(bridge, "name"), bridge).remove(rival, ours=False)
         if outdated:
             names = {each: value_of(self.api.tables["Interface"].rows[each], "name") for each in references(port, "interfaces")}
             kept: list[Json] = [("uuid", str(each)) for each, name in sorted(names.items()) if name not in outdated]
@@ -143,7 +147,7 @@ class PutUplink(Command):
                 txn.update(port, {"interfaces": kept})
             else:
                 bridge = self.api.row("Bridge", self._step.bridge)
-                txn.bridge(self._step.bridge, bridge).remove(port, ours=False)
+                bridge_draft(txn, self._step.bridge, bridge).remove(port, ours=False)
 
     def _require_able(self) -> None:
         """Raise SwitchRefused for what this ovs-vswitchd cannot open."""
@@ -173,7 +177,7 @@ class PutUplink(Command):
         columns = uplink_port_columns(self._step, self._marks)
         if port is None:
             added = txn.write("Port", new_columns(columns) | {"interfaces": members})
-            txn.bridge(self._step.bridge, bridge).add(added)
+            bridge_draft(txn, self._step.bridge, bridge).add(added)
             return
         changes = changed_columns(columns, columns_of(port, *columns))
         if {("uuid", str(each)) for each in references(port, "interfaces")} != set(members):
@@ -194,25 +198,25 @@ class PutUplink(Command):
         return "uuid", str(row.uuid)
 
 
-class DeleteUplink(Command):
+class DeleteUplink(Command[SwitchSession]):
     """Deletes the port with its interfaces. `left_alone`: whose it is if it is not ours. `done`: ovs-vswitchd has let it go."""
 
     done: Watch[Literal[True]] | None
 
-    def __init__(self, session: Session, step: UplinkPort) -> None:
+    def __init__(self, session: SwitchSession, step: UplinkPort) -> None:
         super().__init__(session)
-        self.port = step.name
+        self.target = step.name
         self._step = step
-        self._asked: int | None = None
+        self._round: Round | None = None
         self.left_alone = ""
 
     def needs(self) -> frozenset[Clause]:
         """All ports: the bridge is found by its port."""
-        return every_port()
+        return every_name()
 
     def run_idl(self, txn: Draft) -> None:
         """Remove the reference to the port; if there is none, have the server confirm that."""
-        step, self._asked, self.left_alone = self._step, None, ""
+        step, self._round, self.left_alone = self._step, None, ""
         port = self.api.row("Port", step.name)
         bridge = None if port is None else bridge_of(self.api, port, step.bridge)
         if port is None or bridge is None:
@@ -223,15 +227,15 @@ class DeleteUplink(Command):
         if not same_attachment(step, marks) or other_store(step, marks):
             self.left_alone = whose(marks)
             return
-        txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=False)
-        self._asked = txn.confirm()
+        bridge_draft(txn, value_of(bridge, "name"), bridge).remove(port, ours=False)
+        self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """Watch for ovs-vswitchd's answer."""
-        self.done = None if self._asked is None else self.api.watch(SWITCH, txn.confirmed(self._asked))
+        self.done = self._round.watch(self.api) if self._round else None
 
 
-def find_uplink(session: Session, step: UplinkPort) -> UplinkRow | None:
+def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
     """The port as the replicated rows show it, None if there is none."""
     port = session.row("Port", step.name)
     if port is None:

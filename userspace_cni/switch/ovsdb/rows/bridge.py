@@ -8,7 +8,7 @@ from typing import Any, Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OWNER, OWNER_KIND, NodeBridge
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.switch.ovsdb.rows.columns import Columns, optional
+from userspace_cni.ovsdb.columns import Columns, optional
 
 DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import EVERYTHING, OWNER, Internal, OvsPort, PortRef
+from userspace_cni.ovsdb.columns import Columns, optional
 from userspace_cni.switch.ovsdb.rows.bridge import LOCAL_MTU
-from userspace_cni.switch.ovsdb.rows.columns import Columns, optional
 from userspace_cni.switch.ovsdb.rows.interface import interface_row
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
 from userspace_cni.switch.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, desired_names, specs

@@ -10,7 +10,7 @@ from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import UplinkPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.provider_networks import VDEV, link_of
-from userspace_cni.switch.ovsdb.rows.columns import Columns, changed_columns, optional
+from userspace_cni.ovsdb.columns import Columns, changed_columns, optional
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP, DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
 

@@ -1,7 +1,7 @@
 """One connection to OVSDB: a replica of the needed rows, and transactions that end by their deadline.
 
 ovsdbapp's own connection and transaction are made for a service that lives as long as its database: they reconnect for ever, wait
-for ovs-vswitchd on the thread that serves all callers, and never notice a hung server on a unix socket. A verb has a deadline
+for a daemon on the thread that serves all callers, and never notice a hung server on a unix socket. A verb has a deadline
 instead. So here
 - a Session is one connection. When it breaks it is lost (SessionLost), and the caller opens another one and reads again;
 - every transaction asks the server for something, so that the server and not only the replica confirms its success;
@@ -19,7 +19,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import ovs.poller
 from ovs.db import idl as ovs_idl
@@ -29,21 +29,9 @@ from ovsdbapp.backend.ovs_idl import connection
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.threads import start
-from userspace_cni.switch.ovsdb.changes import UNTOLD, Listeners
-from userspace_cni.switch.ovsdb.groups import Command, Commit, Member, Refused, distinct
-from userspace_cni.switch.ovsdb.replica import (
-    CLOSED,
-    SLACK_SECONDS,
-    Clause,
-    Replica,
-    SessionLost,
-    Watch,
-    named,
-    of_type,
-    with_marks,
-)
-
-__all__ = ["Clause", "Command", "Refused", "Session", "SessionLost", "Watch", "named", "of_type", "with_marks"]
+from userspace_cni.ovsdb.database import Clause, Database, I
+from userspace_cni.ovsdb.groups import Command, Commit, Member, distinct
+from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost, Watch
 
 # Without a handler of its own or of the root, logging would print ovsdbapp's warnings to stderr.
 logging.getLogger("ovsdbapp").addHandler(logging.NullHandler())
@@ -51,29 +39,27 @@ logging.getLogger("ovsdbapp").addHandler(logging.NullHandler())
 T = TypeVar("T")
 
 
-class Session(backend.Backend):  # type: ignore[misc]
+class Session(backend.Backend, Generic[I]):  # type: ignore[misc]
     """An open connection with its replica. Safe to use from several threads.
 
     `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
-    that lives long; then `listeners` are told. `on_group` gets the number of callers' ports in each transaction, on the
-    connection's thread.
+    that lives long. `on_group` gets the number of callers that write in each transaction, on the connection's thread.
     """
 
     ovsdb_connection: Any = None  # of this object; the base class has one for the whole process
-    schema = "Open_vSwitch"
 
     def __init__(
         self,
         remote: str,
+        database: Database[I],
         needs: frozenset[Clause],
         deadline: Deadline,
         *,
         everything: bool = False,
         on_group: Callable[[int], None] = lambda _: None,
-        listeners: Listeners = UNTOLD,
     ) -> None:
         self.remote = remote
-        self._replica = Replica(remote, everything=everything, listeners=listeners)
+        self._replica = Replica(remote, database, everything=everything)
         try:
             self._link = Connection(self._replica, on_group)
         except OSError as error:  # it makes a pipe
@@ -91,11 +77,16 @@ class Session(backend.Backend):  # type: ignore[misc]
         return self._replica.lost
 
     @property
-    def replica(self) -> Replica:
-        """The rows; without the lock only the fields that Replica names may be read."""
+    def replica(self) -> Replica[I]:
+        """The rows; without the lock only `lost` may be read."""
         return self._replica
 
-    def transact(self, commands: Iterable[Command], deadline: Deadline) -> None:
+    @property
+    def index(self) -> I:
+        """What is kept of the rows; without the lock only what it allows may be read."""
+        return self._replica.index
+
+    def transact(self, commands: Iterable[Command[Any]], deadline: Deadline) -> None:
         """Run the commands in one transaction, together with those that other callers queue at the same time.
 
         Raises SessionLost; Unavailable at the deadline, and then the outcome is unknown; Refused; and the errors of the commands.
@@ -105,27 +96,27 @@ class Session(backend.Backend):  # type: ignore[misc]
         self._link.submit(member)
         member.wait(self.remote)
 
-    def look(self, look: Callable[[Session], T]) -> T:
+    def look(self, look: Callable[[Session[I]], T]) -> T:
         """The result of `look` on the replica now; the server is not asked."""
         with self._link.lock:
             self._replica.require()
             return look(self)
 
-    def watch(self, name: str, look: Callable[[], T | None]) -> Watch[T]:
-        """Call `look` now, and again when the Interface row `name` has changed."""
+    def watch(self, table: str, name: str, look: Callable[[], T | None]) -> Watch[T]:
+        """Call `look` now, and again when the row of that name has changed; the name of the root table's row is ""."""
         with self._link.lock:
-            return Watch(self._replica, name, look)
+            return Watch(self._replica, (table, name), look)
 
     def row(self, table: str, name: str) -> Any:
-        """The row of Bridge, Port or Interface of that name in the replica, or None. Only within a command, `look` or `watch`."""
+        """The row of that name of a table of `Database.named`, or None. Only within a command, `look` or `watch`."""
         return self._replica.names(table).get(name)
 
     def rows(self, table: str) -> list[Any]:
-        """All rows of Bridge, Port or Interface in the replica. Only within a command or `look`."""
-        return list(self._replica.names(table).values())
+        """All rows of a table in the replica, which has those of that table. Only within a command or `look`."""
+        return list(self.tables[table].rows.values())
 
     def root(self) -> Any:
-        """The one row of Open_vSwitch. Only within a command or `look`."""
+        """The one row of the root table. Only within a command or `look`."""
         return self._replica.root()
 
     def close(self) -> None:
@@ -136,7 +127,7 @@ class Session(backend.Backend):  # type: ignore[misc]
 class Connection(connection.Connection):  # type: ignore[misc]
     """ovsdbapp's thread around an IDL; it is opened within a deadline, and commits all that has queued at once."""
 
-    def __init__(self, idl: Replica, on_group: Callable[[int], None]) -> None:
+    def __init__(self, idl: Replica[Any], on_group: Callable[[int], None]) -> None:
         super().__init__(idl, timeout=None)
         self.on_group = on_group
         self._queue: list[Member] = []

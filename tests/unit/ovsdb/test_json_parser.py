@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.switch.json_parser import Parser
+from userspace_cni.ovsdb.json_parser import Parser
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -1,6 +1,6 @@
-"""The one client of OVSDB of a process: it opens a session when one is first needed, and another when that one broke.
+"""The one client of a database in a process: it opens a session when one is first needed, and another when that one broke.
 
-Every read and write of OVSDB goes through it. It must never wait without a deadline, and raises only errors of
+Every read and write of it goes through it. It must never wait without a deadline, and raises only errors of
 `userspace_cni.base.errors`. Importing it is cheap: ovs and ovsdbapp are loaded with the first session.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.ovsdb.database import Clause, Database, I, Tls
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.changes import Listeners
-    from userspace_cni.switch.ovsdb.session import Clause, Session
+    from userspace_cni.ovsdb.session import Session
 
 T = TypeVar("T")
 
@@ -24,27 +24,30 @@ _CLOSING_S: Final = 0.05
 """How long closing waits for a thread that is still connecting."""
 
 
-class Client:
-    """`remote`: the database, `unix:PATH` or `tcp:HOST:PORT`. Safe to use from several threads.
+class Client(Generic[I]):
+    """`remote`: where the database is, `unix:PATH`, `tcp:HOST:PORT` or, with `tls`, `ssl:HOST:PORT`. Safe to use from several
+    threads.
 
-    `resident`, for a process that lives long: keep a replica of all rows, read from it, and tell `listeners`. `on_group` gets the
-    number of callers' ports in each transaction, and must not wait.
+    `resident`, for a process that lives long: keep a replica of all rows, and read from it. `on_group` gets the number of callers
+    that write in each transaction, and must not wait.
     """
 
     def __init__(
         self,
         remote: str,
+        database: Database[I],
         *,
         resident: bool = False,
         on_group: Callable[[int], None] = lambda _: None,
-        listeners: Listeners | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.remote = remote
         self.resident = resident
+        self._database = database
         self._on_group = on_group
-        self._listeners = listeners
+        self._tls = tls
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: Session[I] | None = None
         self._sessions = 0
         self._reason = "this process has not connected yet"
         self._closed = False
@@ -65,7 +68,7 @@ class Client:
         """The number of sessions opened so far."""
         return self._sessions
 
-    def status(self) -> Session:
+    def status(self) -> Session[I]:
         """The open session. Raises Unavailable when there is none."""
         session = self._session
         if session is None or session.lost:
@@ -73,13 +76,13 @@ class Client:
             raise Unavailable(f"no session with OVSDB at {self.remote}: {reason}", "is ovsdb-server running?")
         return session
 
-    def use(self, use: Callable[[Session], T], needs: frozenset[Clause], what: str, deadline: Deadline) -> T:
+    def use(self, use: Callable[[Session[I]], T], needs: frozenset[Clause], what: str, deadline: Deadline) -> T:
         """Call `use` with an open session, and once more with a new one when that breaks: so `use` must read before it writes.
 
         `needs`: rows that a new session replicates from its start. `what`: what is tried, for errors. Raises Unavailable,
         SwitchRefused with the words of ovsdb-server, and the errors of `use`.
         """
-        from userspace_cni.switch.ovsdb.session import SessionLost
+        from userspace_cni.ovsdb.replica import SessionLost
 
         with self.attempting(what):
             session = self._open(needs, deadline)
@@ -91,7 +94,7 @@ class Client:
 
     def read(
         self,
-        look: Callable[[Session], T],
+        look: Callable[[Session[I]], T],
         needs: frozenset[Clause],
         what: str,
         deadline: Deadline,
@@ -99,9 +102,9 @@ class Client:
         enough: Callable[[T], bool] = lambda _: True,
     ) -> T:
         """The result of `look` after an answer of the server; a resident client asks only if its replica's is not `enough`."""
-        from userspace_cni.switch.ovsdb.reads import Read
+        from userspace_cni.ovsdb.reads import Read
 
-        def read(session: Session) -> T:
+        def read(session: Session[I]) -> T:
             command = Read(session, needs, look)
             session.transact([command], deadline)
             result: T = command.result
@@ -116,7 +119,7 @@ class Client:
     @contextmanager
     def attempting(self, what: str) -> Iterator[None]:
         """Put `what` was tried before the text of errors."""
-        from userspace_cni.switch.ovsdb.session import Refused
+        from userspace_cni.ovsdb.groups import Refused
 
         try:
             yield
@@ -136,7 +139,7 @@ class Client:
         if session is not None:
             session.close()
 
-    def _open(self, needs: frozenset[Clause], deadline: Deadline) -> Session:
+    def _open(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
         if not self._lock.acquire(timeout=deadline.require("opening a session with OVSDB")):
             raise Unavailable("another thread is still connecting to OVSDB", f"does ovsdb-server at {self.remote} answer?")
         try:
@@ -157,19 +160,13 @@ class Client:
         finally:
             self._lock.release()
 
-    def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session:
-        from userspace_cni.switch.ovsdb.changes import UNTOLD
-        from userspace_cni.switch.ovsdb.session import Session
+    def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
+        from userspace_cni.ovsdb.session import Session
+        from userspace_cni.ovsdb.streams import trust
 
+        trust(self.remote, self._tls)
         try:
-            return Session(
-                self.remote,
-                needs,
-                deadline,
-                everything=self.resident,
-                on_group=self._on_group,
-                listeners=self._listeners or UNTOLD,
-            )
+            return Session(self.remote, self._database, needs, deadline, everything=self.resident, on_group=self._on_group)
         except Unavailable as error:
             self._reason = error.message
             raise

@@ -1,0 +1,105 @@
+"""One of OVN's databases by itself, without OVN: an ovsdb-server at a unix socket, and on loopback with and without TLS."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from tests.lab.ovn.central import SCHEMAS
+from tests.lab.switch.switch import CTL_SECONDS, wait_until
+
+Kind = Literal["unix", "tcp", "ssl"]
+_ADDRESSES: Final = {"tcp": "127.0.0.1", "ssl": "127.0.0.2"}
+"""Of each its own, by which the server's log names it."""
+
+
+class Authority:
+    """A certificate authority below `directory`; `sign` makes keys that it vouches for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        directory.mkdir()
+        self.certificate = f"{directory}/ca.pem"
+        self._openssl("req", "-x509", *_new_key(f"{directory}/ca.key"), "-out", self.certificate, "-subj", "/CN=ca", "-days", "2")
+
+    def sign(self, name: str) -> tuple[str, str]:
+        """The files of a new key, and of its certificate."""
+        key, request, certificate = (f"{self._dir}/{name}.{end}" for end in ("key", "csr", "pem"))
+        self._openssl("req", *_new_key(key), "-out", request, "-subj", f"/CN={name}")
+        authority = ("-CA", self.certificate, "-CAkey", f"{self._dir}/ca.key", "-CAcreateserial")
+        self._openssl("x509", "-req", "-in", request, *authority, "-out", certificate, "-days", "2")
+        return key, certificate
+
+    @staticmethod
+    def _openssl(*args: str) -> None:
+        subprocess.run(["openssl", *args], check=True, capture_output=True, timeout=CTL_SECONDS)
+
+
+def _new_key(path: str) -> tuple[str, ...]:
+    return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", path)
+
+
+class NorthboundDatabase:
+    """It is served from `start` to `stop`, below `directory`, whose path is short; with rows, and without what reads them."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self._dir = directory
+        self._key, self._certificate = authority.sign("server")
+        self._authority = authority
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run("ovsdb-tool", "create", f"{directory}/nb.db", str(SCHEMAS / "ovn-nb.ovsschema"))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.nbctl("init")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server, and wait until it listens."""
+        self._log.unlink(missing_ok=True)
+        remotes = (f"--remote=punix:{self._dir}/nb.sock", *(f"--remote=p{kind}:0:{at}" for kind, at in _ADDRESSES.items()))
+        keys = (f"--private-key={self._key}", f"--certificate={self._certificate}", f"--ca-cert={self._authority.certificate}")
+        files = (f"--unixctl={self._dir}/nb.ctl", f"--log-file={self._log}")
+        argv = ["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files, *remotes, *keys, f"{self._dir}/nb.db"]
+        self._process = subprocess.Popen(argv)
+        wait_until(lambda: self.remote("ssl") and self.remote("tcp") and Path(f"{self._dir}/nb.sock").exists(), what="it listens")
+
+    def stop(self) -> None:
+        """Kill it; its sockets are gone then."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(CTL_SECONDS)
+            self._process = None
+
+    def remote(self, kind: Kind) -> str:
+        """Where it listens, "" for nowhere yet."""
+        if kind == "unix":
+            return f"unix:{self._dir}/nb.sock"
+        address = _ADDRESSES[kind]
+        told = re.search(rf"\|0:{address}: listening on port (\d+)", self._log.read_text() if self._log.exists() else "")
+        return f"{kind}:{address}:{told[1]}" if told else ""
+
+    def nbctl(self, *args: str) -> str:
+        """Output of ovn-nbctl."""
+        return self._run("ovn-nbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", *args)
+
+    @property
+    def _log(self) -> Path:
+        return self._dir / "nb.log"
+
+    @staticmethod
+    def _run(*argv: str) -> str:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+        return done.stdout.rstrip("\n")

@@ -1,0 +1,110 @@
+"""What a program has to do with one database of OVSDB, as data: all that the rest of this room knows of tables and columns.
+
+Importing it is cheap: it needs nothing of ovs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+Type = str | Mapping[str, object]
+"""A column's type, as a schema has it: RFC 7047, 3.2."""
+STRING: Final[Type] = {"key": "string"}
+STRING_OR_NONE: Final[Type] = {"key": "string", "min": 0}
+STRINGS: Final[Type] = {"key": "string", "min": 0, "max": "unlimited"}
+INTEGER_OR_NONE: Final[Type] = {"key": "integer", "min": 0}
+MAP: Final[Type] = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
+# References are declared as plain UUIDs: a referenced row that is not replicated would otherwise be left out of the value.
+REFERENCE_OR_NONE: Final[Type] = {"key": "uuid", "min": 0}
+REFERENCES: Final[Type] = {"key": "uuid", "min": 0, "max": "unlimited"}
+
+ROW_CREATE: Final = "create"
+ROW_UPDATE: Final = "update"
+ROW_DELETE: Final = "delete"
+"""What happens to a row, by the names of ovs.db.idl."""
+
+Clause = tuple[str, str, str | tuple[tuple[str, str], ...]]
+"""Column, function and value by which rows are chosen, in every table of `Database.chosen` that has the column."""
+
+
+class Index(Protocol):
+    """What is kept of the rows of a session beside them. It is told on the session's thread, with its lock: it may not wait."""
+
+    def show(self, table: str, name: str, row: Any) -> None:
+        """The row of the table of `Database.named` that has this name by now, None for none; of the root table the name is ""."""
+
+    def change(self, table: str, event: str, row: Any, former: Any) -> None:
+        """A row has come, is another or has gone since all rows were there; in a session that replicates everything.
+
+        `event`: of ovs.db.idl. `former` has the columns that have changed as they were, None unless the event is an update.
+        """
+
+
+I = TypeVar("I", bound=Index)  # noqa: E741 - of Index
+
+
+@dataclass(frozen=True)
+class Database(Generic[I]):
+    """The part of one database that a program uses; it is not fetched from the server, as in C clients.
+
+    `tables`: the columns with their types, by table. `root`: the table that has one row. `named`: tables whose rows are found by
+    their column `name`. `chosen`: tables of which a session has only the rows that clauses choose, unless it replicates
+    everything. `observed`: further columns, of sessions that replicate everything. `index`: makes that of a session, which
+    replicates everything or not. `setting` and `initialise`: for messages, what says where it is, and what makes its row.
+    """
+
+    name: str
+    root: str
+    tables: Mapping[str, Mapping[str, Type]]
+    index: Callable[[bool], I]
+    named: frozenset[str] = frozenset()
+    chosen: frozenset[str] = frozenset()
+    observed: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    setting: str = ""
+    initialise: str = ""
+
+    def schema(self, *, everything: bool) -> dict[str, Any]:
+        """The schema of the columns that a session replicates, as ovs.db.idl takes it."""
+        columns = {table: {**of, **(self.observed.get(table, {}) if everything else {})} for table, of in self.tables.items()}
+        tables = {table: {"columns": {name: {"type": kind} for name, kind in of.items()}} for table, of in columns.items()}
+        return {"name": self.name, "version": "0.0.0", "tables": tables | {self.root: {**tables[self.root], "isRoot": True}}}
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files for a remote `ssl:HOST:PORT`: our private key, our certificate, and the authority that signed the server's."""
+
+    key: str
+    certificate: str
+    authority: str
+
+
+def named(*names: str) -> frozenset[Clause]:
+    """The clauses for rows with these names."""
+    return frozenset(("name", "==", name) for name in names)
+
+
+def every_name() -> frozenset[Clause]:
+    """The clause for all rows that have a name: none is empty."""
+    return frozenset({("name", "!=", "")})
+
+
+def of_type(kind: str) -> frozenset[Clause]:
+    """The clause for rows whose column `type` is this."""
+    return frozenset({("type", "==", kind)})
+
+
+def with_ids(ids: Mapping[str, str]) -> frozenset[Clause]:
+    """The clause for rows that have all these external_ids."""
+    return frozenset({("external_ids", "includes", tuple(sorted(ids.items())))})
+
+
+def json_condition(clauses: Iterable[Clause], columns: Mapping[str, Type]) -> list[list[object]]:
+    """Those of the clauses whose column a table has, as OVSDB takes them."""
+    return [
+        [column, function, value if isinstance(value, str) else ["map", [list(pair) for pair in value]]]
+        for column, function, value in sorted(clauses, key=repr)
+        if column in columns
+    ]

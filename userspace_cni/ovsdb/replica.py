@@ -1,0 +1,225 @@
+"""The rows of OVSDB that this process replicates, kept up to date over one connection.
+
+ovs.db.idl does the protocol. But it reconnects for ever, where a verb has to know that its session broke; it finds rows in lists
+that it sorts in Python, which costs more than all the rest at 400 ports; and it only reports that some row has changed, where two
+hundred callers wait for one row each. So
+- a Replica is one connection. When the connection breaks the Replica is lost for good, with the reason;
+- rows are found by name in dictionaries that the IDL's own notifications update, and so is what the Index keeps;
+- a Watch waits for one row: the connection's thread calls it when the row has changed, and wakes its caller.
+
+It must never connect twice, and never wait by itself: the holder of the lock decides how long to wait.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import ovs.db.error
+import ovs.json
+import ovs.poller
+import ovs.reconnect
+from ovs.db import idl as ovs_idl
+from ovsdbapp.backend.ovs_idl import connection
+
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.ovsdb.database import Clause, Database, I, json_condition
+from userspace_cni.ovsdb.json_parser import Parser
+from userspace_cni.ovsdb.streams import why_refused
+from userspace_cni.ovsdb.values import table_of, value_of
+
+T = TypeVar("T")
+
+SLACK_SECONDS = 0.25
+"""How much longer than the connection's thread a caller waits, so that the thread's own answer arrives."""
+PROBE_SECONDS = 5.0
+"""In a session that lives long, a silent server gets an echo request after so long, and is given up after as long again."""
+
+CLOSED = "the OVSDB session was closed"
+
+_BAD_MESSAGE: Final = (ovs.db.error.Error, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""The errors of ovs.db.idl for messages that are JSON but not OVSDB's."""
+
+
+class SessionLost(Unavailable):
+    """The connection broke; its transactions may have been done. A new Session shows it."""
+
+
+class Poll:
+    """poll(2) for ovs.poller. A second `register` adds events, where select.poll replaces them: then the rest of a long request
+    would never be sent. (The default, select(), adds too, but fails on file descriptors from 1024 on.)"""
+
+    def __init__(self) -> None:
+        self._events: dict[int, int] = {}
+
+    def register(self, fd: Any, events: int) -> None:
+        """Wait also for `events` of `fd`, a number or a socket."""
+        number = fd if isinstance(fd, int) else fd.fileno()
+        self._events[number] = self._events.get(number, 0) | events
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        """As select.poll."""
+        poll = select.poll()
+        for fd, events in self._events.items():
+            poll.register(fd, events)
+        return poll.poll(timeout)
+
+
+if ovs.json.PARSER == ovs.json.PARSER_PY:
+    ovs.json.Parser = Parser
+ovs.poller.SelectPoll = Poll
+
+
+class Watch(Generic[T]):
+    """One wait for one row: `look` is called now and when that row has changed, until it returns a value.
+
+    `place`: its table and name, of the root table "".
+    """
+
+    def __init__(self, replica: Replica[Any], place: tuple[str, str], look: Callable[[], T | None]) -> None:
+        self._replica = replica
+        self._place = place
+        self._look = look
+        self._found: T | None = None
+        self._ended = threading.Event()
+        replica.watches.setdefault(place, []).append(self)
+        self.look()
+
+    def look(self) -> None:
+        """Call `look` once more. On the connection's thread, or with its lock."""
+        self._found = self._look()
+        if self._found is not None or self._replica.lost:
+            self.forget()
+            self._ended.set()
+
+    def wait(self, seconds: float) -> T | None:
+        """Wait for the value of `look`; None when there is none after `seconds`. Raises SessionLost."""
+        if self._ended.wait(seconds) and self._found is None:
+            self._replica.require()
+        return self._found
+
+    def forget(self) -> None:
+        """Stop watching."""
+        others = [each for each in self._replica.watches.get(self._place, ()) if each is not self]
+        if others:
+            self._replica.watches[self._place] = others
+        else:
+            self._replica.watches.pop(self._place, None)
+
+
+class Replica(connection.OvsdbIdl, Generic[I]):  # type: ignore[misc]
+    """The IDL of one connection. Use it with the connection's lock, but `lost` and what the Index allows.
+
+    `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then the Index is told
+    of changes.
+    """
+
+    def __init__(self, remote: str, database: Database[I], *, everything: bool) -> None:
+        helper = ovs_idl.SchemaHelper(None, database.schema(everything=everything))
+        helper.register_all()
+        super().__init__(remote, helper, leader_only=False)
+        reconnect = self._session.reconnect
+        reconnect.set_max_tries(0)  # after the first one
+        if everything:
+            reconnect.set_probe_interval(int(PROBE_SECONDS * 1000))  # ovs.jsonrpc sets none on a unix socket
+        self.database = database
+        self.everything = everything
+        self.index = database.index(everything)
+        self.lost = ""
+        self.watches: dict[tuple[str, str], list[Watch[Any]]] = {}
+        self._loaded = False
+        self._clauses: frozenset[Clause] = frozenset()
+        self._names: dict[str, dict[str, Any]] = {table: {} for table in database.named}
+        self._root: Any = None
+
+    def run(self) -> bool:
+        """As the base class. When the connection broke, hangs or does not speak OVSDB it is lost, and all waits end."""
+        if self.lost:
+            return False
+        probing = self._session.reconnect.state is ovs.reconnect.Reconnect.Idle
+        try:
+            changed = bool(super().run())
+            if not self._session.is_alive():
+                self.lose("it does not answer" if probing else why_refused(self.session_name()))
+        except _BAD_MESSAGE as error:
+            changed = True
+            self.lose(f"it does not speak OVSDB: {error!r}")
+        self._loaded = self.state == self.IDL_S_MONITORING
+        return changed
+
+    def lose(self, reason: str) -> None:
+        """Give the connection up, for all callers, with the reason."""
+        self.lost = self.lost or reason
+        self.close()
+        for watch in [each for group in self.watches.values() for each in group]:
+            watch.look()
+
+    def restart_fsm(self) -> None:
+        """As the base class at first. A later call means that the database was replaced: then the connection is lost."""
+        if self.state == self.IDL_S_MONITORING:
+            self.lose("its database was replaced")
+        else:
+            super().restart_fsm()
+
+    def cooperative_yield(self) -> None:
+        """Do nothing between two rows of one message. ovsdbapp yields the processor here, which costs more than the row."""
+
+    def wait(self, poller: Any) -> None:
+        """As the base class; a lost connection has nothing to wait for."""
+        if not self.lost:
+            super().wait(poller)
+
+    def require(self) -> None:
+        """Raise SessionLost if the connection is lost."""
+        if self.lost:
+            raise SessionLost(
+                f"OVSDB at {self.session_name()} is not reachable: {self.lost}",
+                f"is ovsdb-server running? is setting {self.database.setting} right?",
+            )
+
+    def notify(self, event: str, row: Any, updates: Any = None) -> None:
+        """Update the dictionaries. The IDL calls it for each changed row, after it has applied the server's whole message."""
+        table = table_of(row)
+        if self.everything and self._loaded:
+            self.index.change(table, event, row, updates)
+        if table == self.database.root:
+            self._root = row
+            self._show(table, "", row)
+        elif table in self._names:
+            name, rows = value_of(row, "name"), self._names[table]
+            if event != ovs_idl.ROW_DELETE:
+                rows[name] = row
+            elif rows.get(name) is row:
+                del rows[name]
+            self._show(table, name, rows.get(name))
+
+    def _show(self, table: str, name: str, row: Any) -> None:
+        self.index.show(table, name, row)
+        for watch in tuple(self.watches.get((table, name), ())):
+            watch.look()
+
+    def names(self, table: str) -> Mapping[str, Any]:
+        """The replicated rows of a table of `Database.named` by name."""
+        return self._names[table]
+
+    def root(self) -> Any:
+        """The one row of the root table."""
+        if self._root is None:
+            raise Unavailable(f"OVSDB at {self.session_name()} is empty", f"was it initialised? {self.database.initialise}")
+        return self._root
+
+    def choose(self, needs: frozenset[Clause]) -> None:
+        """Ask for these rows too; they are replicated when `chosen` is true."""
+        if self.everything or (needs <= self._clauses and self.state != self.IDL_S_INITIAL):
+            return
+        self._clauses |= needs
+        for table in self.database.chosen:
+            self.cond_change(table, json_condition(self._clauses, self.database.tables[table]))
+
+    @property
+    def chosen(self) -> bool:
+        """Whether all chosen rows are replicated. (The number that cond_change returns is one too high: ovs 4.0.)"""
+        states = [table.condition_state for table in self.tables.values()]
+        return not any(state.new or state.requested for state in states)

@@ -1,0 +1,89 @@
+"""How OVSDB's remotes are reached: `unix:PATH`, `tcp:HOST:PORT`, `ssl:HOST:PORT`.
+
+ovs.stream has one set of files for TLS in a process; here each remote has its own, because a node's agent and OVN's databases are
+of different authorities. It does not return why a connection failed, either.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+import threading
+from typing import Any, Final
+
+import ovs.stream
+
+from userspace_cni.ovsdb.database import Tls
+
+_SECONDS: Final = 0.25
+"""How long a look at a remote that has just failed may take."""
+_FILES: Final[dict[str, Tls]] = {}
+_LOCK: Final = threading.Lock()
+
+
+class TlsStream(ovs.stream.SSLStream):  # type: ignore[misc]
+    """As the base class, with the files of the remote."""
+
+    @staticmethod
+    def _open(suffix: str, dscp: int) -> tuple[int, Any]:
+        files = _FILES.get(suffix)
+        if files is None:
+            return errno.ENOKEY, None
+        try:
+            _context(files)
+        except OSError as error:  # a file that is missing, or is no key: the base class would leave its socket open
+            return error.errno or errno.EPROTO, None
+        with _LOCK:
+            ovs.stream.Stream.ssl_set_private_key_file(files.key)
+            ovs.stream.Stream.ssl_set_certificate_file(files.certificate)
+            ovs.stream.Stream.ssl_set_ca_cert_file(files.authority)
+            code, opened = ovs.stream.SSLStream._open(suffix, dscp)  # noqa: SLF001 - there is no other way in
+        if code and opened is not None:
+            opened.close()
+        return code, opened
+
+
+ovs.stream.Stream.register_method("ssl", TlsStream)
+
+
+def trust(remote: str, files: Tls | None) -> None:
+    """Use these files, or none, for this remote from now on."""
+    _, _, address = remote.partition(":")
+    if files is None:
+        _FILES.pop(address, None)
+    else:
+        _FILES[address] = files
+
+
+def why_refused(remote: str) -> str:
+    """Why a connection has just failed, by another one."""
+    kind, _, address = remote.partition(":")
+    try:
+        if kind == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_SECONDS)
+                probe.connect(address)
+        else:
+            host, _, port = address.rpartition(":")
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as probe:
+                if kind == "ssl":
+                    _shake_hands(probe, _FILES.get(address))
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return "it closed the connection, or does not speak OVSDB"
+
+
+def _shake_hands(probe: socket.socket, files: Tls | None) -> None:
+    if files is None:
+        raise ValueError("there is no key and certificate for it")
+    with _context(files).wrap_socket(probe):
+        return
+
+
+def _context(files: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # as ovs.stream, and as OVS: certificates name no hosts
+    context.load_verify_locations(files.authority)
+    context.load_cert_chain(files.certificate, files.key)
+    return context

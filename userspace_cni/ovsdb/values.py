@@ -1,0 +1,67 @@
+"""Values of replicated rows, read at a fraction of what ovs.db.idl takes for it, and values as OVSDB writes them (RFC 7047, 5.1).
+
+Only for rows that no transaction has changed: a Draft changes none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import ovs.db.data
+import ovs.db.types
+
+Json = tuple[str, Any]
+"""A set, a map or a reference as OVSDB writes it."""
+
+
+def value_of(row: Any, column: str) -> Any:
+    """The value of `row.column`: a map is a dict, a set or an optional value is a sorted list."""
+    datum = row._data[column]  # noqa: SLF001
+    kind = datum.type
+    if kind.is_map():
+        return {key.value: value.value for key, value in datum.values.items()}
+    if kind.is_scalar():
+        return next(iter(datum.values)).value
+    return sorted(key.value for key in datum.values)
+
+
+def columns_of(row: Any, *names: str) -> dict[str, Any]:
+    """These replicated columns of a row, all of them unless some are named."""
+    return {name: value_of(row, name) for name in names or row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list
+
+
+def refers(row: Any, column: str, target: uuid.UUID) -> bool:
+    """Whether the column's set of UUIDs contains `target`, without reading the others."""
+    return ovs.db.data.Atom(ovs.db.types.UuidType, target) in row._data[column].values  # noqa: SLF001
+
+
+def references(row: Any, column: str) -> set[uuid.UUID]:
+    """The column's set of UUIDs."""
+    return {key.value for key in row._data[column].values}  # noqa: SLF001
+
+
+def count(row: Any, column: str) -> int:
+    """The size of the column's set."""
+    return len(row._data[column].values)  # noqa: SLF001
+
+
+def table_of(row: Any) -> str:
+    """The name of the row's table."""
+    return str(row._table.name)  # noqa: SLF001
+
+
+def by_uuid(row: Any) -> list[Any]:
+    """The condition that chooses this row."""
+    return [["_uuid", "==", as_json(row.uuid)]]
+
+
+def as_json(value: Any) -> Any:
+    """A value as OVSDB writes it; a value in that form is returned as it is."""
+    if isinstance(value, dict):
+        return ("map", list(value.items()))
+    if isinstance(value, uuid.UUID):
+        return ("uuid", str(value))
+    if isinstance(value, list):
+        return ("set", [as_json(each) for each in value])
+    return value
