@@ -19,10 +19,10 @@ from typing import Final
 
 from kubevirt.definition import Definer
 from kubevirt.domain import Policy
-from kubevirt.errors import KubevirtError, Refused
+from kubevirt.errors import DefinitionRefused, KubevirtError
 from kubevirt.log import say
 from kubevirt.placing import Placed, socket_file
-from kubevirt.sources import Places
+from kubevirt.sources import SidecarPlaces
 
 VERSION: Final = "0.1.0"
 """The project's; the image has no package data to read it from."""
@@ -62,10 +62,10 @@ def _occupy_standard_files() -> None:
 
 
 def _serve(definer: Definer, sockets: Sequence[Placed]) -> None:
-    from kubevirt.server import Server
+    from kubevirt.server import SidecarServer
 
     waiting = threading.get_ident()
-    server = Server(definer, lambda: signal.pthread_kill(waiting, signal.SIGTERM))
+    server = SidecarServer(definer, lambda: signal.pthread_kill(waiting, signal.SIGTERM))
     try:
         for socket in sockets:
             socket.prepare()
@@ -86,7 +86,7 @@ def _serve(definer: Definer, sockets: Sequence[Placed]) -> None:
 
 
 def _definer(arguments: argparse.Namespace) -> Definer:
-    places = Places(podinfo=arguments.podinfo, claims=arguments.claims)
+    places = SidecarPlaces(podinfo=arguments.podinfo, claims=arguments.claims)
     policy = Policy(mtu=arguments.mtu, libvirt=arguments.libvirt)
     return Definer(arguments.binding, places, policy, None if arguments.told else frozenset(arguments.other_bindings))
 
@@ -110,7 +110,7 @@ def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> l
         else:
             missing.append(str(plugin.parent))
     if not sockets:
-        raise Refused(
+        raise DefinitionRefused(
             "no-hook-directory",
             f"there is nowhere to serve: no directory {' nor '.join(missing)}",
             "run it as a KubeVirt sidecar, which has that directory, or name another one (--hooks-directory, --plugin-socket)",
@@ -123,7 +123,7 @@ def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> l
 def _arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
     """Parse the options: argument, else environment, else default. Ends the process for --help, --version and a wrong option."""
     parser = argparse.ArgumentParser("python -m kubevirt", description=_ABOUT)
-    places = Places()
+    places = SidecarPlaces()
 
     def option(name: str, default: str, metavar: str, text: str, read: Callable[[str], object] = str) -> None:
         variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()

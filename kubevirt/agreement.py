@@ -7,14 +7,14 @@ and cannot be reached, so its definition is refused with both values named.
 from __future__ import annotations
 
 from kubevirt.annotation import ANNOTATION
-from kubevirt.errors import Refused
+from kubevirt.errors import DefinitionRefused
 from kubevirt.mac import read_mac
 from kubevirt.source import Role
-from kubevirt.vmi import Interface, Machine
+from kubevirt.vmi import VirtualMachine, VmInterface
 from userspace_cni.pod import launcher
 
 
-def agreed_mac(machine: Machine, interface: Interface, ifname: str, told: str) -> tuple[str, str]:
+def agreed_mac(machine: VirtualMachine, interface: VmInterface, ifname: str, told: str) -> tuple[str, str]:
     """The MAC and, for the log, its source: the VM's, else the attachment's (`told`), else the one that both sides derive.
 
     Raises Refused (mac-mismatch), BadInput for a macAddress that is none.
@@ -22,7 +22,7 @@ def agreed_mac(machine: Machine, interface: Interface, ifname: str, told: str) -
     where = f"macAddress of interface {interface.network!r}"
     asked = read_mac(interface.mac, where, "correct it in the VM's template")
     if asked and told and asked != told:
-        raise Refused(
+        raise DefinitionRefused(
             "mac-mismatch",
             f"{where} is {asked}, and the network was attached with {told}: the switch would not deliver to the guest",
             "leave macAddress to the VM alone: remove a MAC from the network's configuration, and see that its CNI takes the one "
@@ -36,7 +36,7 @@ def agreed_mac(machine: Machine, interface: Interface, ifname: str, told: str) -
 def agreed_mode(network: str, asked: Role | None, made_for: Role | None, where: str) -> Role:
     """QEMU's role: as asked, as the port is made for (`where` tells it), else server. Raises Refused (server-mode)."""
     if asked and made_for and asked != made_for:
-        raise Refused(
+        raise DefinitionRefused(
             "server-mode",
             f"network {network!r}: annotation {ANNOTATION} wants QEMU as {asked}, its port has QEMU as {made_for} ({where})",
             "remove 'mode' from the annotation: it is for sockets whose 'path' the annotation gives, too",
@@ -47,7 +47,7 @@ def agreed_mode(network: str, asked: Role | None, made_for: Role | None, where: 
 def agreed_mtu(network: str, asked: int | None, port: int | None) -> int | None:
     """The guest's MTU: as asked for, else the port's; None when neither is known. Raises Refused (mtu-mismatch)."""
     if asked and port and asked > port:
-        raise Refused(
+        raise DefinitionRefused(
             "mtu-mismatch",
             f"network {network!r}: annotation {ANNOTATION} wants MTU {asked}, its port has {port}: larger frames would be lost",
             f"set host.mtu of the network to {asked} or more, or ask for at most {port}",

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from kubevirt.errors import BadInput, Refused
+from kubevirt.errors import BadInput, DefinitionRefused
 from kubevirt.source import Role
 from kubevirt.strict_json import decode, typed
 
@@ -35,7 +35,7 @@ _REMEDY: Final = (
 
 
 @dataclass(frozen=True)
-class Spec:
+class InterfaceAnnotation:
     """The specs for one network; "" and None where there is none. `path` and `mode` as QEMU sees them; sizes in descriptors."""
 
     path: str = ""
@@ -46,7 +46,7 @@ class Spec:
     tx_queue_size: int | None = None
 
 
-def read_annotation(text: str, networks: Collection[str]) -> dict[str, Spec]:
+def read_annotation(text: str, networks: Collection[str]) -> dict[str, InterfaceAnnotation]:
     """Read the specs by network; none for "". `networks`: the VM's networks. Raises BadInput, and Refused for ring-size."""
     if not text.strip():
         return {}
@@ -59,7 +59,7 @@ def read_annotation(text: str, networks: Collection[str]) -> dict[str, Spec]:
     return {network: _read_spec(entry, f"{where}, network {network!r}") for network, entry in entries.items()}
 
 
-def _read_spec(entry: Any, where: str) -> Spec:
+def _read_spec(entry: Any, where: str) -> InterfaceAnnotation:
     raw = cast("Mapping[str, Any]", typed(entry, dict, where, _REMEDY))
     for key in raw:
         if key not in _KEYS:
@@ -67,7 +67,7 @@ def _read_spec(entry: Any, where: str) -> Spec:
     path = typed(raw.get("path", ""), str, f"{where}: key 'path'", _REMEDY)
     if "path" in raw and not path:
         raise BadInput(f"{where}: key 'path' is empty", _REMEDY)
-    return Spec(
+    return InterfaceAnnotation(
         path=path,
         mode=_read_mode(raw, where),
         mtu=_read_number(raw, "mtu", MTU_RANGE, where),
@@ -101,5 +101,5 @@ def _read_ring(raw: Mapping[str, Any], key: str, where: str) -> int | None:
     size = typed(raw[key], int, f"{where}: key {key!r}", _REMEDY)
     if size not in RING_SIZES:
         sizes = ", ".join(map(str, RING_SIZES))
-        raise Refused("ring-size", f"{where}: key {key!r} is {size}: QEMU takes {sizes}", _REMEDY)
+        raise DefinitionRefused("ring-size", f"{where}: key {key!r} is {size}: QEMU takes {sizes}", _REMEDY)
     return size

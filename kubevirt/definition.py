@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubevirt.domain import Policy, lacking, mutate
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.log import say
-from kubevirt.sources import Places, resolve
+from kubevirt.sources import SidecarPlaces, resolve
 from kubevirt.strict_json import MARKS_MAX
-from kubevirt.vmi import Machine, bound, read_vmi
+from kubevirt.vmi import VirtualMachine, bound, read_vmi
 from userspace_cni.pod.strict_json import marks
 
 DOMAIN_MAX: Final = 256 << 10
@@ -66,7 +66,7 @@ class Definer:
     """
 
     binding: str
-    places: Places
+    places: SidecarPlaces
     policy: Policy
     others: frozenset[str] | None = None
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -116,19 +116,19 @@ class Definer:
                 # a definition that was read is a cycle: left to itself it stays until much more has been allocated
                 gc.collect()
 
-    def _expect(self, machine: Machine, call: Call) -> None:
+    def _expect(self, machine: VirtualMachine, call: Call) -> None:
         """Raise Refused for a VM without our binding: KubeVirt starts us only for VMs that use it, so we have a wrong name."""
         if not call.ours or any(interface.binding == self.binding for interface in machine.interfaces):
             return
         others = sorted({interface.binding for interface in machine.interfaces if interface.binding})
-        raise Refused(
+        raise DefinitionRefused(
             "other-binding",
             f"no interface of the VM has the binding {self.binding!r}, whose sidecar this is, but: {', '.join(others) or 'none'}",
             "set USERSPACE_CNI_KUBEVIRT_BINDING in the sidecar's image to the name under which KubeVirt has it, "
             "or register it as 'vhostuser'",
         )
 
-    def _leave_none_behind(self, machine: Machine, call: Call, before: str) -> None:
+    def _leave_none_behind(self, machine: VirtualMachine, call: Call, before: str) -> None:
         """Raise Refused for an interface of another binding that is not in the definition, unless another sidecar adds it.
 
         Before 1.9 KubeVirt starts one image once for each binding, and no sidecar knows which one it is for. All of them would
@@ -146,7 +146,7 @@ class Definer:
         with self._alone():
             network = next(iter(lacking(before, foreign)), "")
         if network:
-            raise Refused(
+            raise DefinitionRefused(
                 "other-binding",
                 f"interface {network!r} has the binding {foreign[network]!r} and is not in the definition; this sidecar serves "
                 f"{self.binding!r}, and KubeVirt before 1.9 tells no sidecar for which binding it was started: the VM might "
@@ -161,7 +161,7 @@ def _about(facts: dict[str, object]) -> str:
     return f"VM {facts.get('vm', 'unknown')}" + (f", networks {networks}" if networks else "")
 
 
-def _machine(vmi: bytes) -> Machine:
+def _machine(vmi: bytes) -> VirtualMachine:
     if len(vmi) > VMI_MAX:
         raise BadInput(
             f"the VMI has {len(vmi)} bytes and {VMI_MAX} are read at most", "make its annotations and cloud-init data smaller"

@@ -83,7 +83,7 @@ class Element:
 
 
 @dataclass(frozen=True)
-class Document:
+class XmlDocument:
     """A document that was read: its bytes, and its root element."""
 
     raw: bytes
@@ -127,7 +127,7 @@ class Document:
         return "".join(pieces)
 
 
-def read_document(source: str | bytes) -> Document:
+def read_document(source: str | bytes) -> XmlDocument:
     """Parse a document. Raises BadInput with line and column for what is not well-formed, and for all that is refused above."""
     return _Reader(_utf8(source)).read()
 
@@ -168,14 +168,14 @@ class _Reader:
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
 
-    def read(self) -> Document:
+    def read(self) -> XmlDocument:
         try:
             self._parser.Parse(self._raw, True)
         except expat.ExpatError as error:
             raise BadInput(f"the domain XML is not well-formed: {error}", REMEDY) from error
         if self._root is None:
             _refuse("has no element")
-        return Document(self._raw, self._root)
+        return XmlDocument(self._raw, self._root)
 
     def _namespace(self, prefix: str | None, uri: str | None) -> None:
         self._nodes += 1

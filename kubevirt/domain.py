@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Final, Literal
 
-from kubevirt.document import REMEDY, Document, Element, read_document
+from kubevirt.document import REMEDY, Element, XmlDocument, read_document
 from kubevirt.edits import Edits, Fragment
-from kubevirt.errors import BadInput, Refused
-from kubevirt.interface import KIND, Fact, Setting, alias, differences, facts, fragment, mtu, named, pci_address
+from kubevirt.errors import BadInput, DefinitionRefused
+from kubevirt.interface import KIND, Fact, MachineSetting, alias, differences, facts, fragment, mtu, named, pci_address
 from kubevirt.memory import share_memory
 from kubevirt.override import override_mtus
 from kubevirt.socket_paths import canonical
-from kubevirt.source import Source
-from kubevirt.vmi import Interface, Machine
+from kubevirt.source import VmSocketSource
+from kubevirt.vmi import VirtualMachine, VmInterface
 
 MTU_WORKS: Final = (12, 8)
 """First libvirt seen to start a vhost-user interface with `<mtu>`. One after MTU_FAILS may be the first that does: none between
@@ -50,12 +50,12 @@ class Policy:
 class _Wanted:
     """One interface that the definition must have."""
 
-    interface: Interface
-    source: Source
+    interface: VmInterface
+    source: VmSocketSource
     facts: list[Fact]
 
 
-def mutate(domain_xml: str, vmi: Machine, sources: Mapping[str, Source], policy: Policy = Policy()) -> str:
+def mutate(domain_xml: str, vmi: VirtualMachine, sources: Mapping[str, VmSocketSource], policy: Policy = Policy()) -> str:
     """The definition with a vhost-user interface for each network of `sources`, in the VM's order.
 
     An interface with `state: absent` is left out. Without any, the definition comes back as it is, unread. Raises BadInput for
@@ -144,9 +144,9 @@ def _find_ours(named_so: Mapping[str, list[Element]], wanted: _Wanted) -> Elemen
             remedy = "leave `domainAttachmentType` out of the binding's registration, and register no other sidecar for it"
         else:
             continue
-        raise Refused("foreign-interface", f"{who}: alias {name} is already that of {what}", remedy)
+        raise DefinitionRefused("foreign-interface", f"{who}: alias {name} is already that of {what}", remedy)
     if len(found) > 1:
-        raise Refused(
+        raise DefinitionRefused(
             "foreign-interface", f"{who}: {len(found)} interfaces have alias {name}", "one other sidecar adds it: remove that one"
         )
     return found[0] if found else None
@@ -170,10 +170,10 @@ def _correct(edits: Edits, devices: Element, element: Element, wanted: _Wanted) 
             edits.remove(reconnect, source)
 
 
-def _setting(document: Document, vmi: Machine, policy: Policy) -> Setting:
+def _setting(document: XmlDocument, vmi: VirtualMachine, policy: Policy) -> MachineSetting:
     enabled, most = _vcpus(document, vmi)
     element = policy.mtu == "element" or (policy.mtu == "auto" and policy.libvirt >= MTU_WORKS)
-    return Setting(
+    return MachineSetting(
         vcpus=enabled,
         vcpus_max=most,
         multiqueue=vmi.multiqueue,
@@ -183,7 +183,7 @@ def _setting(document: Document, vmi: Machine, policy: Policy) -> Setting:
     )
 
 
-def _vcpus(document: Document, vmi: Machine) -> tuple[int, int]:
+def _vcpus(document: XmlDocument, vmi: VirtualMachine) -> tuple[int, int]:
     """vCPUs at start, and with those that can be plugged in: KubeVirt counts queues by the former."""
     element = document.root.find("vcpu")
     if element is None:
@@ -200,7 +200,7 @@ def _vcpus(document: Document, vmi: Machine) -> tuple[int, int]:
 def _check_policy(policy: Policy) -> None:
     if policy.mtu == "element" and policy.libvirt and policy.libvirt[:2] <= MTU_FAILS:
         version = ".".join(map(str, policy.libvirt))
-        raise Refused(
+        raise DefinitionRefused(
             "mtu-element",
             f"libvirt {version} does not start a vhost-user interface with <mtu>",
             "set the sidecar's MTU policy to off or override",
@@ -213,7 +213,7 @@ def _check_paths(wanted: list[_Wanted]) -> None:
     for each in wanted:
         network, path = each.interface.network, canonical(each.source.path)
         if path in seen:
-            raise Refused(
+            raise DefinitionRefused(
                 "socket-name-collision",
                 f"{named(network)}: its socket {each.source.path} is that of network {seen[path]} too",
                 "give each network a path of its own",
@@ -231,7 +231,7 @@ def _check_sockets(devices: Element, wanted: list[_Wanted], there: Mapping[str, 
     for device in devices.children:
         used = set() if device in ours else {canonical(path) for path in _sockets(device)}
         for path in sorted(used & paths.keys()):
-            raise Refused(
+            raise DefinitionRefused(
                 "socket-name-collision",
                 f"{named(paths[path].interface.network)}: its socket {paths[path].source.path} is that of {_called(device)} too",
                 "another sidecar or plugin adds that device: remove the one, or give the other another path",
@@ -254,7 +254,7 @@ def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str
     taken = {where: _called(device) for device in devices.children if device not in moving for where in _addresses(device)}
     for network, where in asked.items():
         if where in taken:
-            raise Refused(
+            raise DefinitionRefused(
                 "pci-address",
                 f"{named(network)}: pciAddress {_PCI.format(*where)} is that of {taken[where]}",
                 "give one of the two another address, or leave it out",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.document import Document, Element
+from kubevirt.document import Element, XmlDocument
 
 _ESCAPES: Final = {
     "&": "&amp;",
@@ -71,7 +71,7 @@ class Edits:
     An element gets its new children in one call: a caller must not `append` twice to the same one.
     """
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: XmlDocument) -> None:
         self.document = document
         self.splices: list[Splice] = []
 

@@ -25,5 +25,5 @@ class BadInput(KubevirtError):
         super().__init__("bad-input", message, remedy)
 
 
-class Refused(KubevirtError):
+class DefinitionRefused(KubevirtError):
     """A definition that could not work."""

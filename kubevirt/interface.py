@@ -17,9 +17,9 @@ from typing import Final
 
 from kubevirt.document import Element
 from kubevirt.edits import Fragment
-from kubevirt.errors import BadInput, Refused
-from kubevirt.source import Source
-from kubevirt.vmi import Interface
+from kubevirt.errors import BadInput, DefinitionRefused
+from kubevirt.source import VmSocketSource
+from kubevirt.vmi import VmInterface
 from userspace_cni.pod.mac import is_unicast, six_octets
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -52,7 +52,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Setting:
+class MachineSetting:
     """What the machine says about all its interfaces.
 
     `vcpus`: enabled at start; `vcpus_max`: with those that can be plugged in.
@@ -77,7 +77,7 @@ def alias(network: str) -> str:
     return _ALIAS_PREFIX + network
 
 
-def facts(interface: Interface, source: Source, setting: Setting) -> list[Fact]:
+def facts(interface: VmInterface, source: VmSocketSource, setting: MachineSetting) -> list[Fact]:
     """All that has to hold, in the order in which libvirt writes it. Raises BadInput and Refused, naming the network."""
     who = named(interface.network)
     if not _NETWORK.fullmatch(interface.network):
@@ -123,7 +123,7 @@ def pci_address(attributes: Mapping[str, str]) -> tuple[int, ...] | None:
     return tuple(each for each in numbers if each is not None) if None not in numbers else None
 
 
-def mtu(who: str, source: Source) -> int | None:
+def mtu(who: str, source: VmSocketSource) -> int | None:
     """The port's MTU in bytes, as QEMU's host_mtu takes it; None when it is not known."""
     if source.mtu is not None and source.mtu not in _MTU:
         raise BadInput(f"{who}: an MTU of {source.mtu} bytes ({source.origin})", f"it must be {_MTU.start} to {_MTU.stop - 1}")
@@ -150,24 +150,24 @@ def _number(text: str) -> int | None:
     return int(text, 16 if text[:2] in {"0x", "0X"} else 10)
 
 
-def _mac(who: str, source: Source) -> str:
+def _mac(who: str, source: VmSocketSource) -> str:
     mac = six_octets(source.mac)
     if not mac:
         raise BadInput(f"{who}: {source.mac!r} is not a MAC ({source.origin})", "write it as 02:00:00:00:00:01")
     if not is_unicast(mac):
-        raise Refused(
+        raise DefinitionRefused(
             "mac-mismatch", f"{who}: {mac} is a multicast address or all zero, no NIC's", "give `macAddress` an even first byte"
         )
     return mac
 
 
-def _path(who: str, source: Source) -> str:
+def _path(who: str, source: VmSocketSource) -> str:
     if not source.path.startswith("/") or _CONTROL.search(source.path):
         raise BadInput(
             f"{who}: {source.path!a} is no socket's path ({source.origin})", "it must be absolute, without control characters"
         )
     if (length := len(source.path.encode())) > SUN_PATH_MAX:
-        raise Refused(
+        raise DefinitionRefused(
             "path-too-long",
             f"{who}: the socket's path has {length} bytes, {SUN_PATH_MAX} are the most: {source.path}",
             "use a shorter directory or file name",
@@ -175,11 +175,11 @@ def _path(who: str, source: Source) -> str:
     return source.path
 
 
-def _model(who: str, interface: Interface, setting: Setting) -> str:
+def _model(who: str, interface: VmInterface, setting: MachineSetting) -> str:
     if interface.model in {"", "virtio"}:
         return _VIRTIO[setting.transitional]
     if interface.model not in _VIRTIO:
-        raise Refused(
+        raise DefinitionRefused(
             "wrong-model",
             f"{who}: the interface's model is {interface.model!r}, and only virtio has a vhost-user backend",
             "leave `model` out of the interface or set it to virtio",
@@ -187,7 +187,7 @@ def _model(who: str, interface: Interface, setting: Setting) -> str:
     return interface.model
 
 
-def _driver(who: str, source: Source, setting: Setting) -> Fact:
+def _driver(who: str, source: VmSocketSource, setting: MachineSetting) -> Fact:
     """libvirt ignores the name for vhost-user; KubeVirt writes it, and so do we where we make the element."""
     attributes: dict[str, str] = {}
     queues = _queues(who, source, setting)
@@ -201,20 +201,20 @@ def _driver(who: str, source: Source, setting: Setting) -> Fact:
     return Fact("driver", attributes, {"name": "vhost"})
 
 
-def _queues(who: str, source: Source, setting: Setting) -> int:
+def _queues(who: str, source: VmSocketSource, setting: MachineSetting) -> int:
     """Queue pairs: what was asked for, else by KubeVirt's rule. libvirt drops a 1, so it is never written."""
     if source.queues is None:
         return min(setting.vcpus, PORT_QUEUES) if setting.multiqueue else 1
     if source.queues < 1:
         raise BadInput(f"{who}: {source.queues} queues are asked for", "ask for one or more, or for none")
     if source.queues > setting.vcpus_max:
-        raise Refused(
+        raise DefinitionRefused(
             "queues-over-vcpus",
             f"{who}: {source.queues} queues are asked for and the VM has {setting.vcpus_max} vCPUs",
             "ask for one queue per vCPU at most, or give the VM more vCPUs",
         )
     if source.queues > PORT_QUEUES:
-        raise Refused(
+        raise DefinitionRefused(
             "queues-over-port",
             f"{who}: {source.queues} queues are asked for and a DPDK vhost-user port takes {PORT_QUEUES}",
             f"ask for {PORT_QUEUES} at most",
@@ -224,18 +224,18 @@ def _queues(who: str, source: Source, setting: Setting) -> int:
 
 def _ring(who: str, name: str, size: int) -> str:
     if size not in RING_SIZES:
-        raise Refused("ring-size", f"{who}: {name} is {size}", f"QEMU takes {', '.join(map(str, RING_SIZES))}")
+        raise DefinitionRefused("ring-size", f"{who}: {name} is {size}", f"QEMU takes {', '.join(map(str, RING_SIZES))}")
     return str(size)
 
 
-def _link(who: str, interface: Interface) -> list[Fact]:
+def _link(who: str, interface: VmInterface) -> list[Fact]:
     """`up` is libvirt's default: it is only told to an interface that says otherwise."""
     if interface.state not in {"", "up", "down"}:
         raise BadInput(f"{who}: the interface's state is {interface.state!r}", "it must be up, down or absent")
     return [Fact("link", {"state": "down"}) if interface.state == "down" else Fact("link", {"state": "up"}, add=False)]
 
 
-def _boot(who: str, interface: Interface, setting: Setting) -> list[Fact]:
+def _boot(who: str, interface: VmInterface, setting: MachineSetting) -> list[Fact]:
     """As KubeVirt has it: without a boot order, and with encrypted memory always, there is no boot ROM."""
     boot = [Fact("boot", {"order": str(interface.boot_order)})] if interface.boot_order is not None else []
     if interface.boot_order is not None and interface.boot_order < 1:
@@ -243,7 +243,7 @@ def _boot(who: str, interface: Interface, setting: Setting) -> list[Fact]:
     return boot + ([Fact("rom", fresh={"enabled": "no"})] if setting.secure or not boot else [])
 
 
-def _places(who: str, interface: Interface) -> list[Fact]:
+def _places(who: str, interface: VmInterface) -> list[Fact]:
     """Where the guest finds the NIC: `acpiIndex` 0 is none, as for KubeVirt."""
     places = []
     if interface.acpi_index:

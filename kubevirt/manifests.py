@@ -5,8 +5,8 @@ schemas do not know, nor overwrite what others put into a shared object: the Kub
 patched, at our own key of a map. Their lists (feature gates, supportContainerResources) are left to their owners, because a merge
 patch would replace them whole.
 
-Names go into paths and into CEL expressions as they are: `Wanted` takes what matches the patterns here, and its maker checks
-them.
+Names go into paths and into CEL expressions as they are: `ManifestOptions` takes what matches the patterns here, and its
+maker checks them.
 
 Sources: KubeVirt's CRDs (kubevirt.io/v1, plugin.kubevirt.io/v1alpha1) and docs on plugins, HyperConverged's api/v1beta1, the
 NetworkAttachmentDefinition of the multi-network specification, MutatingAdmissionPolicy of Kubernetes 1.36.
@@ -43,7 +43,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ManifestOptions:
     """What the manifests are for. None: left out, so that the other side's default holds.
 
     `network`: name of the NetworkAttachmentDefinition, and of the VM's network and interface. `machine`: the sample VM.
@@ -80,7 +80,7 @@ class Manifest:
     object: Object
 
 
-def kubevirt_manifests(wanted: Wanted) -> list[Manifest]:
+def kubevirt_manifests(wanted: ManifestOptions) -> list[Manifest]:
     """The binding's registration in the KubeVirt CR."""
     namespace = wanted.operator_namespace or KUBEVIRT_NAMESPACE
     command = f"kubectl patch kubevirt kubevirt --namespace {namespace} --type merge --patch-file FILE"
@@ -94,7 +94,7 @@ def kubevirt_manifests(wanted: Wanted) -> list[Manifest]:
     ]
 
 
-def hco_manifests(wanted: Wanted) -> list[Manifest]:
+def hco_manifests(wanted: ManifestOptions) -> list[Manifest]:
     """The binding's registration where the HyperConverged operator owns the KubeVirt CR."""
     namespace = wanted.operator_namespace or _HCO_NAMESPACE
     resource = "hyperconvergeds.v1beta1.hco.kubevirt.io"
@@ -114,7 +114,7 @@ def hco_manifests(wanted: Wanted) -> list[Manifest]:
     ]
 
 
-def nad_manifests(wanted: Wanted) -> list[Manifest]:
+def nad_manifests(wanted: ManifestOptions) -> list[Manifest]:
     """The network, as Multus takes it."""
     bridge: Object = {"bridgeName": wanted.bridge}
     if wanted.vlan:
@@ -150,7 +150,7 @@ def nad_manifests(wanted: Wanted) -> list[Manifest]:
     ]
 
 
-def vm_manifests(wanted: Wanted) -> list[Manifest]:
+def vm_manifests(wanted: ManifestOptions) -> list[Manifest]:
     """A VM with the pod's network and an interface on ours."""
     about = (
         f"A VM with two interfaces: the pod's network, and '{wanted.network}' on OVS-DPDK, which has no address yet. Log in with "
@@ -200,7 +200,7 @@ def registration(image: str) -> Object:
     return {**sidecar, "downwardAPI": "device-info", "migration": {}}
 
 
-def _template(wanted: Wanted) -> Object:
+def _template(wanted: ManifestOptions) -> Object:
     tuning = {key: value for key, value in (("mtu", wanted.mtu), ("queues", wanted.queues)) if value}
     metadata: Object = {"labels": {"kubevirt.io/domain": wanted.machine}}
     if wanted.injected:

@@ -13,7 +13,7 @@ from typing import Final
 
 from kubevirt.document import Element
 from kubevirt.edits import Edits, Fragment
-from kubevirt.errors import Refused
+from kubevirt.errors import DefinitionRefused
 
 _SHARED: Final = Fragment("access", {"mode": "shared"})
 _MEMFD: Final = Fragment("source", {"type": "memfd"})
@@ -71,8 +71,8 @@ def _refuse_private(root: Element) -> None:
             raise _private(f"memory device {number} ({device.get('model')}) has access='private'")
 
 
-def _private(what: str) -> Refused:
-    return Refused(
+def _private(what: str) -> DefinitionRefused:
+    return DefinitionRefused(
         "private-memory",
         f"{what}, so that the switch cannot see the guest's memory",
         "take it out: KubeVirt itself never writes it, so another sidecar did",

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from kubevirt.dra import Device, read_metadata
-from kubevirt.errors import BadInput, Refused
+from kubevirt.errors import BadInput, DefinitionRefused
 from kubevirt.strict_json import BYTES_MAX
-from kubevirt.vmi import Claim
+from kubevirt.vmi import NetworkClaim
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 """RFC 1123: what names of claims and requests are, and what can go into a path."""
@@ -53,7 +53,7 @@ def read_file(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def read_claim(root: str, claim: Claim) -> Device:
+def read_claim(root: str, claim: NetworkClaim) -> Device:
     """The vhost-user port of a claim's request, out of the metadata below `root`.
 
     Raises Refused (dra-not-mounted: no file of that claim; no-source: files, and no socket or more than one), BadInput.
@@ -68,10 +68,12 @@ def read_claim(root: str, claim: Claim) -> Device:
         files = [path for directory in layout for path in _metadata_files(directory)]
         if files:
             return _only_port(files, claim, where)
-    raise Refused("dra-not-mounted", f"{where}: no device metadata below {root} in the sidecar's container", _MOUNT_REMEDY)
+    raise DefinitionRefused(
+        "dra-not-mounted", f"{where}: no device metadata below {root} in the sidecar's container", _MOUNT_REMEDY
+    )
 
 
-def _layouts(root: Path, claim: Claim) -> list[list[Path]]:
+def _layouts(root: Path, claim: NetworkClaim) -> list[list[Path]]:
     """The directories where the claim's files can be, the likeliest layout first (see `dra`).
 
     A claim that the VM names by resourceClaimName is below that name, which a network does not tell: all are looked at.
@@ -102,7 +104,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _only_port(files: list[Path], claim: Claim, where: str) -> Device:
+def _only_port(files: list[Path], claim: NetworkClaim, where: str) -> Device:
     found = {}
     for path in files:
         content = read_file(str(path))
@@ -113,13 +115,13 @@ def _only_port(files: list[Path], claim: Claim, where: str) -> Device:
         return next(iter(found.values()))
     names = ", ".join(map(str, files))[:300]
     if found:
-        raise Refused(
+        raise DefinitionRefused(
             "no-source",
             f"{where}: several sockets ({', '.join(found)[:300]}) in {names}",
             "name the request in the VM's network (resourceClaim.requestName), one device each; of claims named by "
             "resourceClaimName, no two may have a request of the same name",
         )
-    raise Refused(
+    raise DefinitionRefused(
         "no-source",
         f"{where}: no device with an attribute vhost-user-path in {names}",
         "the claim's device class must be of a driver for vhost-user ports, as dra-driver-ovsdpdk",

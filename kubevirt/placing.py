@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kubevirt.errors import Refused
+from kubevirt.errors import DefinitionRefused
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -50,7 +50,7 @@ class Placed:
         """Make the directory in which to bind. Raises Refused."""
         longest = max((os.fsencode(path) for path in (self.path, self._seen, self.address)), key=len)
         if len(longest) > SUN_PATH_MAX:
-            raise Refused(
+            raise DefinitionRefused(
                 "path-too-long",
                 f"the sidecar's socket would be at {os.fsdecode(longest)}, "
                 f"{len(longest)} bytes where {SUN_PATH_MAX} are possible",
@@ -103,8 +103,8 @@ class Placed:
                     finally:
                         os.close(lock)
 
-    def _refused(self, tried: str, error: OSError) -> Refused:
-        return Refused(
+    def _refused(self, tried: str, error: OSError) -> DefinitionRefused:
+        return DefinitionRefused(
             "no-hook-directory",
             f"{tried} the sidecar's socket {self.path}: {error.strerror} (as uid {os.getuid()}, gid {os.getgid()})",
             f"{self.path.parent} must be a directory that this user can write in, as KubeVirt's volume for hook sidecars is",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.manifests import KUBEVIRT_NAMESPACE, POD_LABEL, Manifest, Object, Wanted, registered, registration
+from kubevirt.manifests import KUBEVIRT_NAMESPACE, POD_LABEL, Manifest, ManifestOptions, Object, registered, registration
 from kubevirt.plugin_schema import GUEST_DEFINITION, LAUNCHER, LAUNCHER_HOOKS, SOCKETS, hooks_field, written
 from userspace_cni.pod import launcher
 
@@ -31,7 +31,7 @@ _GATE: Final = '[{"op": "add", "path": "/spec/configuration/developerConfigurati
 _WITHOUT_SIDECAR: Final = '[{"op": "remove", "path": "/spec/configuration/network/binding/%s/sidecarImage"}]'
 
 
-def plugin_manifests(wanted: Wanted) -> list[Manifest]:
+def plugin_manifests(wanted: ManifestOptions) -> list[Manifest]:
     """The same binding with a sidecar that an admission policy injects, as structured plugin of `wanted.kubevirt`."""
     namespace = wanted.operator_namespace or KUBEVIRT_NAMESPACE
     name = _plugin_name(wanted)
@@ -84,29 +84,29 @@ def plugin_manifests(wanted: Wanted) -> list[Manifest]:
     ]
 
 
-def _plugin_name(wanted: Wanted) -> str:
+def _plugin_name(wanted: ManifestOptions) -> str:
     return f"userspace-cni-{wanted.binding}"
 
 
-def _plugin_socket(wanted: Wanted) -> str:
+def _plugin_socket(wanted: ManifestOptions) -> str:
     """Where KubeVirt wants it: below a directory with the plugin's name."""
     return f"{_SOCKETS_DIRECTORY}/{_plugin_name(wanted)}/hook.sock"
 
 
-def _of(wanted: Wanted) -> str:
+def _of(wanted: ManifestOptions) -> str:
     """The versions that have the form."""
     newer = hooks_field(wanted.kubevirt) == LAUNCHER_HOOKS
     return f"KubeVirt {written(LAUNCHER)} and newer" if newer else f"KubeVirt before {written(LAUNCHER)}"
 
 
-def _sidecar(wanted: Wanted) -> Object:
+def _sidecar(wanted: ManifestOptions) -> Object:
     sidecar: Object = {"socketPath": _plugin_socket(wanted)}
     if hooks_field(wanted.kubevirt) == LAUNCHER_HOOKS:
         sidecar["permittedHooks"] = [GUEST_DEFINITION]
     return sidecar
 
 
-def _policy(wanted: Wanted) -> Object:
+def _policy(wanted: ManifestOptions) -> Object:
     return {
         "failurePolicy": "Fail",
         "reinvocationPolicy": "Never",
@@ -132,12 +132,12 @@ def _has_volume(name: str) -> str:
     return f'has(object.spec.volumes) && object.spec.volumes.exists(v, v.name == "{name}")'
 
 
-def _uses(wanted: Wanted) -> str:
+def _uses(wanted: ManifestOptions) -> str:
     """CEL over a VMI as a Go struct: whether an interface of it has the binding."""
     return f'vmi.Spec.Domain.Devices.Interfaces.exists(i, has(i.Binding) && i.Binding.Name == "{wanted.binding}")'
 
 
-def _injection(wanted: Wanted) -> str:
+def _injection(wanted: ManifestOptions) -> str:
     """CEL that adds the container: the volume for the socket is KubeVirt's, of which each plugin has a directory of its own."""
     name, container = _plugin_name(wanted), "Object.spec.containers"
     security = f"{container}.securityContext"

@@ -27,7 +27,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from kubevirt.definition import Call, Definer, Failed
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.log import say
 from kubevirt.protocol import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
 
@@ -63,7 +63,7 @@ _SEAT_S: Final = 30.0
 Behaviour = Callable[[Any, Any], Any]
 
 
-class Server:
+class SidecarServer:
     """Serves at unix sockets: `listen`, `start`, and `stop` at last. `ended` is called after a Shutdown is answered."""
 
     def __init__(self, definer: Definer, ended: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class Server:
         try:
             self._grpc.add_insecure_port(f"unix:{quote(str(path))}")
         except RuntimeError as error:
-            raise Refused(
+            raise DefinitionRefused(
                 "no-hook-directory", f"binding the socket {path}: {error}", "look at the directory's filesystem"
             ) from error
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from typing import Final, Generic, TypeVar
 
-from kubevirt.errors import Refused
+from kubevirt.errors import DefinitionRefused
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -45,7 +45,7 @@ def collide(one: str, other: str) -> bool:
     return first.startswith(second) or second.startswith(first)
 
 
-class Taken(Generic[T]):
+class TakenSockets(Generic[T]):
     """The sockets of some networks, to find the first with which a further one collides; a path too long for a socket is none."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ def check_owners(path: str, own: str, where: str) -> None:
     The plugin makes, watches and clears that directory: other names in it are unused, or another network's.
     """
     if canonical(path) != own and collide(path, launcher.MAPPED_DIR.rstrip("/")):
-        raise Refused(
+        raise DefinitionRefused(
             "path-not-allowed",
             f"{where}: socket path {path!r} is in the plugin's own directory, where this network has {own}",
             "leave 'path' out for a network of the plugin; name another directory for one of another CNI",
@@ -87,19 +87,21 @@ def check_path(path: str, roots: tuple[str, ...], where: str) -> None:
         f"correct it where it comes from ({where}): an absolute path of at most {SUN_PATH_MAX} bytes below {', '.join(roots)}"
     )
     if not (path.isprintable() and path.isascii()) or any(blank in path for blank in " \"'<>&,"):
-        raise Refused(
+        raise DefinitionRefused(
             "path-not-allowed", f"{where}: socket path {path[:200]!a} holds a character that QEMU or XML would mistake", remedy
         )
     if not path.startswith("/") or path.startswith("//") or posixpath.normpath(path) != path:
-        raise Refused(
+        raise DefinitionRefused(
             "path-not-allowed", f"{where}: socket path {path[:200]!r} is not absolute or not in its shortest form", remedy
         )
     if len(path) > SUN_PATH_MAX:
-        raise Refused("path-too-long", f"{where}: socket path {path[:200]!r} has {len(path)} bytes, {SUN_PATH_MAX} fit", remedy)
+        raise DefinitionRefused(
+            "path-too-long", f"{where}: socket path {path[:200]!r} has {len(path)} bytes, {SUN_PATH_MAX} fit", remedy
+        )
     known = canonical(path)
     if not known.startswith(tuple(canonical(root) for root in roots)):
-        raise Refused("path-not-allowed", f"{where}: socket path {path!r} is below none of {', '.join(roots)}", remedy)
+        raise DefinitionRefused("path-not-allowed", f"{where}: socket path {path!r} is below none of {', '.join(roots)}", remedy)
     if any(f"{known}/".startswith(kept) or kept.startswith(f"{known}/") for kept in KEPT):
-        raise Refused(
+        raise DefinitionRefused(
             "path-not-allowed", f"{where}: socket path {path!r} is where KubeVirt, libvirt or Kubernetes have their own", remedy
         )

@@ -10,7 +10,7 @@ Origin = Literal["dra", "device-info", "path", "annotation"]
 
 
 @dataclass(frozen=True)
-class Source:
+class VmSocketSource:
     """The socket of one network of a VM.
 
     `path`: as QEMU sees it. `mode`: QEMU's role; "server" makes the socket. `mac`: the one to use, never "". `mtu`: bytes of the

@@ -16,8 +16,9 @@ Waiting. network-info comes with the kubelet's next look at the pod after virt-c
 before the sidecar runs and else a second or two later. No file: the binding is registered without `downwardAPI: device-info`,
 nothing will come. A filled file is complete, and what it lacks will not come (`network_info` says why). An empty one may fill
 up, or stay empty for good (KubeVirt before 1.8 with a CNI that has no device-info, as ours): it is waited for as long as
-`Places.patience` says, once in the sidecar's life, because every start of such a VM pays it. A claim's files are mounted before
-the container runs; they get the same patience. Each call looks at least once, so that what comes later counts from then on.
+`SidecarPlaces.patience` says, once in the sidecar's life, because every start of such a VM pays it. A claim's files are
+mounted before the container runs; they get the same patience. Each call looks at least once, so that what comes later counts
+from then on.
 
 It never decides between two who tell different things: the VM's MAC and the CNI's, the MTU asked for and the port's, the role
 asked for and the port's. A VM made so would start and not be reached; its definition is refused instead.
@@ -31,15 +32,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubevirt.agreement import agreed_mac, agreed_mode, agreed_mtu
-from kubevirt.annotation import ANNOTATION, Spec, read_annotation
+from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.dra import Device
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.mounted import read_claim, read_file
 from kubevirt.network_info import Attached, read_network_info
 from kubevirt.patience import Patience
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, Taken, check_owners, check_path
-from kubevirt.source import Origin, Role, Source
-from kubevirt.vmi import Interface, Machine, Network, bound
+from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, check_owners, check_path
+from kubevirt.source import Origin, Role, VmSocketSource
+from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, bound
 from userspace_cni.pod import launcher
 
 POLL_S: Final = 0.1
@@ -53,7 +54,7 @@ Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Places:
+class SidecarPlaces:
     """Where to look in the sidecar's container, and where sockets may be in the compute container.
 
     `patience`: with what may never come, that of the whole process. `roots`: for paths from the annotation.
@@ -98,7 +99,9 @@ class _Found:
     passed: tuple[str, ...]
 
 
-def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, log: Log) -> dict[str, Source]:
+def resolve(
+    machine: VirtualMachine, binding: str, places: SidecarPlaces, deadline_s: float, log: Log
+) -> dict[str, VmSocketSource]:
     """The source of each network that `binding` brings to the VM, by network name. One line of log each says which and why.
 
     Waits for files at most `deadline_s` seconds. Raises Refused (no-source, dra-not-mounted, path-not-allowed, path-too-long,
@@ -111,10 +114,10 @@ def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, l
     networks = [_network_of(machine, interface) for interface in wanted]
     _warn_of_mixture(machine, log)
     told = _wait_for(networks, places, deadline_s)
-    sources: dict[str, Source] = {}
-    taken: Taken[str] = Taken()
+    sources: dict[str, VmSocketSource] = {}
+    taken: TakenSockets[str] = TakenSockets()
     for interface, network in zip(wanted, networks, strict=True):
-        spec = specs.get(network.name, Spec())
+        spec = specs.get(network.name, InterfaceAnnotation())
         found = _find(network, told, spec, places)
         where = f"network {network.name!r}, {found.where}"
         check_path(found.path, found.roots, where)
@@ -128,14 +131,14 @@ def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, l
     return sources
 
 
-def _network_of(machine: Machine, interface: Interface) -> Network:
+def _network_of(machine: VirtualMachine, interface: VmInterface) -> VmNetwork:
     network = machine.networks.get(interface.network)
     if network is None:
         raise BadInput(f"interface {interface.network!r} has no network of its name", "add it to spec.template.spec.networks")
     return network
 
 
-def _warn_of_mixture(machine: Machine, log: Log) -> None:
+def _warn_of_mixture(machine: VirtualMachine, log: Log) -> None:
     multus = sorted(network.name for network in machine.networks.values() if network.multus)
     claims = sorted(network.name for network in machine.networks.values() if network.claim)
     if multus and claims:
@@ -145,7 +148,7 @@ def _warn_of_mixture(machine: Machine, log: Log) -> None:
         )
 
 
-def _wait_for(networks: Sequence[Network], places: Places, deadline_s: float) -> _Told:
+def _wait_for(networks: Sequence[VmNetwork], places: SidecarPlaces, deadline_s: float) -> _Told:
     """Look until there is nothing more to expect, or the patience or the time is at its end."""
     end = time.monotonic() + deadline_s
     while True:
@@ -157,7 +160,7 @@ def _wait_for(networks: Sequence[Network], places: Places, deadline_s: float) ->
         time.sleep(min(POLL_S, left))
 
 
-def _look(networks: Sequence[Network], places: Places) -> _Told:
+def _look(networks: Sequence[VmNetwork], places: SidecarPlaces) -> _Told:
     """One look at all files."""
     told = _Told()
     if not all(network.claim for network in networks):
@@ -171,7 +174,7 @@ def _look(networks: Sequence[Network], places: Places) -> _Told:
     return told
 
 
-def _look_at_network_info(told: _Told, places: Places) -> None:
+def _look_at_network_info(told: _Told, places: SidecarPlaces) -> None:
     try:
         content = read_file(places.podinfo)
         told.info = {} if content is None else read_network_info(content)
@@ -183,7 +186,7 @@ def _look_at_network_info(told: _Told, places: Places) -> None:
     told.state = "no such file" if content is None else ("empty" if told.info is None else "no entry for the network")
 
 
-def _find(network: Network, told: _Told, spec: Spec, places: Places) -> _Found:
+def _find(network: VmNetwork, told: _Told, spec: InterfaceAnnotation, places: SidecarPlaces) -> _Found:
     """Take the first source that knows a path."""
     device, attached = told.devices.get(network.name), _attached(network, told)
     if device and network.claim:
@@ -200,7 +203,7 @@ def _find(network: Network, told: _Told, spec: Spec, places: Places) -> _Found:
     if failure:
         raise failure
     if not (network.multus or network.pod):
-        raise Refused(
+        raise DefinitionRefused(
             "no-source",
             f"network {network.name!r} is neither of Multus, nor the pod's, nor of a resource claim; {'; '.join(passed)}",
             f"give it one of these in the VM's networks, or a path in annotation {ANNOTATION}",
@@ -210,7 +213,7 @@ def _find(network: Network, told: _Told, spec: Spec, places: Places) -> _Found:
     return _Found("path", path, "server", places.cluster_roots, f"the deterministic path of interface {ifname}", tuple(passed))
 
 
-def _attached(network: Network, told: _Told) -> Attached:
+def _attached(network: VmNetwork, told: _Told) -> Attached:
     """The network's entry in network-info. Raises the error of reading that file."""
     failure = told.failures.get("")
     if failure:
@@ -218,14 +221,14 @@ def _attached(network: Network, told: _Told) -> Attached:
     return (told.info or {}).get(network.name, Attached())
 
 
-def _why_no_device(network: Network, told: _Told) -> str:
+def _why_no_device(network: VmNetwork, told: _Told) -> str:
     if not network.claim:
         return "DRA: the network has no resourceClaim"
     failure = told.failures.get(network.name)
     return f"DRA: {failure.message if failure else 'nothing told'}"
 
 
-def _why_no_device_info(network: Network, attached: Attached, told: _Told) -> str:
+def _why_no_device_info(network: VmNetwork, attached: Attached, told: _Told) -> str:
     if network.claim:
         return "network-info: not for resource claims"
     if told.info and network.name in told.info:
@@ -234,18 +237,18 @@ def _why_no_device_info(network: Network, attached: Attached, told: _Told) -> st
     return f"network-info: {told.state}{waited}"
 
 
-def _interface_name(network: Network) -> str:
+def _interface_name(network: VmNetwork) -> str:
     return PRIMARY if network.pod else launcher.interface_name(network.name)
 
 
 def _with_facts(
-    machine: Machine, interface: Interface, network: Network, told: _Told, spec: Spec, found: _Found
-) -> tuple[Source, list[str]]:
+    machine: VirtualMachine, interface: VmInterface, network: VmNetwork, told: _Told, spec: InterfaceAnnotation, found: _Found
+) -> tuple[VmSocketSource, list[str]]:
     """The source with all facts, and remarks on them for the log."""
     device, attached = told.devices.get(network.name), _attached(network, told)
     mac, mac_from = agreed_mac(machine, interface, _interface_name(network), (device.mac if device else "") or attached.mac)
     port_mtu = (device.mtu if device else None) or attached.mtu
-    source = Source(
+    source = VmSocketSource(
         path=found.path,
         mac=mac,
         mode=agreed_mode(network.name, spec.mode, found.mode, found.where),
@@ -265,14 +268,14 @@ def _with_facts(
     return source, remarks
 
 
-def _explained(name: str, source: Source, found: _Found, remarks: Sequence[str]) -> str:
+def _explained(name: str, source: VmSocketSource, found: _Found, remarks: Sequence[str]) -> str:
     why = f" ({'; '.join(found.passed)})" if found.passed else ""
     return f"network {name}: socket {source.path} from {found.where}{why}; QEMU is {source.mode}; {'; '.join(remarks)}"
 
 
-def _shared(one: str, other: str, path: str, path_2: str) -> Refused:
+def _shared(one: str, other: str, path: str, path_2: str) -> DefinitionRefused:
     both = path_2 if path == path_2 else f"{path} and {path_2}"
-    return Refused(
+    return DefinitionRefused(
         "socket-name-collision",
         f"networks {one!r} and {other!r} have one socket, or one's path is the other's directory: {both}",
         "each needs its own: look at where the paths come from, in the lines above this one",

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Interface:
+class VmInterface:
     """One interface of a VM, `spec.domain.devices.interfaces[]`.
 
     `network`: its name, which is its network's too. `binding`: name of its binding plugin. `state`: "up", "down", "absent".
@@ -46,7 +46,7 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class Claim:
+class NetworkClaim:
     """`resourceClaim` of a network: name in the pod's `resourceClaims`, and which request of that claim."""
 
     name: str
@@ -54,7 +54,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Network:
+class VmNetwork:
     """One network of a VM, `spec.networks[]`: `multus` is [namespace/]name of its definition.
 
     `pod`: it is the pod's own, or one of Multus in its place (`multus.default`): the pod's interface for it is eth0.
@@ -62,12 +62,12 @@ class Network:
 
     name: str
     multus: str = ""
-    claim: Claim | None = None
+    claim: NetworkClaim | None = None
     pod: bool = False
 
 
 @dataclass(frozen=True)
-class Machine:
+class VirtualMachine:
     """A VM. `interfaces` are in the VMI's order; `networks` by name; `hugepages` is the page size as written, "" for none.
 
     `vcpus`: the product of sockets, cores and threads, None when `spec.domain.cpu` gives none (KubeVirt then counts requests).
@@ -76,8 +76,8 @@ class Machine:
     namespace: str
     name: str
     uid: str = ""
-    interfaces: tuple[Interface, ...] = ()
-    networks: Mapping[str, Network] = field(default_factory=dict)
+    interfaces: tuple[VmInterface, ...] = ()
+    networks: Mapping[str, VmNetwork] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     vcpus: int | None = None
     multiqueue: bool = False
@@ -89,18 +89,18 @@ class Machine:
         return f"{self.namespace}/{self.name}"
 
 
-def bound(machine: Machine, binding: str) -> tuple[Interface, ...]:
+def bound(machine: VirtualMachine, binding: str) -> tuple[VmInterface, ...]:
     """The interfaces that binding plugin `binding` has to bring, in the VMI's order; those with `state: absent` are not."""
     return tuple(each for each in machine.interfaces if each.binding == binding and each.state != "absent")
 
 
-def read_vmi(raw: bytes | str | Mapping[str, Any]) -> Machine:
+def read_vmi(raw: bytes | str | Mapping[str, Any]) -> VirtualMachine:
     """Read the VM of a VMI's JSON, as text or decoded. Raises BadInput naming the JSON path of what is wrong."""
     root = _Node("", raw if isinstance(raw, Mapping) else _decoded(raw))
     metadata, spec = root.child("metadata"), root.child("spec")
     domain = spec.child("domain")
     devices = domain.child("devices")
-    return Machine(
+    return VirtualMachine(
         namespace=metadata.required("namespace"),
         name=metadata.required("name"),
         uid=metadata.text("uid"),
@@ -205,8 +205,8 @@ def _unique(node: _Node, name: str, read: Callable[[_Node], T], key: Callable[[T
     return seen.values()
 
 
-def _interface(node: _Node) -> Interface:
-    return Interface(
+def _interface(node: _Node) -> VmInterface:
+    return VmInterface(
         network=node.required("name"),
         binding=node.child("binding").text("name"),
         mac=node.text("macAddress"),
@@ -218,12 +218,12 @@ def _interface(node: _Node) -> Interface:
     )
 
 
-def _network(node: _Node) -> Network:
+def _network(node: _Node) -> VmNetwork:
     claim = node.child("resourceClaim")
-    return Network(
+    return VmNetwork(
         name=node.required("name"),
         multus=node.child("multus").text("networkName"),
-        claim=Claim(claim.required("claimName"), claim.text("requestName")) if node.present("resourceClaim") else None,
+        claim=NetworkClaim(claim.required("claimName"), claim.text("requestName")) if node.present("resourceClaim") else None,
         pod=node.present("pod") or node.child("multus").flag("default"),
     )
 

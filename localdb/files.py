@@ -77,7 +77,7 @@ def retry(take: Callable[[], None], seconds: float) -> bool:
             return True
 
 
-class Directory:
+class StoreDirectory:
     """One open directory of the store; a context manager. Its files are reached through the descriptor, not the path.
 
     Methods raise `OSError`; `read` raises `Foreign` besides. The caller holds the lock the method's text asks for.

@@ -42,7 +42,7 @@ LAST_BYTE = (1 << 62) - 1
 SEARCH = 0.1  # seconds that finding out who holds a lock may take, for a message
 
 
-class Gates:
+class ThreadQueues:
     """A queue per name for the threads of one process.
 
     A thread may enter a gate twice: the kernel's lock is what excludes. So a thread that an exception of a signal handler kept
@@ -81,7 +81,7 @@ class Lock:
 
     __slots__ = ("_gates", "_holder", "_shared", "fd", "name")
 
-    def __init__(self, name: str, fd: int, gates: Gates) -> None:
+    def __init__(self, name: str, fd: int, gates: ThreadQueues) -> None:
         """Wrap a lock that `take_lock` has taken on `fd`, after entering its gate."""
         self.name = name
         self.fd = fd
@@ -122,7 +122,7 @@ class Lock:
         self.release()
 
 
-def take_lock(directory: str, name: str, timeout: float, gates: Gates) -> Lock:
+def take_lock(directory: str, name: str, timeout: float, gates: ThreadQueues) -> Lock:
     """Take the lock `name` within `timeout` seconds; with 0 or less, only if it is free. Raises `LockTimeout`, `StoreError`."""
     path = f"{directory}/{FILE}"
     deadline = time.monotonic() + timeout
@@ -136,7 +136,7 @@ def take_lock(directory: str, name: str, timeout: float, gates: Gates) -> Lock:
         raise
 
 
-def take_byte(directory: str, name: str, path: str, deadline: float, gates: Gates) -> Lock:
+def take_byte(directory: str, name: str, path: str, deadline: float, gates: ThreadQueues) -> Lock:
     """Take the kernel's lock on the byte of `name`. The caller has entered the gate of that name."""
     byte = byte_of(name)
     with Attempt(f"take the lock {name!r} on", path):

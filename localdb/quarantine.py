@@ -11,7 +11,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from localdb.files import Directory
+from localdb.files import StoreDirectory
 from localdb.names import LONGEST, digest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NAME = "quarantine"
 PATIENCE = 1.0  # seconds that a reader waits for writers; a file that is left in place is tried again by the next reader
 
 
-def move_aside(root: str, source: Directory, name: str, label: str, warn: Callable[[str], object]) -> None:
+def move_aside(root: str, source: StoreDirectory, name: str, label: str, warn: Callable[[str], object]) -> None:
     """Move `name` out of `source`, held exclusively by the caller, to `<root>/quarantine/<label>.<n>`; `warn` says why and where.
 
     `n` is the first free number. A file that is gone already is no error.
@@ -30,7 +30,7 @@ def move_aside(root: str, source: Directory, name: str, label: str, warn: Callab
     if len(raw) > LONGEST + 40:  # a foreign file's name, of up to 255 bytes
         label = os.fsdecode(raw[: LONGEST - 70]) + "~" + digest(raw)
     try:
-        with Directory(f"{root}/{NAME}", create=True) as target:
+        with StoreDirectory(f"{root}/{NAME}", create=True) as target:
             # Files of two collections can have one label: "a" with "b-c.json" and "a-b" with "c.json".
             target.lock(fcntl.LOCK_EX, PATIENCE)
             taken = set(target.names())

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from localdb import quarantine
 from localdb.errors import Attempt, Foreign, LockTimeout, Newer, StoreError
-from localdb.files import Directory
-from localdb.locks import Gates, Lock, take_lock
+from localdb.files import StoreDirectory
+from localdb.locks import Lock, ThreadQueues, take_lock
 from localdb.names import encode_name
 from localdb.records import decode_record, encode_record
 
@@ -58,7 +58,7 @@ class Store:
         """Set the directories; neither is touched before the first use. `warn` takes one line about each repair."""
         self._root = os.fspath(root)
         self._lock_dir = os.fspath(lock_dir)
-        self._gates = Gates()
+        self._gates = ThreadQueues()
         self._warn = warn
         self._mode_checked = False
         self._identity: tuple[str, tuple[int, ...]] = ("", ())
@@ -238,11 +238,11 @@ class Store:
         """Return the directory and the file name of a record."""
         return self._collection_path(collection), encode_name(key, SUFFIX)
 
-    def _open(self, path: str, *, create: bool = False) -> Directory:
+    def _open(self, path: str, *, create: bool = False) -> StoreDirectory:
         """Open a directory of the store; the first call closes the root to other users."""
         if not self._mode_checked:
             self._close_root()
-        return Directory(path, create=create)
+        return StoreDirectory(path, create=create)
 
     def _close_root(self) -> None:
         """Close the root to other users: records can hold what pods must not see.
@@ -279,7 +279,7 @@ class Store:
             directory.lock(fcntl.LOCK_SH, PATIENCE)
             directory.replace(name, data, durable=durable)
 
-    def _list(self, directory: Directory) -> list[str]:
+    def _list(self, directory: StoreDirectory) -> list[str]:
         """Return the names of all files that should be records, and sweep the temporary files of dead processes."""
         try:
             directory.lock(fcntl.LOCK_EX, LISTING_PATIENCE)
@@ -300,7 +300,7 @@ class Store:
         with directory:
             return self._load(directory, collection, name)
 
-    def _load(self, directory: Directory, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
+    def _load(self, directory: StoreDirectory, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
         """Return key and value of the file `name`; None when it is absent, or is no record and therefore moved aside."""
         try:
             return self._read(directory, name)
@@ -326,7 +326,7 @@ class Store:
         finally:
             directory.unlock()
 
-    def _read(self, directory: Directory, name: str) -> tuple[str, dict[str, Any]]:
+    def _read(self, directory: StoreDirectory, name: str) -> tuple[str, dict[str, Any]]:
         """Return key and value of a record. Raises `Foreign` when the file is no record, or the record of another name."""
         if not name.endswith(SUFFIX):
             raise Foreign("has not the name of a record")
@@ -335,14 +335,14 @@ class Store:
             raise Foreign(f"holds the record of {key!r}")
         return key, value
 
-    def _read_identity(self, root: Directory) -> str:
+    def _read_identity(self, root: StoreDirectory) -> str:
         """Return the identity on disk, or "" when there is none or it is torn."""
         try:
             return parse_identity(root.read(IDENTITY))
         except (FileNotFoundError, Foreign):
             return ""
 
-    def _make_identity(self, root: Directory) -> str:
+    def _make_identity(self, root: StoreDirectory) -> str:
         """Return the identity, made or flushed as needed. The caller holds the root exclusively, so there is one maker."""
         try:
             found = parse_identity(root.read(IDENTITY))

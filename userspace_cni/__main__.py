@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from userspace_cni.agent.handover import Called, NotServed, Unanswered, hand_over
+from userspace_cni.agent.handover import NotServed, ProcessCalled, Unanswered, hand_over
 from userspace_cni.base.signals import Signals
 
 TYPE_CHECKING = False
@@ -82,7 +82,7 @@ def plugin() -> int:
 
 def _answer(environ: Mapping[str, str], stdin: _Stdin) -> tuple[int, bytes]:
     """Have the call served, by the agent or here: exit code and output."""
-    called = Called()
+    called = ProcessCalled()
     reason = ""
     try:
         handed = hand_over(environ, stdin.content, called)
@@ -116,7 +116,7 @@ def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
                 say("warning", text)
 
 
-def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: str) -> tuple[int, bytes]:
+def _serve(environ: Mapping[str, str], stdin: _Stdin, called: ProcessCalled, reason: str) -> tuple[int, bytes]:
     """Serve the call in this process. `reason`: why the agent does not serve it, "" where there is no agent."""
     from userspace_cni.cni.call import answer
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kubevirt.errors import KubevirtError
 from kubevirt.findings import SEVERITIES, Severity
-from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.mac import read_mac
 
 _GRAVITY: Final[dict[bool | None, tuple[Severity, str]]] = {
@@ -23,13 +23,13 @@ _REMEDY: Final = "give each interface its own"
 _COMPARED_MAX: Final = 16
 """Interfaces of one MAC with which one more is compared."""
 
-_Place = tuple[Machine, Nic]
+_Place = tuple[LintedMachine, LintedInterface]
 
 
-def judge_addresses(machine: Machine) -> None:
+def judge_addresses(machine: LintedMachine) -> None:
     """Addresses that two interfaces of a VM have."""
-    macs: dict[str, Nic] = {}
-    slots: dict[str, Nic] = {}
+    macs: dict[str, LintedInterface] = {}
+    slots: dict[str, LintedInterface] = {}
     for nic in machine.nics:
         slot = nic.spot.text("pciAddress").lower()
         first = slots.setdefault(slot, nic) if slot else nic
@@ -48,7 +48,7 @@ def judge_addresses(machine: Machine) -> None:
             nic.spot.find("mac-conflict", severity, f"interface '{other.name}' has the same MAC{suffix}", _REMEDY)
 
 
-def judge_machines(machines: Sequence[Machine]) -> None:
+def judge_machines(machines: Sequence[LintedMachine]) -> None:
     """MACs that two VMs have. A VM that is given twice, or with its instance, is one."""
     owners: dict[str, list[_Place]] = {}
     for machine in machines:
@@ -70,7 +70,7 @@ def _judge_owners(place: _Place, others: Sequence[_Place]) -> None:
     place[1].spot.find("mac-conflict", severity, f"VM {owner} has the MAC {mac} too{suffix}", remedy)
 
 
-def _is_same(one: Machine, other: Machine) -> bool:
+def _is_same(one: LintedMachine, other: LintedMachine) -> bool:
     """A namespace that is not written may be any."""
     if one is other:
         return True
@@ -91,7 +91,7 @@ def _together(one: _Place, other: _Place) -> bool | None:
     return True if _network(machine, nic) == _network(machine_2, nic_2) else None
 
 
-def _network(machine: Machine, nic: Nic) -> str:
+def _network(machine: LintedMachine, nic: LintedInterface) -> str:
     name = nic.definition_name
     return name if not name or "/" in name else f"{machine.namespace}/{name}"
 

@@ -45,7 +45,7 @@ class Registration:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RegisteredObjects:
     """What all objects together register.
 
     `whole`: what is not registered here is registered nowhere, for the objects are not just patches; `gated`: the same of feature
@@ -110,14 +110,14 @@ class Cluster:
         return [each for each in self.registrations if self.is_vhost_user(each.name)]
 
 
-def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = ()) -> Cluster:
+def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = ()) -> RegisteredObjects:
     """What these objects, by their kinds, say; of other kinds nothing is read."""
     kubevirts = tuple(spot for kind, spot in objects if kind == "KubeVirt")
     operators = tuple(spot for kind, spot in objects if kind == "HyperConverged")
     registrations = [*_registrations(kubevirts, "KubeVirt"), *_registrations(operators, "HyperConverged")]
     gates = {gate for spot in kubevirts for gate in configuration(spot).child("developerConfiguration").texts("featureGates")}
     gates |= {gate for spot in operators for gate in _patched_gates(spot)}
-    return Cluster(
+    return RegisteredObjects(
         registrations=tuple(registrations),
         gates=frozenset(gates),
         whole=any(map(is_whole, (*kubevirts, *operators))),

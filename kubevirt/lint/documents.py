@@ -23,7 +23,7 @@ from kubevirt.lint.machine import judge_networks, read_machine
 from kubevirt.lint.migration import judge_migrations
 from kubevirt.lint.network import Definition, Definitions, judge_definition, read_definition
 from kubevirt.lint.pod import is_launcher, judge_pod
-from kubevirt.lint.reading import Report, Spot
+from kubevirt.lint.reading import DocumentReport, Spot
 from kubevirt.lint.refusals import judge_refusals
 from kubevirt.lint.registration import judge_cluster
 from kubevirt.lint.sidecars import judge_sidecars
@@ -34,7 +34,7 @@ _NAME_MAX: Final = 100
 
 
 @dataclass(frozen=True)
-class Document:
+class ManifestDocument:
     """One document of a file: a decoded object, or the text of a libvirt domain."""
 
     file: str
@@ -54,12 +54,12 @@ class Judged:
     definitions: tuple[Definition, ...] = ()
 
 
-def judge(documents: Sequence[Document], bindings: Collection[str] = ()) -> Judged:
+def judge(documents: Sequence[ManifestDocument], bindings: Collection[str] = ()) -> Judged:
     """What is wrong, with what was looked at and what was not.
 
     `bindings`: names of the bindings that are ours; without any they are known by name, image and network.
     """
-    reports: list[Report] = []
+    reports: list[DocumentReport] = []
     objects: list[tuple[str, Spot]] = []
     domains: list[Domain] = []
     checked: dict[str, int] = {}
@@ -67,7 +67,7 @@ def judge(documents: Sequence[Document], bindings: Collection[str] = ()) -> Judg
     for document in documents:
         for kind, content in flattened(document.content):
             where = f"{document.file}: {label_of(kind, content)}"
-            reports.append(Report(where, document.file))
+            reports.append(DocumentReport(where, document.file))
             if kind == "":
                 ignored.append(where)
                 judge_kind(content, reports[-1])
@@ -91,7 +91,7 @@ def kind_of(content: object) -> str:
     kind = content.get("kind")
     if isinstance(kind, str) and kind:
         known = kind in GROUPS and group_of(content) in ("", GROUPS[kind])
-        return kind if known and (kind != "Pod" or is_launcher(Spot(content, "", Report("")))) else ""
+        return kind if known and (kind != "Pod" or is_launcher(Spot(content, "", DocumentReport("")))) else ""
     spec = content.get("spec")
     if not isinstance(spec, Mapping):
         return ""
@@ -154,6 +154,6 @@ def label_of(kind: str, content: object) -> str:
     return f"{written} {name}".strip()[:_NAME_MAX]
 
 
-def _ordered(reports: Sequence[Report]) -> Iterator[Trap]:
+def _ordered(reports: Sequence[DocumentReport]) -> Iterator[Trap]:
     for report in reports:
         yield from sorted(report.found, key=lambda finding: SEVERITIES.index(finding.severity))

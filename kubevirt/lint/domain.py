@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubevirt.annotation import RING_SIZES
-from kubevirt.document import Document, Element, read_document
+from kubevirt.document import Element, XmlDocument, read_document
 from kubevirt.errors import KubevirtError
 from kubevirt.findings import Severity
-from kubevirt.lint.machine import Machine
-from kubevirt.lint.reading import Report
+from kubevirt.lint.machine import LintedMachine
+from kubevirt.lint.reading import DocumentReport
 from kubevirt.mac import read_mac
 from kubevirt.socket_paths import CLUSTER_ROOTS, check_path
 
@@ -26,8 +26,8 @@ _ALIAS: Final = "ua-"
 class Domain:
     """A definition. `name`: as libvirt calls it, which for KubeVirt is namespace_name."""
 
-    document: Document
-    report: Report
+    document: XmlDocument
+    report: DocumentReport
     name: str
 
     @property
@@ -51,7 +51,7 @@ class Domain:
         self.report.add(name, severity, message, remedy, path)
 
 
-def read_domain(text: str, report: Report) -> Domain | None:
+def read_domain(text: str, report: DocumentReport) -> Domain | None:
     """The definition; None, with a finding, for what is none."""
     try:
         document = read_document(text)
@@ -67,7 +67,7 @@ def read_domain(text: str, report: Report) -> Domain | None:
         return None
 
 
-def judge_domain(domain: Domain, machines: Sequence[Machine] = ()) -> None:
+def judge_domain(domain: Domain, machines: Sequence[LintedMachine] = ()) -> None:
     """Everything of a definition; `machines`: the VMs of which it is, as `machines_by_domain` has them."""
     ours = [(path, each) for path, each in domain.interfaces if each.get("type") == "vhostuser"]
     for path, interface in ours:
@@ -81,9 +81,9 @@ def judge_domain(domain: Domain, machines: Sequence[Machine] = ()) -> None:
         _judge_foreign(domain, machine)
 
 
-def machines_by_domain(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+def machines_by_domain(machines: Iterable[LintedMachine]) -> dict[str, list[LintedMachine]]:
     """The VMs by the names of their definitions."""
-    found: dict[str, list[Machine]] = {}
+    found: dict[str, list[LintedMachine]] = {}
     for each in machines:
         found.setdefault(f"{each.namespace or 'default'}_{each.name}", []).append(each)
     return found
@@ -231,7 +231,7 @@ def _judge_memory(domain: Domain) -> None:
         )
 
 
-def _judge_foreign(domain: Domain, machine: Machine) -> None:
+def _judge_foreign(domain: Domain, machine: LintedMachine) -> None:
     wanted = {f"{_ALIAS}{nic.name}" for nic in machine.vhost_user}
     for path, interface in domain.interfaces:
         alias = _first(interface, "alias")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from kubevirt.lint.machine import BINDING_METHODS, Machine
+from kubevirt.lint.machine import BINDING_METHODS, LintedMachine
 from kubevirt.lint.reading import Spot
 
 _INTERFACE: Final = (
@@ -28,7 +28,7 @@ _BELOW: Final[Mapping[str, Collection[str]]] = {
 }
 
 
-def judge_fields(machine: Machine) -> None:
+def judge_fields(machine: LintedMachine) -> None:
     """Those fields of interfaces, networks and memory that decide about a vhost-user interface."""
     domain = machine.instance.child("domain")
     for interface in domain.child("devices").items("interfaces"):

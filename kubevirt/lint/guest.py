@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from kubevirt.annotation import ANNOTATION, Spec, read_annotation
+from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.errors import KubevirtError
 from kubevirt.interface import PORT_QUEUES
-from kubevirt.lint.machine import Machine
+from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.network import DEFAULT_MTU
 from kubevirt.lint.reading import Spot
 from kubevirt.lint.sidecars import HOOKS
@@ -28,7 +28,7 @@ _PAGES: Final[Mapping[str, Collection[int]]] = {
 _CLOUD_INIT: Final = ("cloudInitNoCloud", "cloudInitConfigDrive")
 
 
-def judge_guest(machine: Machine) -> None:
+def judge_guest(machine: LintedMachine) -> None:
     """Everything of a VM that has a vhost-user interface."""
     _judge_annotation_place(machine)
     if not machine.vhost_user:
@@ -41,7 +41,7 @@ def judge_guest(machine: Machine) -> None:
     _judge_iommu(machine)
 
 
-def vcpus(machine: Machine) -> int | None:
+def vcpus(machine: LintedMachine) -> int | None:
     """How many the VM has, as KubeVirt counts; None when an instance type says it."""
     domain = machine.instance.child("domain")
     cpu = domain.child("cpu")
@@ -55,7 +55,7 @@ def vcpus(machine: Machine) -> int | None:
     return resources.child("limits").amount("cpu") or resources.child("requests").amount("cpu") or 1
 
 
-def _judge_annotation_place(machine: Machine) -> None:
+def _judge_annotation_place(machine: LintedMachine) -> None:
     """Annotations of a VirtualMachine are not its instance's: KubeVirt takes those of the template."""
     for name in (ANNOTATION, HOOKS, _MEMFD) if machine.own else ():
         if machine.own and machine.own.has(name) and not machine.annotations.has(name):
@@ -67,7 +67,7 @@ def _judge_annotation_place(machine: Machine) -> None:
             )
 
 
-def _judge_memory(machine: Machine) -> None:
+def _judge_memory(machine: LintedMachine) -> None:
     domain = machine.instance.child("domain")
     memory = domain.child("memory")
     page_text = memory.child("hugepages").text("pageSize")
@@ -108,7 +108,7 @@ def _judge_memory(machine: Machine) -> None:
         )
 
 
-def _judge_ordinary_pages(machine: Machine, domain: Spot) -> None:
+def _judge_ordinary_pages(machine: LintedMachine, domain: Spot) -> None:
     if domain.child("cpu", "numa").has("guestMappingPassthrough"):
         domain.child("cpu", "numa").find(
             "no-hugepages",
@@ -134,7 +134,7 @@ def _guest_memory(domain: Spot) -> int | None:
     return found
 
 
-def _read_specs(machine: Machine) -> Mapping[str, Spec]:
+def _read_specs(machine: LintedMachine) -> Mapping[str, InterfaceAnnotation]:
     try:
         return read_annotation(machine.annotations.text(ANNOTATION), [nic.name for nic in machine.nics])
     except KubevirtError as error:
@@ -142,13 +142,13 @@ def _read_specs(machine: Machine) -> Mapping[str, Spec]:
         return {}
 
 
-def _annotation(machine: Machine) -> Spot:
+def _annotation(machine: LintedMachine) -> Spot:
     return Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
 
 
-def _judge_mtus(machine: Machine, specs: Mapping[str, Spec]) -> None:
+def _judge_mtus(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation]) -> None:
     for nic in machine.vhost_user:
-        spec = specs.get(nic.name, Spec())
+        spec = specs.get(nic.name, InterfaceAnnotation())
         if not spec.mtu or not nic.definition or nic.definition.is_ours is not True:
             continue
         if nic.definition.has_odd_mtu:
@@ -169,9 +169,9 @@ def _judge_mtus(machine: Machine, specs: Mapping[str, Spec]) -> None:
         )
 
 
-def _judge_queues(machine: Machine, specs: Mapping[str, Spec]) -> None:
+def _judge_queues(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation]) -> None:
     for nic in machine.vhost_user:
-        queues = specs.get(nic.name, Spec()).queues or 0
+        queues = specs.get(nic.name, InterfaceAnnotation()).queues or 0
         if queues > PORT_QUEUES:
             _annotation(machine).find(
                 "queues-over-port",
@@ -184,11 +184,11 @@ def _judge_queues(machine: Machine, specs: Mapping[str, Spec]) -> None:
         _judge_vcpus(machine, specs, count)
 
 
-def _judge_vcpus(machine: Machine, specs: Mapping[str, Spec], count: int) -> None:
+def _judge_vcpus(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation], count: int) -> None:
     cpu, devices = (machine.instance.child("domain", name) for name in ("cpu", "devices"))
     most = count // (cpu.number("sockets") or 1) * (cpu.number("maxSockets") or cpu.number("sockets") or 1)
     for nic in machine.vhost_user:
-        queues = specs.get(nic.name, Spec()).queues or 0
+        queues = specs.get(nic.name, InterfaceAnnotation()).queues or 0
         if queues > max(count, most):
             _annotation(machine).find(
                 "queues-over-vcpus",
@@ -205,7 +205,7 @@ def _judge_vcpus(machine: Machine, specs: Mapping[str, Spec], count: int) -> Non
         )
 
 
-def _judge_iommu(machine: Machine) -> None:
+def _judge_iommu(machine: LintedMachine) -> None:
     """DPDK in the guest, as far as what cloud-init is given shows it."""
     for volume in machine.instance.items("volumes"):
         for kind in _CLOUD_INIT:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from kubevirt.lint.reading import Report
+from kubevirt.lint.reading import DocumentReport
 
 MACHINES: Final = ("VirtualMachine", "VirtualMachineInstance")
 GROUPS: Final[Mapping[str, str]] = {
@@ -35,7 +35,7 @@ def group_of(content: Mapping[object, object]) -> str:
     return str(content.get("apiVersion") or "").rpartition("/")[0]
 
 
-def judge_kind(content: object, report: Report) -> None:
+def judge_kind(content: object, report: DocumentReport) -> None:
     """Report an object that is not judged and seems to be meant as one that is."""
     kind = content.get("kind") if isinstance(content, Mapping) else None
     if not isinstance(content, Mapping) or not isinstance(kind, str) or not kind:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from kubevirt.lint.cluster import Cluster
+from kubevirt.lint.cluster import RegisteredObjects
 from kubevirt.lint.network import Definition, Definitions
 from kubevirt.lint.reading import Spot
 
@@ -18,7 +18,7 @@ MIGRATABLE: Final = ("masquerade", "passt", "passtBinding")
 
 
 @dataclass(frozen=True)
-class Nic:
+class LintedInterface:
     """One interface. `binding`: its binding plugin; `network`: its entry in `networks`; `definition`: the network, if given."""
 
     name: str
@@ -42,7 +42,7 @@ class Nic:
 
 
 @dataclass(frozen=True)
-class Machine:
+class LintedMachine:
     """A VM or an instance. `instance`: the instance's spec, `annotations`: the instance's, `own`: those of the VM itself."""
 
     name: str
@@ -51,14 +51,14 @@ class Machine:
     instance: Spot
     annotations: Spot
     own: Spot | None
-    nics: tuple[Nic, ...]
+    nics: tuple[LintedInterface, ...]
     labels: Spot
     """Of the template, and so of the launcher pod."""
     sized_elsewhere: bool
     """Whether an instance type says how many vCPUs and how much memory it has."""
 
     @cached_property
-    def vhost_user(self) -> tuple[Nic, ...]:
+    def vhost_user(self) -> tuple[LintedInterface, ...]:
         """The interfaces that this is about; those that are to go are left out."""
         return tuple(nic for nic in self.nics if nic.is_wanted)
 
@@ -67,7 +67,7 @@ class Machine:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: Definitions) -> Machine:
+def read_machine(spot: Spot, kind: str, cluster: RegisteredObjects, definitions: Definitions) -> LintedMachine:
     """What a VirtualMachine or VirtualMachineInstance says."""
     template = spot.child("spec", "template") if kind == "VirtualMachine" else spot
     instance = template.child("spec")
@@ -81,8 +81,8 @@ def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: Definitio
         wanted = network.child("multus").text("networkName")
         definition, elsewhere = definitions.matching(wanted, namespace, spot.report.file) if wanted else (None, None)
         ours = bool(binding) and (cluster.is_vhost_user(binding) or _is_ours(definition, cluster))
-        nics.append(Nic(name, each, binding, network, definition, elsewhere, ours))
-    return Machine(
+        nics.append(LintedInterface(name, each, binding, network, definition, elsewhere, ours))
+    return LintedMachine(
         name=spot.child("metadata").text("name"),
         namespace=namespace,
         spot=spot,
@@ -95,7 +95,7 @@ def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: Definitio
     )
 
 
-def judge_networks(machine: Machine, cluster: Cluster) -> None:
+def judge_networks(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Networks, bindings and sidecars of a VM."""
     _judge_completeness(machine)
     for nic in machine.nics:
@@ -110,11 +110,11 @@ def judge_networks(machine: Machine, cluster: Cluster) -> None:
     _judge_extent(machine, cluster)
 
 
-def _is_ours(definition: Definition | None, cluster: Cluster) -> bool:
+def _is_ours(definition: Definition | None, cluster: RegisteredObjects) -> bool:
     return bool(definition and definition.is_ours and not cluster.named)
 
 
-def _judge_completeness(machine: Machine) -> None:
+def _judge_completeness(machine: LintedMachine) -> None:
     """Whether there is an instance at all: its spec's path is spec, or spec.template.spec."""
     for path in ("spec", "spec.template", "spec.template.spec"):
         names = path.split(".")
@@ -124,7 +124,7 @@ def _judge_completeness(machine: Machine) -> None:
             return
 
 
-def _judge_kernel_binding(nic: Nic) -> None:
+def _judge_kernel_binding(nic: LintedInterface) -> None:
     binding = nic.spot.get("binding")
     if binding is not None and not nic.binding:
         if binding == {}:
@@ -149,7 +149,7 @@ def _judge_kernel_binding(nic: Nic) -> None:
         )
 
 
-def _judge_absent(nic: Nic) -> None:
+def _judge_absent(nic: LintedInterface) -> None:
     if nic.is_vhost_user and nic.spot.text("state") == "absent":
         nic.spot.find(
             "absent-interface",
@@ -159,7 +159,7 @@ def _judge_absent(nic: Nic) -> None:
         )
 
 
-def _judge_nic(nic: Nic, machine: Machine, cluster: Cluster) -> None:
+def _judge_nic(nic: LintedInterface, machine: LintedMachine, cluster: RegisteredObjects) -> None:
     _judge_registered(nic, cluster)
     if (model := nic.spot.text("model")) not in ("", "virtio"):
         nic.spot.find(
@@ -202,7 +202,7 @@ def _judge_nic(nic: Nic, machine: Machine, cluster: Cluster) -> None:
         )
 
 
-def _judge_registered(nic: Nic, cluster: Cluster) -> None:
+def _judge_registered(nic: LintedInterface, cluster: RegisteredObjects) -> None:
     found = cluster.registered(nic.binding)
     if not found and cluster.registrations:
         names = ", ".join(sorted(each.name for each in cluster.registrations))
@@ -221,7 +221,7 @@ def _judge_registered(nic: Nic, cluster: Cluster) -> None:
         )
 
 
-def _judge_mix(machine: Machine) -> None:
+def _judge_mix(machine: LintedMachine) -> None:
     networks = machine.instance.items("networks")
     multus = [each.text("name") for each in networks if each.has("multus")]
     claims = [each.text("name") for each in networks if each.has("resourceClaim")]
@@ -234,7 +234,7 @@ def _judge_mix(machine: Machine) -> None:
         )
 
 
-def _judge_migration(machine: Machine, cluster: Cluster) -> None:
+def _judge_migration(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     for nic in machine.nics:
         if not nic.network.has("pod") or any(nic.spot.has(method) for method in MIGRATABLE):
             continue
@@ -250,7 +250,7 @@ def _judge_migration(machine: Machine, cluster: Cluster) -> None:
         )
 
 
-def _judge_extent(machine: Machine, cluster: Cluster) -> None:
+def _judge_extent(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """What could not be judged, in one note."""
     missing = []
     if not cluster.registrations and not cluster.whole:

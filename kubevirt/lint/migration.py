@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubevirt.findings import Severity
-from kubevirt.lint.cluster import Cluster, configuration
-from kubevirt.lint.machine import Machine
+from kubevirt.lint.cluster import RegisteredObjects, configuration
+from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import Spot
 
 _KEY: Final = "allowPostCopy"
@@ -19,7 +19,7 @@ _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 """Which every namespace has, with its own name."""
 
 
-def judge_migrations(cluster: Cluster, policies: Sequence[Spot], machines: Sequence[Machine]) -> None:
+def judge_migrations(cluster: RegisteredObjects, policies: Sequence[Spot], machines: Sequence[LintedMachine]) -> None:
     """Everything about post-copy. Where no VM of concern is given, there may be one elsewhere."""
     ours = [machine for machine in machines if machine.vhost_user]
     off = [policy for policy in policies if policy.child("spec").get(_KEY) is False]
@@ -39,7 +39,7 @@ def _judge_cluster(migrations: Spot, *, spared: bool) -> None:
         _report(migrations, "note" if spared else "warning", suffix)
 
 
-def _judge_policy(policy: Spot, machines: Sequence[Machine]) -> None:
+def _judge_policy(policy: Spot, machines: Sequence[LintedMachine]) -> None:
     spec = policy.child("spec")
     if not spec.flag(_KEY):
         return
@@ -61,7 +61,7 @@ def _report(migrations: Spot, severity: Severity, suffix: str) -> None:
     )
 
 
-def _selects(policy: Spot, machine: Machine) -> bool | None:
+def _selects(policy: Spot, machine: LintedMachine) -> bool | None:
     """Whether the policy is for the VM; None when that depends on labels which the files do not tell."""
     if not policy.child("spec").has("selectors"):
         return False

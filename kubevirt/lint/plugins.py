@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.cluster import Cluster, definition_hooks
+from kubevirt.lint.cluster import RegisteredObjects, definition_hooks
 from kubevirt.lint.reading import Spot
 from kubevirt.plugin_schema import (
     DOMAIN_HOOKS,
@@ -26,7 +26,7 @@ from kubevirt.plugin_schema import (
 _PRINT: Final = "print it anew and apply it: `userspace-cni kubevirt manifests plugin --kubevirt {version}`"
 
 
-def judge_plugins(cluster: Cluster) -> None:
+def judge_plugins(cluster: RegisteredObjects) -> None:
     """Everything about the Plugins that were given; the feature gate that they need is judged with the others."""
     for spot in cluster.plugins:
         hooks = [*spot.child("spec").items(DOMAIN_HOOKS), *spot.child("spec").items(LAUNCHER_HOOKS)]

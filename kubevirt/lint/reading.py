@@ -20,7 +20,7 @@ _SHOWN_MAX: Final = 60
 
 
 @dataclass
-class Report:
+class DocumentReport:
     """What is found in one document, each finding once. `where`: file and object; `file`: the file alone."""
 
     where: str
@@ -38,7 +38,7 @@ class Spot:
 
     value: Any
     path: str
-    report: Report
+    report: DocumentReport
 
     def child(self, *names: str) -> Spot:
         """The object below those names; one that is absent is empty."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kubevirt.errors import BadInput, KubevirtError
-from kubevirt.interface import Setting, facts
-from kubevirt.lint.machine import Machine
+from kubevirt.interface import MachineSetting, facts
+from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import Spot
-from kubevirt.source import Source
-from kubevirt.vmi import Interface, read_vmi
+from kubevirt.source import VmSocketSource
+from kubevirt.vmi import VmInterface, read_vmi
 
-_SOURCE = Source("/var/run/kubevirt/vhostuser/any.sock", "02:00:00:00:00:01")
+_SOURCE = VmSocketSource("/var/run/kubevirt/vhostuser/any.sock", "02:00:00:00:00:01")
 """One that is always good."""
 _REMEDY = "correct it: `kubectl explain` of the object's kind tells what each field takes"
 
 
-def judge_refusals(machine: Machine) -> None:
+def judge_refusals(machine: LintedMachine) -> None:
     """Report what the sidecar would refuse and no other check has reported."""
     wanted = {nic.name: nic for nic in machine.vhost_user}
     spec = machine.instance.value or {}
@@ -36,9 +36,9 @@ def judge_refusals(machine: Machine) -> None:
             _judge_interface(wanted[interface.network].spot, interface)
 
 
-def _judge_interface(spot: Spot, interface: Interface) -> None:
+def _judge_interface(spot: Spot, interface: VmInterface) -> None:
     """Each part by itself, for the mutator ends at the first that is wrong."""
-    bare = Interface(interface.network)
+    bare = VmInterface(interface.network)
     parts = (
         bare,
         replace(bare, state=interface.state),
@@ -48,6 +48,6 @@ def _judge_interface(spot: Spot, interface: Interface) -> None:
     )
     for part in parts:
         try:
-            facts(part, _SOURCE, Setting())
+            facts(part, _SOURCE, MachineSetting())
         except KubevirtError as error:
             spot.find(error.name, "error", error.message, error.remedy)

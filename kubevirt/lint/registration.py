@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.cluster import Cluster, Registration, configuration
+from kubevirt.lint.cluster import RegisteredObjects, Registration, configuration
 from kubevirt.lint.plugins import judge_plugins
 from kubevirt.lint.reading import Spot
 
@@ -15,7 +15,7 @@ _SIDECAR_LEAST: Final = 48 << 20
 _HCO_NAME: Final = "kubevirt-kubevirt-hyperconverged"
 
 
-def judge_cluster(cluster: Cluster) -> None:
+def judge_cluster(cluster: RegisteredObjects) -> None:
     """Everything that the objects themselves tell; what VMs make of it is judged with the VMs."""
     for registration in cluster.vhost_user():
         _judge_registration(registration, hooked=bool(cluster.hooked or cluster.pruned))
@@ -74,7 +74,7 @@ def _judge_registration(registration: Registration, *, hooked: bool) -> None:
         )
 
 
-def _judge_shared_images(cluster: Cluster) -> None:
+def _judge_shared_images(cluster: RegisteredObjects) -> None:
     """One image under two names: its sidecars make sockets of one name, unless they are ours."""
     first: dict[tuple[str, str], Registration] = {}
     for each in cluster.vhost_user():
@@ -91,7 +91,7 @@ def _judge_shared_images(cluster: Cluster) -> None:
             )
 
 
-def _judge_owners(cluster: Cluster) -> None:
+def _judge_owners(cluster: RegisteredObjects) -> None:
     """Registrations in a KubeVirt object that the HyperConverged operator owns."""
     for spot in cluster.kubevirts:
         metadata = spot.child("metadata")
@@ -108,7 +108,7 @@ def _judge_owners(cluster: Cluster) -> None:
             )
 
 
-def _judge_gates(cluster: Cluster) -> None:
+def _judge_gates(cluster: RegisteredObjects) -> None:
     if not cluster.vhost_user():
         return
     where = next((spot for spot in (*cluster.kubevirts, *cluster.operators) if spot.has("kind")), None)

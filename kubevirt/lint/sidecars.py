@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.cluster import Cluster, Registration
-from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.cluster import RegisteredObjects, Registration
+from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.reading import Spot
 from kubevirt.manifests import POD_LABEL
 from kubevirt.plugin_schema import written
@@ -18,7 +18,7 @@ _GIVES_CLAIM: Final = (1, 10)
 _DRA_GATE: Final = "NetworkDevicesWithDRA"
 
 
-def judge_sidecars(machine: Machine, cluster: Cluster) -> None:
+def judge_sidecars(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Everything about sidecars of a VM that has a vhost-user interface."""
     if machine.vhost_user:
         _judge_label(machine, cluster)
@@ -27,7 +27,7 @@ def judge_sidecars(machine: Machine, cluster: Cluster) -> None:
         _judge_our_bindings(machine, cluster)
 
 
-def _judge_label(machine: Machine, cluster: Cluster) -> None:
+def _judge_label(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Check the label by which an injected sidecar gets into a pod."""
     ours = any(cluster.is_our_plugin(spot) for spot in cluster.hooked)
     for nic in machine.vhost_user if ours else ():
@@ -41,7 +41,7 @@ def _judge_label(machine: Machine, cluster: Cluster) -> None:
             )
 
 
-def _judge_claims(machine: Machine, cluster: Cluster) -> None:
+def _judge_claims(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     claimed = {each.text("name") for each in machine.instance.items("resourceClaims")}
     for nic in machine.vhost_user:
         if not nic.network.has("resourceClaim"):
@@ -72,7 +72,7 @@ def _judge_claims(machine: Machine, cluster: Cluster) -> None:
             )
 
 
-def _judge_others(machine: Machine, cluster: Cluster) -> None:
+def _judge_others(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Other sidecars of the VM. Which one runs last is not known, and those made with KubeVirt's own model drop our fields."""
     remedy = "leave it out for VMs with vhost-user interfaces, unless its image is known to keep what it does not know"
     if machine.annotations.text(HOOKS):
@@ -80,7 +80,7 @@ def _judge_others(machine: Machine, cluster: Cluster) -> None:
             "lossy-sidecar", "warning", "another hook sidecar edits the VM's definition: most drop a vhost-user socket", remedy
         )
     ours = {nic.binding for nic in machine.vhost_user}
-    images: dict[str, Nic] = {}
+    images: dict[str, LintedInterface] = {}
     for nic in machine.nics:
         found = next(iter(cluster.registered(nic.binding)), None) if nic.binding else None
         if nic.binding not in ours:
@@ -104,11 +104,11 @@ def _judge_others(machine: Machine, cluster: Cluster) -> None:
                 )
 
 
-def _judge_our_bindings(machine: Machine, cluster: Cluster) -> None:
+def _judge_our_bindings(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Two bindings with our sidecar: before 1.9 none of the two knows which one it is, and refuses the other's interface."""
     if cluster.version and cluster.version >= _TELLS_BINDING:
         return
-    first: tuple[Nic, Registration] | None = None
+    first: tuple[LintedInterface, Registration] | None = None
     for nic in machine.vhost_user:
         found = next((each for each in cluster.registered(nic.binding) if each.image and each.is_ours), None)
         first = first or ((nic, found) if found else None)

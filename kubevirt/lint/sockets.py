@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kubevirt.annotation import ANNOTATION, Spec
+from kubevirt.annotation import ANNOTATION, InterfaceAnnotation
 from kubevirt.errors import KubevirtError
-from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.network import OUR_TYPE, Definition
 from kubevirt.lint.reading import Spot
-from kubevirt.socket_paths import OWNER_ROOTS, Taken, canonical, check_owners, check_path
+from kubevirt.socket_paths import OWNER_ROOTS, TakenSockets, canonical, check_owners, check_path
 from userspace_cni.pod import launcher
 
 _KERNEL_TYPES: Final = (
@@ -20,12 +20,12 @@ _KERNEL_TYPES: Final = (
 """CNI plugins that make interfaces of the kernel."""
 
 
-def judge_sockets(machine: Machine, specs: Mapping[str, Spec]) -> None:
+def judge_sockets(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation]) -> None:
     """Everything about the sockets of a VM's vhost-user interfaces. `specs`: what its annotation says, by network."""
     spot = Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
-    taken: Taken[Nic] = Taken()
+    taken: TakenSockets[LintedInterface] = TakenSockets()
     for nic in machine.vhost_user:
-        spec = specs.get(nic.name, Spec())
+        spec = specs.get(nic.name, InterfaceAnnotation())
         if nic.definition:
             _judge_owner(nic, nic.definition, spec)
         path = canonical(spec.path or _derived(nic))
@@ -47,7 +47,7 @@ def judge_sockets(machine: Machine, specs: Mapping[str, Spec]) -> None:
             _judge_path(nic, spec.path, spot)
 
 
-def _judge_path(nic: Nic, path: str, spot: Spot) -> None:
+def _judge_path(nic: LintedInterface, path: str, spot: Spot) -> None:
     try:
         check_path(path, OWNER_ROOTS, f"annotation {ANNOTATION}")
         derived = _derived(nic)
@@ -65,7 +65,7 @@ def _judge_path(nic: Nic, path: str, spot: Spot) -> None:
         spot.find(error.name, "error", error.message, error.remedy)
 
 
-def _judge_owner(nic: Nic, definition: Definition, spec: Spec) -> None:
+def _judge_owner(nic: LintedInterface, definition: Definition, spec: InterfaceAnnotation) -> None:
     """A network of which it is known that it is not of this plugin."""
     if definition.is_ours is not False:
         return
@@ -90,6 +90,6 @@ def _judge_owner(nic: Nic, definition: Definition, spec: Spec) -> None:
     )
 
 
-def _derived(nic: Nic) -> str:
+def _derived(nic: LintedInterface) -> str:
     """The socket's path without an annotation. A name that is no text is reported elsewhere."""
     return launcher.socket_path(launcher.interface_name(nic.name.encode(errors="replace").decode()))

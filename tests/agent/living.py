@@ -27,7 +27,7 @@ from userspace_cni.attachment import cleanup, specs
 from userspace_cni.base import retries
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 from userspace_cni.node.local import LocalNode
 from userspace_cni.shim import BUILT
 
@@ -144,7 +144,7 @@ class LiveNode(Node):
 
     def in_process(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
-    ) -> Answer:
+    ) -> CniAnswer:
         """One call of the plugin in this process, which the agent knows nothing of."""
         return inside.answer(self.variables(command, netns, container, ifname), json.dumps(network).encode(), inside.Trip())
 

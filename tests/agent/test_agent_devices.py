@@ -21,7 +21,7 @@ from tests.lab.kube.pods import Pod, downward_file
 from tests.lab.node.node import mounts_below
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.fastpath.vhost.sockets import ListeningSocket
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 from userspace_cni.pod.__main__ import main as reader
 
 RESOURCE = "userspace-cni.io/br-dev"
@@ -67,7 +67,7 @@ def device_behind(live: LiveNode, name: str) -> int:
 
 def await_ovs(listening: ListeningSocket) -> None:
     """Until OVS connects."""
-    connection = listening.accept(Deadline.after(60))
+    connection = listening.accept(Instant.after(60))
     assert connection is not None
     connection.close()
 

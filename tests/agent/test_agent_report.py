@@ -19,7 +19,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
 from userspace_cni.kube.client import Clients
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.node.state import CHASSIS
 
@@ -59,7 +59,7 @@ def agent(live: LiveNode, api: ApiServer) -> LiveNode:
 def controller(agent: LiveNode) -> Iterator[Controller]:
     """A controller, which is not started yet."""
     path = agent.settings["USERSPACE_CNI_KUBECONFIG"]
-    session = Clients(Bounds.of(Settings()), HERE, path).of("").session
+    session = Clients(KubeconfigBounds.of(Settings()), HERE, path).of("").session
     made = Controller(session, "userspace-cni", RoundTimes(rounds_s=0.1), AT_ONCE)
     yield made
     made.stop()

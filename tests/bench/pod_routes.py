@@ -41,19 +41,19 @@ from tests.lab.runtimes.cached import cached, routing
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.base.errors import BadEnvironment, ContainerGone
-from userspace_cni.base.routing import Inside, Wanted
+from userspace_cni.base.routing import DesiredRoute, Inside
 from userspace_cni.base.settings import Settings
 from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.codec import ROUTE, Connection, Message
 from userspace_cni.host.netlink.route_messages import Route
-from userspace_cni.host.pod_net.pod_routes import Place, PodRoutes
+from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes
 from userspace_cni.linux import paths
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import Places
+from userspace_cni.routes.places import NamespaceSources
 from userspace_cni.routes.service import composed
 
 OURS: Final = 148
@@ -85,14 +85,14 @@ def furnished(path: str, address: str = "10.2.0.2/16") -> None:
     subprocess.run(["nsenter", f"--net={path}", "ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
 
 
-def ten(hop: object) -> list[Wanted]:
+def ten(hop: object) -> list[DesiredRoute]:
     """The routes of one pod."""
-    return [Wanted(ip_network(f"10.9.{each}.0/24"), "eth1", ip_address(str(hop))) for each in range(ROUTES)]
+    return [DesiredRoute(ip_network(f"10.9.{each}.0/24"), "eth1", ip_address(str(hop))) for each in range(ROUTES)]
 
 
 def index_in(path: str) -> int:
     """The index of eth1, the same in each namespace."""
-    return PodRoutes(OURS).look(Place(path, path)).links["eth1"].index
+    return PodRoutes(OURS).look(PodNamespace(path, path)).links["eth1"].index
 
 
 # -- each way --------------------------------------------------------------------------------------------------------------------
@@ -102,10 +102,10 @@ def ours(places: Sequence[str]) -> dict[str, Step]:
     """By PodRoutes, with its look and its proof."""
     kept = PodRoutes(OURS)
 
-    def converge(wanted: list[Wanted]) -> Step:
+    def converge(wanted: list[DesiredRoute]) -> Step:
         def each() -> None:
             for path in places:
-                kept.converge(Place(path, path), lambda _: wanted)
+                kept.converge(PodNamespace(path, path), lambda _: wanted)
 
         return each
 
@@ -273,7 +273,7 @@ def process(places: Sequence[str], seconds: float) -> dict[str, float]:
         return found
 
 
-def first_round(passes: Passes, found: Places, known: Known) -> None:
+def first_round(passes: Passes, found: NamespaceSources, known: Known) -> None:
     """What the keeper's thread does in a round."""
     passes.learn(known)
     assert passes.visit(found.located(), everything=True) == PODS
@@ -287,7 +287,7 @@ class Racing:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.current: dict[str, tuple[Place, str]] = {}
+        self.current: dict[str, tuple[PodNamespace, str]] = {}
         self.made = 0
         self.ending = threading.Event()
 
@@ -301,7 +301,7 @@ class Racing:
         marker = str(IPv4Address(int(ip_address("10.16.0.1")) + self.made * 256))
         furnished(path, f"{marker}/24")
         self.made += 1
-        self.current[path] = Place(f"box{self.made}", path, os.stat(path).st_ino), marker  # noqa: PTH116 - of the namespace
+        self.current[path] = PodNamespace(f"box{self.made}", path, os.stat(path).st_ino), marker  # noqa: PTH116 - of the namespace
 
     def turns(self) -> None:
         """Make turns until the end."""
@@ -332,15 +332,15 @@ def race(passes: int) -> dict[str, int]:
     return found
 
 
-def one_pass(kept: PodRoutes, place: Place, marker: str, found: dict[str, int]) -> None:
+def one_pass(kept: PodRoutes, place: PodNamespace, marker: str, found: dict[str, int]) -> None:
     """Make the route of this namespace in it, and count what is wrong: by its address, and by routes of others in it."""
     own = marker.replace("10.", "11.", 1)
 
-    def decide(seen: Inside) -> list[Wanted]:
+    def decide(seen: Inside) -> list[DesiredRoute]:
         addresses = {str(each.ip) for each in seen.links["eth1"].addresses} if "eth1" in seen.links else set()
         strange = [each for each in seen.routes if each.protocol == OURS and str(each.dst.network_address) != own]
         found["in a wrong namespace"] += marker not in addresses or bool(strange)
-        return [Wanted(ip_network(f"{own}/32"), "eth1")]
+        return [DesiredRoute(ip_network(f"{own}/32"), "eth1")]
 
     found["passes"] += 1
     try:

@@ -20,7 +20,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment import verbs
 from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 from userspace_cni.linux import deadline
 
 STEPS = {
@@ -58,13 +58,13 @@ class Attaching:
         """As containerd calls for this pod."""
         return self.node.variables(verb, self.netns, ifname=ifname, CNI_ARGS=self.pod.args)
 
-    def add(self, trip: Trip, mode: str = "client", ifname: str = "net1") -> Answer:
+    def add(self, trip: Trip, mode: str = "client", ifname: str = "net1") -> CniAnswer:
         """ADD in this process."""
         return answer(self.variables("ADD", ifname), self.network(mode, ifname), trip)
 
     def delete(self, ifname: str = "net1") -> None:
         """DEL in this process, which must succeed in silence."""
-        assert answer(self.variables("DEL", ifname), self.network(ifname=ifname), Trip()) == Answer(0, b"")
+        assert answer(self.variables("DEL", ifname), self.network(ifname=ifname), Trip()) == CniAnswer(0, b"")
 
     def leftovers(self) -> dict[str, Any]:
         """All that an attachment can leave, outside of the node's directories too."""
@@ -101,7 +101,7 @@ def attaching(node: Node, api: ApiServer, sandbox: str) -> Attaching:
     return Attaching(node, api, sandbox)
 
 
-def error_of(answered: Answer) -> dict[str, Any]:
+def error_of(answered: CniAnswer) -> dict[str, Any]:
     """The one JSON error on stdout."""
     assert answered.code == 1
     error: dict[str, Any] = json.loads(answered.output)

@@ -14,7 +14,7 @@ from tests.cni.spec import succeeded
 from tests.lab.node import inside
 from tests.lab.node.node import Node
 from tests.lab.node.scarce import scarce
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 
 THREADS = RuntimeError("can't start new thread")
 LOCKS = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -32,7 +32,7 @@ def call(node: Node, verb: str, sandbox: str, stdin: dict[str, Any]) -> tuple[di
 
 def answers(
     node: Node, verb: str, sandbox: str, error: Exception, only: frozenset[str], every: int = 1
-) -> Iterator[tuple[str, Answer]]:
+) -> Iterator[tuple[str, CniAnswer]]:
     """The verb again and again, each time with the next call to the kernel failing, until it makes no more of them.
 
     Each time an attachment is there before, but for ADD, and none after: what a scarcity left is undone by the next DEL.

@@ -11,7 +11,7 @@ from tests.cni.spec import read_only, switch_of
 from tests.crash.victims import Victim
 from tests.lab.node.disks import fill, small_disk
 from tests.lab.node.node import Node
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 
 NEEDED = 16
 """Number of free pages with which an ADD succeeds."""
@@ -24,7 +24,7 @@ def left(victim: Victim) -> dict[str, Any]:
     return {kind: items for kind, items in found.items() if items}
 
 
-def error_of(answered: Answer) -> dict[str, Any]:
+def error_of(answered: CniAnswer) -> dict[str, Any]:
     """The one JSON error in an answer."""
     assert answered.code == 1
     error: dict[str, Any] = json.loads(answered.output)
@@ -47,7 +47,7 @@ def test_add_on_a_disk_that_fills_up(node: Node, sandbox: str, mode: str) -> Non
                 assert "No space left on device" in f"{error['msg']} {error['details']}"
                 assert str(node.state) in f"{error['msg']} {error['details']}"
             else:
-                assert victim.call("DEL") == Answer(0, b"")
+                assert victim.call("DEL") == CniAnswer(0, b"")
             assert left(victim) == {}, free
         assert NEEDED > failed > 1
 
@@ -59,7 +59,7 @@ def test_del_on_a_full_disk(node: Node, sandbox: str, mode: str) -> None:
     with small_disk(node.state) as filler:
         assert victim.call("ADD").code == 0
         fill(filler, 0)
-        assert victim.call("DEL") == Answer(0, b"")
+        assert victim.call("DEL") == CniAnswer(0, b"")
         assert left(victim) == {}
 
 

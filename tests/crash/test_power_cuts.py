@@ -22,7 +22,7 @@ from tests.crash.power_cuts import Change, Image, Named, Trace, Written, images,
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import MemoryAddresses, MemoryDriver, World, name_of
 from userspace_cni.attachment import cleanup
-from userspace_cni.attachment.facts import Place
+from userspace_cni.attachment.facts import SocketPlace
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
@@ -33,7 +33,7 @@ PLAIN = {"cniVersion": "1.1.0", "name": "n", "type": "userspace"}
 LEASED = {**PLAIN, "ipam": {"type": "host-local"}}
 LOST_WITH_THE_BOOT = ("mount:", "guard:", "link:", "shaper:", "announcement:")
 LINKED = {**LEASED, "host": {"iftype": "veth"}, "bandwidth": {"ingressRate": 8_000_000, "egressRate": 4_000_000}}
-PLACE = Place("/pods/both", "/pods", create=True, own=True)
+PLACE = SocketPlace("/pods/both", "/pods", create=True, own=True)
 SAMPLE = 200
 """How many power cuts with a run directory are tried of each story."""
 

@@ -17,7 +17,7 @@ from tests.lab.switch.switch import FOR_EVER_S
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.base.settings import load
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 from userspace_cni.node.local import LocalNode
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -83,7 +83,7 @@ class Victim:
         """The environment of a call for it."""
         return self.node.variables(verb, self.netns, CNI_ARGS=self.args)
 
-    def call(self, verb: str, watch: Callable[[str], None] | None = None) -> Answer:
+    def call(self, verb: str, watch: Callable[[str], None] | None = None) -> CniAnswer:
         """Make one call for it, in this process."""
         return answer(self.variables(verb), self.network, watch or Trip())
 
@@ -99,13 +99,13 @@ class Victim:
 
     def delete(self) -> None:
         """Make the runtime's DEL, which must succeed without output and leave nothing."""
-        assert self.call("DEL") == Answer(0, b"")
+        assert self.call("DEL") == CniAnswer(0, b"")
         assert self.leftovers() == {}
 
     def collect(self) -> None:
         """Send no DEL: a GC whose list lacks the attachment must leave nothing."""
         network = {**self.node.network(), "cni.dev/valid-attachments": []}
-        assert answer(self.node.variables("GC"), json.dumps(network).encode(), Trip()) == Answer(0, b"")
+        assert answer(self.node.variables("GC"), json.dumps(network).encode(), Trip()) == CniAnswer(0, b"")
         assert self.leftovers() == {}
 
     def reconcile(self) -> None:
@@ -126,7 +126,7 @@ class Victim:
         assert added.code == 0, added.output
         for _ in range(CALLS):
             with _with_time():
-                assert answer(self.node.variables("DEL", self.netns, ANOTHER, "net2"), network, Trip()) == Answer(0, b"")
+                assert answer(self.node.variables("DEL", self.netns, ANOTHER, "net2"), network, Trip()) == CniAnswer(0, b"")
             if not self.leftovers():
                 return
         assert self.leftovers() == {}

@@ -18,7 +18,7 @@ from userspace_cni.host.files.mounts import PodMountDriver
 from userspace_cni.host.files.placement import PlacedSocketDriver
 from userspace_cni.host.files.vhost_sockets import DirectoryDriver, SocketFileDriver
 from userspace_cni.host.files.whole_files import ConfigFileDriver
-from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
+from userspace_cni.kube.kubeconfig import Kubeconfig, KubeconfigBounds
 
 ROUNDS = 200
 ROUNDS_MAX = 20_000
@@ -114,7 +114,7 @@ def test_kubeconfig(room: Path, pod: Path, victim: Path) -> None:
         context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
         config = {"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}
         (directory / "kubeconfig").write_text(json.dumps(config))
-    kubeconfig = Kubeconfig(f"{pod}/kubeconfig", bounds=Bounds((f"{room}/pods",)))
+    kubeconfig = Kubeconfig(f"{pod}/kubeconfig", bounds=KubeconfigBounds((f"{room}/pods",)))
 
     def work() -> None:
         try:

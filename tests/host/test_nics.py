@@ -15,7 +15,7 @@ from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.host.netlink.codec import Connection
 from userspace_cni.host.netlink.rtnetlink import Held, held
 from userspace_cni.host.node_net import nics
-from userspace_cni.host.node_net.forwarding import Place
+from userspace_cni.host.node_net.forwarding import NodeNamespace
 from userspace_cni.host.node_net.nics import KernelBond, Nic, answering, look, looked, merged, moved
 
 V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
@@ -171,7 +171,7 @@ def test_more_routes_than_are_moved(wire: Wire) -> None:
     assert nic.has_default_route
     [told] = nic.stuck
     assert "more than 1000 are not moved" in told
-    assert Place(wire.node).next_hops() == {4: ("192.0.2.1", NIC)}
+    assert NodeNamespace(wire.node).next_hops() == {4: ("192.0.2.1", NIC)}
 
 
 def test_a_nic_that_vanishes_amid(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +190,6 @@ def test_neighbours_that_answer(wire: Wire) -> None:
     """Of two routers that were never heard, the one that is there answers, by each family; the kernel keeps it from then on."""
     for on in (wire.on_node, wire.on_outside):
         eventually(lambda on=on: "tentative" not in on("ip", "-6", "address"))  # type: ignore[misc]
-    place, there = Place(wire.node), {"192.0.2.1": NIC, "2001:db8::1": NIC}
+    place, there = NodeNamespace(wire.node), {"192.0.2.1": NIC, "2001:db8::1": NIC}
     assert place.silent({**there, "192.0.2.99": NIC, "192.0.2.98": "gone"}, soon()) == {"192.0.2.99", "192.0.2.98"}
     assert place.silent(there, soon()) == frozenset()

@@ -17,7 +17,7 @@ from subprocess import PIPE
 import pytest
 
 from tests.host.places import UNUSED_ID, bind, bind_over, connects, descriptors, listening, mode, mounts_at, soon, tree
-from userspace_cni.attachment.facts import Place, Pod, Volume
+from userspace_cni.attachment.facts import Pod, SocketPlace, Volume
 from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
@@ -250,7 +250,7 @@ def test_trusted_link_out_of_the_root(root: HostRoot, host: Path, room: Path) ->
     assert tree(Path(f"{host}{room}/ours")) == {"c0ffee"}
 
 
-def place_of(consumer: str, pod: Pod, settings: Settings, root: HostRoot, shared_dir: str = "") -> Place:
+def place_of(consumer: str, pod: Pod, settings: Settings, root: HostRoot, shared_dir: str = "") -> SocketPlace:
     """Where the sockets of a container of that pod are."""
     return CONSUMERS[consumer].find_place(pod, "c0ffee", shared_dir, settings, root)
 

@@ -21,10 +21,10 @@ from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside, veth
 from tests.unit.routes.building import route
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
-from userspace_cni.base.routing import Inside, PodRoute, Wanted
+from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
 from userspace_cni.host.netlink.codec import Answer, Connection, Message
-from userspace_cni.host.pod_net.pod_routes import Outcome, Place, PodRoutes
-from userspace_cni.routes.facts import NOTHING_KNOWN, Pod
+from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes, RoutePass
+from userspace_cni.routes.facts import NOTHING_KNOWN, RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook
 
@@ -36,7 +36,7 @@ class LookedAt(DualPod):
 
     def look(self) -> Inside:
         """As PodRoutes.look."""
-        return PodRoutes(OURS).look(Place("box", self.path))
+        return PodRoutes(OURS).look(PodNamespace("box", self.path))
 
 
 @pytest.fixture
@@ -46,16 +46,16 @@ def pod() -> Iterator[LookedAt]:
         yield LookedAt(made.path, made.beyond)
 
 
-def want(text: str, metric: int = 0) -> Wanted:
+def want(text: str, metric: int = 0) -> DesiredRoute:
     """The route "dst dev" or "dst via dev"."""
     dst, *via, dev = text.split()
     network = ip_network({"default": "0.0.0.0/0", "default6": "::/0"}.get(dst, dst))
-    return Wanted(network, dev, ip_address(via[0]) if via else None, metric or (100 if network.version == 6 else 0))
+    return DesiredRoute(network, dev, ip_address(via[0]) if via else None, metric or (100 if network.version == 6 else 0))
 
 
-def converge(pod: DualPod, *wanted: str) -> Outcome:
+def converge(pod: DualPod, *wanted: str) -> RoutePass:
     """Make these the routes of ours in the pod."""
-    return PodRoutes(OURS).converge(Place("box", pod.path), lambda _: [want(each) for each in wanted])
+    return PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: [want(each) for each in wanted])
 
 
 def table(pod: DualPod, version: int = 4) -> list[str]:
@@ -84,11 +84,11 @@ def test_a_pod_with_thousands_of_routes(pod: DualPod) -> None:
     subprocess.run(["nsenter", f"--net={pod.path}", "ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
     kept = PodRoutes(OURS)
     for _ in range(3):  # looks, of which the last one finds nothing to do
-        kept.converge(Place("box", pod.path), lambda _: [want("10.9.0.0/24 10.2.0.1 eth1")])
+        kept.converge(PodNamespace("box", pod.path), lambda _: [want("10.9.0.0/24 10.2.0.1 eth1")])
     assert table(pod) == ["10.9.0.0/24 10.2.0.1 eth1"]
     gc.collect()
     assert sum(isinstance(each, PodRoute) for each in gc.get_objects()) < 5000
-    kept.converge(Place("box", pod.path), lambda _: ())
+    kept.converge(PodNamespace("box", pod.path), lambda _: ())
     assert table(pod) == []
 
 
@@ -135,11 +135,11 @@ def test_another_number(pod: DualPod) -> None:
     pod.ip("route", "add", "10.7.0.0/16", "dev", "eth1", "proto", "201")
     seen: list[Inside] = []
 
-    def decide(inside: Inside) -> list[Wanted]:
+    def decide(inside: Inside) -> list[DesiredRoute]:
         seen.append(inside)
         return [want(each) for each in ("default 10.2.0.1 eth1", "10.9.0.0/16 eth1", "fd09::/64 fd02::9 eth1")]
 
-    done = kernel.converge(Place("box", pod.path), decide)
+    done = kernel.converge(PodNamespace("box", pod.path), decide)
     assert done.refused == ()
     assert not any(each.protocol == OURS for each in seen[0].routes)
     ours = [each for version in (4, 6) for each in pod.routes(version) if each.endswith(" 200")]
@@ -218,7 +218,7 @@ def test_what_others_have_is_seen_as_it_is(pod: LookedAt) -> None:
     assert [seen[f"10.{number}.0.0/16"].dev for number in (31, 32, 34, 35)] == ["", "", "", "eth0"]
     assert [each.onlink for each in seen.values() if str(each.via) == "192.0.2.9"] == [True]
     on_link = replace(want("10.36.0.0/16 192.0.2.9 eth0"), onlink=True)
-    assert PodRoutes(OURS).converge(Place("box", pod.path), lambda _: [on_link]).refused == ()
+    assert PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: [on_link]).refused == ()
     assert table(pod) == ["10.36.0.0/16 192.0.2.9 eth0"]
 
 
@@ -226,12 +226,12 @@ def test_a_default_route_without_what_must_stay(pod: DualPod) -> None:
     """It is not made where the kernel refuses one of these of its version of IP; all else is, and the next pass tries again."""
     kept = replace(want("10.96.0.0/12 192.0.2.9 eth0"), kept=True)
     wanted = [kept, *map(want, ("default 10.2.0.1 eth1", "default6 fd02::1 eth1", "10.8.0.0/16 eth1"))]
-    done = PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
+    done = PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: wanted)
     assert sorted(map(str, done.added)) == ["10.8.0.0/16 dev eth1", "default via fd02::1 dev eth1"]
     assert done.refused[1] == f"default via 10.2.0.1 dev eth1: not made, for {kept} is refused"
     assert (pod.way("203.0.113.1"), pod.way("2001:db8::1")) == ("eth0", "eth1")
     pod.ip("route", "add", "192.0.2.9", "dev", "eth0")
-    done = PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
+    done = PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: wanted)
     assert (sorted(map(str, done.added)), done.refused) == ([str(kept), "default via 10.2.0.1 dev eth1"], ())
     assert (pod.way("203.0.113.1"), pod.way("10.96.0.7")) == ("eth1", "eth0")
 
@@ -251,9 +251,9 @@ def test_an_end_before_the_default_route(pod: DualPod, monkeypatch: pytest.Monke
     with monkeypatch.context() as patched:
         patched.setattr(Connection, "exchange", ending)
         with pytest.raises(UserspaceError):
-            PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted)
+            PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: wanted)
     assert table(pod) == ["10.7.0.0/16 - eth1", "10.96.0.0/12 10.1.0.1 eth0"]
-    assert PodRoutes(OURS).converge(Place("box", pod.path), lambda _: wanted).refused == ()
+    assert PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: wanted).refused == ()
     assert table(pod) == ["default 10.2.0.1 eth1", "10.96.0.0/12 10.1.0.1 eth0"]
 
 
@@ -314,7 +314,7 @@ def test_more_routes_than_one_send_has(pod: DualPod) -> None:
 def test_what_is_seen(pod: DualPod) -> None:
     """Links with their addresses, whether they are up, and routes of both versions with their owner."""
     converge(pod, "10.8.0.7/32 eth1")
-    seen = PodRoutes(OURS).look(Place("box", pod.path))
+    seen = PodRoutes(OURS).look(PodNamespace("box", pod.path))
     assert set(seen.links) == {"lo", "eth0", "eth1"}
     eth1 = seen.links["eth1"]
     assert (eth1.up, eth1.has(4), eth1.has(6), seen.links["lo"].has(6)) == (True, True, True, True)
@@ -330,7 +330,7 @@ def test_what_is_seen(pod: DualPod) -> None:
 
 def test_the_way_now(pod: DualPod) -> None:
     """The kernel's own answer, with the address from which it sends; none where there is none."""
-    routes, place = PodRoutes(OURS), Place("box", pod.path)
+    routes, place = PodRoutes(OURS), PodNamespace("box", pod.path)
     way = routes.way_to(place, ip_address("192.0.2.1"))
     assert (way.dev, str(way.via), str(way.source), way.problem) == ("eth0", "10.1.0.1", "10.1.0.2", "")
     assert routes.way_to(place, ip_address("10.2.0.9")).via is None
@@ -342,31 +342,31 @@ def test_namespaces_of_the_node(pod: DualPod) -> None:
     """That of this process, and one that it was told of, are never entered, whatever claims that they are a pod's."""
     for path, never in (("/proc/self/ns/net", ()), (pod.path, (pod.path,))):
         with pytest.raises(HostNamespace):
-            PodRoutes(OURS, never).converge(Place("box", path), lambda _: pytest.fail("it was asked"))
+            PodRoutes(OURS, never).converge(PodNamespace("box", path), lambda _: pytest.fail("it was asked"))
 
 
 def test_a_namespace_that_is_another_one_by_now(pod: DualPod) -> None:
     """A path that is used anew for another sandbox, one that two claim, one of another inode, one that is gone."""
     routes = PodRoutes(OURS)
-    routes.look(Place("box", pod.path))
+    routes.look(PodNamespace("box", pod.path))
     with pytest.raises(NameTaken, match="is said to be that of sandbox other, and of box"):
-        routes.look(Place("other", pod.path))
+        routes.look(PodNamespace("other", pod.path))
     with netns() as other:
         subprocess.run(["mount", "--bind", other, pod.path], check=True)
         try:
             with pytest.raises(ContainerGone, match="another namespace by now"):
-                routes.look(Place("box", pod.path))
+                routes.look(PodNamespace("box", pod.path))
         finally:
             subprocess.run(["umount", "--lazy", pod.path], check=True)
         routes.keep(["box"])
-        routes.look(Place("box", pod.path))
+        routes.look(PodNamespace("box", pod.path))
         routes.keep([])
-        routes.look(Place("other", pod.path))
+        routes.look(PodNamespace("other", pod.path))
         with pytest.raises(ContainerGone):
-            routes.look(Place("third", other, os.stat(pod.path).st_ino))  # noqa: PTH116 - the namespace, not the link
+            routes.look(PodNamespace("third", other, os.stat(pod.path).st_ino))  # noqa: PTH116 - the namespace, not the link
         gone = other
     with pytest.raises((ContainerGone, BadEnvironment)):
-        routes.look(Place("third", gone))
+        routes.look(PodNamespace("third", gone))
 
 
 def test_no_namespace_is_kept_alive(pod: DualPod) -> None:
@@ -374,7 +374,7 @@ def test_no_namespace_is_kept_alive(pod: DualPod) -> None:
     routes = PodRoutes(OURS)
     with netns() as brief:
         veth(pod.path, "beside", brief, "eth0", "10.3.0.2/24")
-        routes.converge(Place("brief", brief), lambda _: [want("10.9.0.0/24 10.3.0.1 eth0")])
+        routes.converge(PodNamespace("brief", brief), lambda _: [want("10.9.0.0/24 10.3.0.1 eth0")])
         inside(pod.path, "ip", "link", "show", "beside")
     wait_until(lambda: "beside" not in pod.ip("link"), what="the link went with its other end")
 
@@ -403,12 +403,12 @@ def flip(path: str) -> None:
     """Make these and those the pod's routes in turns, until killed."""
     routes = PodRoutes(OURS)
 
-    def wanted(texts: list[str]) -> list[Wanted]:
+    def wanted(texts: list[str]) -> list[DesiredRoute]:
         return [want(each) for each in texts]
 
     while True:
         for texts in (EVEN, ODD):
-            routes.converge(Place("box", path), lambda _, texts=texts: wanted(texts))  # type: ignore[misc]
+            routes.converge(PodNamespace("box", path), lambda _, texts=texts: wanted(texts))  # type: ignore[misc]
 
 
 def test_namespaces_deleted_and_reused() -> None:
@@ -421,9 +421,9 @@ def test_namespaces_deleted_and_reused() -> None:
             inside(path, "ip", "address", "add", marker, "dev", "eth0")
             inside(path, "ip", "link", "set", "eth0", "up")
             inside(path, "ip", "link", "set", "peer", "up")
-            place = Place(f"box{each}", path, os.stat(path).st_ino)  # noqa: PTH116 - the namespace, not the link
+            place = PodNamespace(f"box{each}", path, os.stat(path).st_ino)  # noqa: PTH116 - the namespace, not the link
 
-            def decide(seen: Inside, marker: str = marker) -> list[Wanted]:
+            def decide(seen: Inside, marker: str = marker) -> list[DesiredRoute]:
                 if marker not in map(str, seen.links["eth0"].addresses):
                     wrong.append(marker)
                 return [want(f"{marker.replace('.0.1/24', '.9.0/24')} eth0")]
@@ -440,9 +440,9 @@ def test_namespaces_deleted_and_reused() -> None:
 def test_routes_by_gateways_that_lead_to_one_another(pod: LookedAt) -> None:
     """What is decided of them is what the kernel takes, also where one was there before the other was asked for."""
 
-    def ask(*entries: str) -> tuple[Outcome, list[str]]:
-        asked = Rulebook([route("r", "fd0a::/48 eth1", *entries)], ()).claims(Pod("shop", "web-7", "u1"))
-        done = PodRoutes(OURS).converge(Place("box", pod.path), lambda found: resolve(asked, found, NOTHING_KNOWN).routes)
+    def ask(*entries: str) -> tuple[RoutePass, list[str]]:
+        asked = Rulebook([route("r", "fd0a::/48 eth1", *entries)], ()).claims(RoutePod("shop", "web-7", "u1"))
+        done = PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda found: resolve(asked, found, NOTHING_KNOWN).routes)
         return done, table(pod, 6)
 
     ask("fd0a::/64 eth1 fd02::1")

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket
+from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def place() -> Iterator[Path]:
 
 def test_another_owner(place: Path) -> None:
     """Root may make a socket for another user."""
-    with ListeningSocket(str(place / "s"), Access(owner=65534, group=65533)):
+    with ListeningSocket(str(place / "s"), SocketAccess(owner=65534, group=65533)):
         facts = (place / "s").stat()
     assert (facts.st_uid, facts.st_gid) == (65534, 65533)
 
@@ -33,10 +33,10 @@ def test_as_nobody(place: Path) -> None:
     script = (
         "import os, sys\n"
         "from userspace_cni.fastpath.vhost.sockets import *\n"
-        "from userspace_cni.linux.deadline import Deadline\n"
+        "from userspace_cni.linux.deadline import Instant\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Deadline.after(60)).close()\n"
-        "try: connect(sys.argv[1] + '/other', Deadline.after(60))\n"
+        "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Instant.after(60)).close()\n"
+        "try: connect(sys.argv[1] + '/other', Instant.after(60))\n"
         "except Exception as error: print(error)\n"
     )
     with ListeningSocket(str(place / "other")):

@@ -24,7 +24,7 @@ from userspace_cni.fastpath.errors import Closed, Disconnected, MemoryShort, Neg
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener, BackEndOptions
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.fastpath.vhost.messages import Feature
 
 NOISE = random.Random(4).randbytes(2 * 9018)
@@ -127,7 +127,7 @@ def test_more_queue_pairs_than_offered(place: str) -> None:
 
 def test_front_end_listens(place: str) -> None:
     """A back-end may connect, as to QEMU with server=on."""
-    with Listener(place) as listener, ThreadPoolExecutor() as pool:
+    with VhostListener(place) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
         with BackEnd.connect(place) as back_end, accepted.result(60) as front_end:
             back_end.wait_started(10)

@@ -12,9 +12,9 @@ import pytest
 
 from tests.lab.frames.lender import BYTES, GUEST, INDIRECT, NEXT, USER, WRITE, Buffer, Lender, connected
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.errors import PeerError, Reason, RingFault
+from userspace_cni.fastpath.errors import BreachReason, PeerError, RingFault
 from userspace_cni.fastpath.vhost.back_end import BackEnd
-from userspace_cni.fastpath.vhost.messages import Region, Request
+from userspace_cni.fastpath.vhost.messages import Region, VhostRequest
 
 MEMORY = GUEST + 0x10000
 WHOLE = Region(GUEST, BYTES, USER, 0)
@@ -40,39 +40,42 @@ def _rx(lender: Lender, *chain: Buffer, again: bool = False) -> None:
     lender.offer(0, *[0] * (1 + again))
 
 
-RECEIVED: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
-    "index far ahead": (Reason.INDEX_JUMP, lambda it: it.set_index(1, 257)),
-    "index backwards": (Reason.INDEX_JUMP, lambda it: it.set_index(1, -1)),
-    "head beyond the ring": (Reason.BAD_ID, lambda it: it.offer(1, 256)),
-    "head 65535": (Reason.BAD_ID, lambda it: it.offer(1, 65535)),
-    "next beyond the ring": (Reason.BAD_ID, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 256))),
-    "chain of one in a loop": (Reason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 0))),
-    "chain of two in a loop": (Reason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 0, NEXT, 0))),
-    "loop without bytes": (Reason.LOOP, lambda it: _tx(it, Buffer(0, 0, NEXT, 0))),
-    "address 0": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(0, 100))),
-    "address before the memory": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST - 1, 100))),
-    "user address": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(USER, 100))),
-    "one byte across the end": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST + BYTES - 99, 100))),
-    "4 GiB": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 2**32 - 1))),
-    "end of all addresses": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(2**64 - 50, 100))),
-    "second part outside": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(0, 100))),
-    "no room for the header": (Reason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 11))),
-    "no bytes at all": (Reason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 0))),
-    "indirect": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 160, INDIRECT))),
-    "for writing": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, WRITE))),
-    "second part for writing": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 100, WRITE))),
+RECEIVED: dict[str, tuple[BreachReason, Callable[[Lender], None]]] = {
+    "index far ahead": (BreachReason.INDEX_JUMP, lambda it: it.set_index(1, 257)),
+    "index backwards": (BreachReason.INDEX_JUMP, lambda it: it.set_index(1, -1)),
+    "head beyond the ring": (BreachReason.BAD_ID, lambda it: it.offer(1, 256)),
+    "head 65535": (BreachReason.BAD_ID, lambda it: it.offer(1, 65535)),
+    "next beyond the ring": (BreachReason.BAD_ID, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 256))),
+    "chain of one in a loop": (BreachReason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 0))),
+    "chain of two in a loop": (BreachReason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 0, NEXT, 0))),
+    "loop without bytes": (BreachReason.LOOP, lambda it: _tx(it, Buffer(0, 0, NEXT, 0))),
+    "address 0": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(0, 100))),
+    "address before the memory": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST - 1, 100))),
+    "user address": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(USER, 100))),
+    "one byte across the end": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST + BYTES - 99, 100))),
+    "4 GiB": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 2**32 - 1))),
+    "end of all addresses": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(2**64 - 50, 100))),
+    "second part outside": (BreachReason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(0, 100))),
+    "no room for the header": (BreachReason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 11))),
+    "no bytes at all": (BreachReason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 0))),
+    "indirect": (BreachReason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 160, INDIRECT))),
+    "for writing": (BreachReason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, WRITE))),
+    "second part for writing": (
+        BreachReason.BAD_BUFFER,
+        lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 100, WRITE)),
+    ),
 }
 
-SENT: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
-    "index far ahead": (Reason.INDEX_JUMP, lambda it: it.set_index(0, 1000)),
-    "head beyond the ring": (Reason.BAD_ID, lambda it: it.offer(0, 999)),
-    "next beyond the ring": (Reason.BAD_ID, lambda it: _rx(it, Buffer(MEMORY, 20, WRITE | NEXT, 9999))),
-    "loop without bytes": (Reason.LOOP, lambda it: _rx(it, Buffer(0, 0, WRITE | NEXT, 0))),
-    "outside": (Reason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES, 2048, WRITE))),
-    "across the end": (Reason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES - 2047, 2048, WRITE))),
-    "no room for the header": (Reason.BAD_LENGTH, lambda it: _rx(it, Buffer(MEMORY, 11, WRITE), again=True)),
-    "for reading": (Reason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048))),
-    "indirect": (Reason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048, WRITE | INDIRECT))),
+SENT: dict[str, tuple[BreachReason, Callable[[Lender], None]]] = {
+    "index far ahead": (BreachReason.INDEX_JUMP, lambda it: it.set_index(0, 1000)),
+    "head beyond the ring": (BreachReason.BAD_ID, lambda it: it.offer(0, 999)),
+    "next beyond the ring": (BreachReason.BAD_ID, lambda it: _rx(it, Buffer(MEMORY, 20, WRITE | NEXT, 9999))),
+    "loop without bytes": (BreachReason.LOOP, lambda it: _rx(it, Buffer(0, 0, WRITE | NEXT, 0))),
+    "outside": (BreachReason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES, 2048, WRITE))),
+    "across the end": (BreachReason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES - 2047, 2048, WRITE))),
+    "no room for the header": (BreachReason.BAD_LENGTH, lambda it: _rx(it, Buffer(MEMORY, 11, WRITE), again=True)),
+    "for reading": (BreachReason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048))),
+    "indirect": (BreachReason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048, WRITE | INDIRECT))),
 }
 
 
@@ -100,7 +103,7 @@ def test_what_cannot_be_sent_to(ends: tuple[Lender, BackEnd], case: str) -> None
     _is_over(lender, back_end, caught.value, reason)
 
 
-def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: Reason) -> None:
+def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: BreachReason) -> None:
     assert fault.reason == reason, fault
     assert lender.hung_up_on()
     failure = wait_until(back_end.failed)
@@ -131,7 +134,7 @@ def test_fault_while_a_thread_sleeps(ends: tuple[Lender, BackEnd]) -> None:
     lender.offer(1, 300)
     os.eventfd_write(lender.kick[1], 1)
     sleeper.join(60)
-    assert [getattr(error, "reason", error) for error in seen] == [Reason.BAD_ID]
+    assert [getattr(error, "reason", error) for error in seen] == [BreachReason.BAD_ID]
 
 
 @pytest.mark.parametrize("receives", [True, False])
@@ -142,7 +145,7 @@ def test_memory_shrunk_before_the_first_burst(ends: tuple[Lender, BackEnd], rece
     os.ftruncate(lender.memfd, 0)
     with pytest.raises(RingFault) as caught:
         _ = back_end.pairs[0].receive_frames() if receives else back_end.pairs[0].send_frames([bytes(60)])
-    _is_over(lender, back_end, caught.value, Reason.MEMORY_GONE)
+    _is_over(lender, back_end, caught.value, BreachReason.MEMORY_GONE)
 
 
 def test_memory_shrunk_behind_the_rings(ends: tuple[Lender, BackEnd]) -> None:
@@ -153,7 +156,7 @@ def test_memory_shrunk_behind_the_rings(ends: tuple[Lender, BackEnd]) -> None:
     os.ftruncate(lender.memfd, 0x10000)
     with pytest.raises(RingFault) as caught:
         back_end.pairs[0].receive_frames()
-    _is_over(lender, back_end, caught.value, Reason.MEMORY_GONE)
+    _is_over(lender, back_end, caught.value, BreachReason.MEMORY_GONE)
 
 
 def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> None:
@@ -162,13 +165,13 @@ def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> N
     lender.negotiate()
     lender.share()
     lender.place(0)
-    lender.ask(Request.GET_FEATURES)
+    lender.ask(VhostRequest.GET_FEATURES)
     os.ftruncate(lender.memfd, 0)
     lender.start(0)
     assert lender.hung_up_on()
     failure = wait_until(back_end.failed)
     assert isinstance(failure, PeerError)
-    assert failure.reason == Reason.MEMORY_GONE
+    assert failure.reason == BreachReason.MEMORY_GONE
 
 
 def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
@@ -194,7 +197,7 @@ def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
     wait_until(lambda: polls[0] > 50)
     os.ftruncate(lender.memfd, 0)
     poller.join(60)
-    assert [getattr(error, "reason", error) for error in seen] == [Reason.MEMORY_GONE]
+    assert [getattr(error, "reason", error) for error in seen] == [BreachReason.MEMORY_GONE]
 
 
 def test_one_front_end_dies_alone(ends: tuple[Lender, BackEnd]) -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from tests.lab.frames.lender import BYTES, GUEST, USER, Lender, connected
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.errors import PeerError, Reason
+from userspace_cni.fastpath.errors import BreachReason, PeerError
 from userspace_cni.fastpath.vhost.back_end import BackEnd
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,
     ProtocolFeature,
     Region,
-    Request,
+    VhostRequest,
     VringAddress,
     VringFd,
     VringState,
@@ -105,113 +105,152 @@ def _ring_at(**where: object) -> Callable[[Lender], None]:
 
 def _too_many_fds(lender: Lender) -> None:
     fds = [os.dup(lender.memfd) for _ in range(20)]
-    lender.send(Request.SET_MEM_TABLE, struct.pack("=II4Q", 1, 0, *WHOLE), fds)
+    lender.send(VhostRequest.SET_MEM_TABLE, struct.pack("=II4Q", 1, 0, *WHOLE), fds)
     for fd in fds:
         os.close(fd)
 
 
-SAID: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
-    "empty region": (Reason.BAD_REGION, _share(WHOLE._replace(size=0))),
-    "longer than its file": (Reason.BAD_REGION, _share(WHOLE._replace(size=BYTES + 1))),
-    "beyond its file": (Reason.BAD_REGION, _share(WHOLE._replace(offset=1))),
-    "offset out of this world": (Reason.BAD_REGION, _share(WHOLE._replace(offset=2**64 - 4096))),
-    "huge region": (Reason.BAD_REGION, _share(WHOLE._replace(size=2**63))),
-    "all addresses": (Reason.BAD_REGION, _share(WHOLE._replace(size=2**64 - 1))),
-    "guest addresses wrap": (Reason.BAD_REGION, _share(WHOLE._replace(guest=2**64 - 4096))),
-    "user addresses wrap": (Reason.BAD_REGION, _share(WHOLE._replace(user=2**64 - BYTES))),
-    "the same region twice": (Reason.BAD_REGION, _share(WHOLE, WHOLE)),
-    "guest addresses overlap": (Reason.BAD_REGION, _share(WHOLE, Region(GUEST + BYTES - 1, 4096, USER + BYTES, 0))),
-    "user addresses overlap": (Reason.BAD_REGION, _share(WHOLE, Region(GUEST + BYTES, 4096, USER - 1, 0))),
-    "no region": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 0, 0))),
-    "nine regions": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 9, 0) + bytes(9 * 32))),
-    "four billion regions": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 2**32 - 1, 0))),
-    "table cut short": (Reason.BAD_SIZE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 2, 0) + bytes(32))),
-    "region without a file": (Reason.FDS_MISSING, lambda it: it.share(fds=[])),
-    "region with two files": (Reason.FDS_EXTRA, lambda it: it.share(fds=[it.memfd] * 2)),
-    "twenty files": (Reason.FDS_EXTRA, _too_many_fds),
-    "memory in an eventfd": (Reason.BAD_FD, lambda it: it.share(fds=[it.kick[0]])),
-    "memory in a socket": (Reason.BAD_FD, lambda it: it.share(fds=[it.sock.fileno()])),
-    "memory in a device": (Reason.BAD_FD, _with(lambda: os.open("/dev/zero", os.O_RDWR), lambda it, fd: it.share(fds=[fd]))),
-    "memory in a directory": (Reason.BAD_FD, _with(lambda: os.open("/", os.O_RDONLY), lambda it, fd: it.share(fds=[fd]))),
-    "memory in /proc": (Reason.BAD_FD, _with(lambda: os.open("/proc/self/mem", os.O_RDWR), lambda it, fd: it.share(fds=[fd]))),
-    "memory by name only": (Reason.BAD_FD, _with(lambda: os.open("/", os.O_PATH), lambda it, fd: it.share(fds=[fd]))),
-    "memory for reading": (Reason.BAD_FD, _with(lambda: _file(BYTES, os.O_RDONLY), lambda it, fd: it.share(fds=[fd]))),
-    "kick is a file": (Reason.BAD_FD, lambda it: it.send(Request.SET_VRING_KICK, VringFd(0).pack(), [it.memfd])),
+SAID: dict[str, tuple[BreachReason, Callable[[Lender], None]]] = {
+    "empty region": (BreachReason.BAD_REGION, _share(WHOLE._replace(size=0))),
+    "longer than its file": (BreachReason.BAD_REGION, _share(WHOLE._replace(size=BYTES + 1))),
+    "beyond its file": (BreachReason.BAD_REGION, _share(WHOLE._replace(offset=1))),
+    "offset out of this world": (BreachReason.BAD_REGION, _share(WHOLE._replace(offset=2**64 - 4096))),
+    "huge region": (BreachReason.BAD_REGION, _share(WHOLE._replace(size=2**63))),
+    "all addresses": (BreachReason.BAD_REGION, _share(WHOLE._replace(size=2**64 - 1))),
+    "guest addresses wrap": (BreachReason.BAD_REGION, _share(WHOLE._replace(guest=2**64 - 4096))),
+    "user addresses wrap": (BreachReason.BAD_REGION, _share(WHOLE._replace(user=2**64 - BYTES))),
+    "the same region twice": (BreachReason.BAD_REGION, _share(WHOLE, WHOLE)),
+    "guest addresses overlap": (BreachReason.BAD_REGION, _share(WHOLE, Region(GUEST + BYTES - 1, 4096, USER + BYTES, 0))),
+    "user addresses overlap": (BreachReason.BAD_REGION, _share(WHOLE, Region(GUEST + BYTES, 4096, USER - 1, 0))),
+    "no region": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_MEM_TABLE, struct.pack("=II", 0, 0))),
+    "nine regions": (
+        BreachReason.BAD_VALUE,
+        lambda it: it.send(VhostRequest.SET_MEM_TABLE, struct.pack("=II", 9, 0) + bytes(9 * 32)),
+    ),
+    "four billion regions": (
+        BreachReason.BAD_VALUE,
+        lambda it: it.send(VhostRequest.SET_MEM_TABLE, struct.pack("=II", 2**32 - 1, 0)),
+    ),
+    "table cut short": (
+        BreachReason.BAD_SIZE,
+        lambda it: it.send(VhostRequest.SET_MEM_TABLE, struct.pack("=II", 2, 0) + bytes(32)),
+    ),
+    "region without a file": (BreachReason.FDS_MISSING, lambda it: it.share(fds=[])),
+    "region with two files": (BreachReason.FDS_EXTRA, lambda it: it.share(fds=[it.memfd] * 2)),
+    "twenty files": (BreachReason.FDS_EXTRA, _too_many_fds),
+    "memory in an eventfd": (BreachReason.BAD_FD, lambda it: it.share(fds=[it.kick[0]])),
+    "memory in a socket": (BreachReason.BAD_FD, lambda it: it.share(fds=[it.sock.fileno()])),
+    "memory in a device": (
+        BreachReason.BAD_FD,
+        _with(lambda: os.open("/dev/zero", os.O_RDWR), lambda it, fd: it.share(fds=[fd])),
+    ),
+    "memory in a directory": (BreachReason.BAD_FD, _with(lambda: os.open("/", os.O_RDONLY), lambda it, fd: it.share(fds=[fd]))),
+    "memory in /proc": (
+        BreachReason.BAD_FD,
+        _with(lambda: os.open("/proc/self/mem", os.O_RDWR), lambda it, fd: it.share(fds=[fd])),
+    ),
+    "memory by name only": (BreachReason.BAD_FD, _with(lambda: os.open("/", os.O_PATH), lambda it, fd: it.share(fds=[fd]))),
+    "memory for reading": (BreachReason.BAD_FD, _with(lambda: _file(BYTES, os.O_RDONLY), lambda it, fd: it.share(fds=[fd]))),
+    "kick is a file": (BreachReason.BAD_FD, lambda it: it.send(VhostRequest.SET_VRING_KICK, VringFd(0).pack(), [it.memfd])),
     "call is a pipe": (
-        Reason.BAD_FD,
-        _with(_pipe_end, lambda it, fd: it.send(Request.SET_VRING_CALL, VringFd(0).pack(), [fd])),
+        BreachReason.BAD_FD,
+        _with(_pipe_end, lambda it, fd: it.send(VhostRequest.SET_VRING_CALL, VringFd(0).pack(), [fd])),
     ),
-    "err is a socket": (Reason.BAD_FD, lambda it: it.send(Request.SET_VRING_ERR, VringFd(0).pack(), [it.sock.fileno()])),
-    "kick without descriptor": (Reason.FDS_MISSING, lambda it: it.send(Request.SET_VRING_KICK, VringFd(0).pack())),
-    "kick that needs none": (Reason.FDS_EXTRA, lambda it: it.send(Request.SET_VRING_KICK, VringFd(0, False).pack(), it.kick[:1])),
-    "question with a descriptor": (Reason.FDS_EXTRA, lambda it: it.send(Request.GET_FEATURES, b"", [it.memfd])),
-    "vring that is not there": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(2, 256).pack())),
-    "vring 2**32 - 1": (Reason.BAD_VALUE, lambda it: it.send(Request.GET_VRING_BASE, VringState(2**32 - 1, 0).pack())),
-    "kick for vring 255": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_KICK, VringFd(255).pack(), it.kick[:1])),
-    "kick with unknown bits": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_KICK, pack_u64(1 << 9), it.kick[:1])),
-    "ring of 0": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 0).pack())),
-    "ring of 100": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 100).pack())),
-    "ring of 65536": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 65536).pack())),
-    "base 65536": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_BASE, VringState(0, 65536).pack())),
+    "err is a socket": (
+        BreachReason.BAD_FD,
+        lambda it: it.send(VhostRequest.SET_VRING_ERR, VringFd(0).pack(), [it.sock.fileno()]),
+    ),
+    "kick without descriptor": (BreachReason.FDS_MISSING, lambda it: it.send(VhostRequest.SET_VRING_KICK, VringFd(0).pack())),
+    "kick that needs none": (
+        BreachReason.FDS_EXTRA,
+        lambda it: it.send(VhostRequest.SET_VRING_KICK, VringFd(0, False).pack(), it.kick[:1]),
+    ),
+    "question with a descriptor": (BreachReason.FDS_EXTRA, lambda it: it.send(VhostRequest.GET_FEATURES, b"", [it.memfd])),
+    "vring that is not there": (
+        BreachReason.BAD_VALUE,
+        lambda it: it.send(VhostRequest.SET_VRING_NUM, VringState(2, 256).pack()),
+    ),
+    "vring 2**32 - 1": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.GET_VRING_BASE, VringState(2**32 - 1, 0).pack())),
+    "kick for vring 255": (
+        BreachReason.BAD_VALUE,
+        lambda it: it.send(VhostRequest.SET_VRING_KICK, VringFd(255).pack(), it.kick[:1]),
+    ),
+    "kick with unknown bits": (
+        BreachReason.BAD_VALUE,
+        lambda it: it.send(VhostRequest.SET_VRING_KICK, pack_u64(1 << 9), it.kick[:1]),
+    ),
+    "ring of 0": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_VRING_NUM, VringState(0, 0).pack())),
+    "ring of 100": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_VRING_NUM, VringState(0, 100).pack())),
+    "ring of 65536": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_VRING_NUM, VringState(0, 65536).pack())),
+    "base 65536": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_VRING_BASE, VringState(0, 65536).pack())),
     "ring with a log": (
-        Reason.BAD_VALUE,
-        lambda it: it.send(Request.SET_VRING_ADDR, VringAddress(0, 1, USER, USER, USER).pack()),
+        BreachReason.BAD_VALUE,
+        lambda it: it.send(VhostRequest.SET_VRING_ADDR, VringAddress(0, 1, USER, USER, USER).pack()),
     ),
-    "enabled twice as much": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_ENABLE, VringState(0, 2).pack())),
-    "descriptors outside": (Reason.BAD_RING, _ring_at(shift=(-(2**20), 0, 0))),
-    "descriptors across the end": (Reason.BAD_RING, _ring_at(shift=(BYTES - 4080, 0, 0))),
-    "avail outside": (Reason.BAD_RING, _ring_at(shift=(0, 2**40, 0))),
-    "avail across the end": (Reason.BAD_RING, _ring_at(shift=(0, BYTES - 0x1000 - 514, 0))),
-    "used outside": (Reason.BAD_RING, _ring_at(shift=(0, 0, -USER))),
-    "used across the end": (Reason.BAD_RING, _ring_at(shift=(0, 0, BYTES - 0x2000 - 2048))),
-    "larger than the memory": (Reason.BAD_RING, _ring_at(size=32768, shift=(BYTES // 2 + 0x1000, 0, 0))),
-    "descriptors misaligned": (Reason.BAD_RING, _ring_at(shift=(8, 0, 0))),
-    "avail misaligned": (Reason.BAD_RING, _ring_at(shift=(0, 1, 0))),
-    "used misaligned": (Reason.BAD_RING, _ring_at(shift=(0, 0, 2))),
-    "features that were not offered": (Reason.BAD_FEATURES, lambda it: it.negotiate(Feature.VERSION_1 | Feature.RING_PACKED)),
+    "enabled twice as much": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_VRING_ENABLE, VringState(0, 2).pack())),
+    "descriptors outside": (BreachReason.BAD_RING, _ring_at(shift=(-(2**20), 0, 0))),
+    "descriptors across the end": (BreachReason.BAD_RING, _ring_at(shift=(BYTES - 4080, 0, 0))),
+    "avail outside": (BreachReason.BAD_RING, _ring_at(shift=(0, 2**40, 0))),
+    "avail across the end": (BreachReason.BAD_RING, _ring_at(shift=(0, BYTES - 0x1000 - 514, 0))),
+    "used outside": (BreachReason.BAD_RING, _ring_at(shift=(0, 0, -USER))),
+    "used across the end": (BreachReason.BAD_RING, _ring_at(shift=(0, 0, BYTES - 0x2000 - 2048))),
+    "larger than the memory": (BreachReason.BAD_RING, _ring_at(size=32768, shift=(BYTES // 2 + 0x1000, 0, 0))),
+    "descriptors misaligned": (BreachReason.BAD_RING, _ring_at(shift=(8, 0, 0))),
+    "avail misaligned": (BreachReason.BAD_RING, _ring_at(shift=(0, 1, 0))),
+    "used misaligned": (BreachReason.BAD_RING, _ring_at(shift=(0, 0, 2))),
+    "features that were not offered": (
+        BreachReason.BAD_FEATURES,
+        lambda it: it.negotiate(Feature.VERSION_1 | Feature.RING_PACKED),
+    ),
     "protocol features that were not offered": (
-        Reason.BAD_FEATURES,
-        lambda it: it.send(Request.SET_PROTOCOL_FEATURES, pack_u64(ProtocolFeature.CONFIGURE_MEM_SLOTS)),
+        BreachReason.BAD_FEATURES,
+        lambda it: it.send(VhostRequest.SET_PROTOCOL_FEATURES, pack_u64(ProtocolFeature.CONFIGURE_MEM_SLOTS)),
     ),
     "no VERSION_1": (
-        Reason.BAD_FEATURES,
+        BreachReason.BAD_FEATURES,
         _all(lambda it: it.negotiate(Feature.PROTOCOL_FEATURES), Lender.share, lambda it: it.place(0), lambda it: it.start(0)),
     ),
-    "kick before memory": (Reason.BAD_ORDER, _all(Lender.negotiate, lambda it: it.place(0), lambda it: it.start(0))),
-    "kick before addresses": (Reason.BAD_ORDER, lambda it: _ready(it).start(0)),
+    "kick before memory": (BreachReason.BAD_ORDER, _all(Lender.negotiate, lambda it: it.place(0), lambda it: it.start(0))),
+    "kick before addresses": (BreachReason.BAD_ORDER, lambda it: _ready(it).start(0)),
     "log that was not offered": (
-        Reason.UNKNOWN_REQUEST,
-        lambda it: it.send(Request.SET_LOG_BASE, struct.pack("=QQ", 4096, 0), [it.memfd]),
+        BreachReason.UNKNOWN_REQUEST,
+        lambda it: it.send(VhostRequest.SET_LOG_BASE, struct.pack("=QQ", 4096, 0), [it.memfd]),
     ),
-    "message that does not exist": (Reason.UNKNOWN_REQUEST, lambda it: it.send(4711)),
-    "message 0": (Reason.UNKNOWN_REQUEST, lambda it: it.send(0)),
-    "answer to nothing": (Reason.NOT_A_REQUEST, lambda it: it.send(Request.GET_FEATURES, pack_u64(0), flags=Flag.REPLY)),
-    "version 2": (Reason.BAD_VERSION, lambda it: it.send_bytes(struct.pack("=III", 1, 2, 0))),
-    "unknown flags": (Reason.BAD_FLAGS, lambda it: it.send(Request.GET_FEATURES, flags=0x10)),
-    "payload of 4 GiB": (Reason.OVERSIZED, lambda it: it.send_bytes(struct.pack("=III", 2, 1, 2**32 - 1))),
-    "payload where none is due": (Reason.BAD_SIZE, lambda it: it.send(Request.GET_FEATURES, b"abc")),
-    "payload too short": (Reason.BAD_SIZE, lambda it: it.send(Request.SET_FEATURES, b"abc")),
-    "payload too long": (Reason.BAD_SIZE, lambda it: it.send(Request.SET_VRING_NUM, bytes(9))),
-    "half a header": (Reason.SLOW, lambda it: it.send_bytes(b"\1\0\0\0\1")),
-    "half a payload": (Reason.SLOW, lambda it: it.send_bytes(encode(2, bytes(8))[:15])),
-    "half a payload with files": (Reason.SLOW, lambda it: it.send_bytes(encode(5, bytes(40))[:30], [it.memfd, it.kick[0]])),
+    "message that does not exist": (BreachReason.UNKNOWN_REQUEST, lambda it: it.send(4711)),
+    "message 0": (BreachReason.UNKNOWN_REQUEST, lambda it: it.send(0)),
+    "answer to nothing": (
+        BreachReason.NOT_A_REQUEST,
+        lambda it: it.send(VhostRequest.GET_FEATURES, pack_u64(0), flags=Flag.REPLY),
+    ),
+    "version 2": (BreachReason.BAD_VERSION, lambda it: it.send_bytes(struct.pack("=III", 1, 2, 0))),
+    "unknown flags": (BreachReason.BAD_FLAGS, lambda it: it.send(VhostRequest.GET_FEATURES, flags=0x10)),
+    "payload of 4 GiB": (BreachReason.OVERSIZED, lambda it: it.send_bytes(struct.pack("=III", 2, 1, 2**32 - 1))),
+    "payload where none is due": (BreachReason.BAD_SIZE, lambda it: it.send(VhostRequest.GET_FEATURES, b"abc")),
+    "payload too short": (BreachReason.BAD_SIZE, lambda it: it.send(VhostRequest.SET_FEATURES, b"abc")),
+    "payload too long": (BreachReason.BAD_SIZE, lambda it: it.send(VhostRequest.SET_VRING_NUM, bytes(9))),
+    "half a header": (BreachReason.SLOW, lambda it: it.send_bytes(b"\1\0\0\0\1")),
+    "half a payload": (BreachReason.SLOW, lambda it: it.send_bytes(encode(2, bytes(8))[:15])),
+    "half a payload with files": (BreachReason.SLOW, lambda it: it.send_bytes(encode(5, bytes(40))[:30], [it.memfd, it.kick[0]])),
     "half a header, then gone": (
-        Reason.TRUNCATED,
+        BreachReason.TRUNCATED,
         _all(lambda it: it.send_bytes(b"\1\0\0\0\1"), lambda it: it.sock.shutdown(socket.SHUT_WR)),
     ),
-    "MTU 0": (Reason.BAD_VALUE, lambda it: it.send(Request.NET_SET_MTU, pack_u64(0))),
-    "status 2**40": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_STATUS, pack_u64(2**40))),
+    "MTU 0": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.NET_SET_MTU, pack_u64(0))),
+    "status 2**40": (BreachReason.BAD_VALUE, lambda it: it.send(VhostRequest.SET_STATUS, pack_u64(2**40))),
     "size while running": (
-        Reason.BAD_ORDER,
-        _started(lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 512).pack())),
+        BreachReason.BAD_ORDER,
+        _started(lambda it: it.send(VhostRequest.SET_VRING_NUM, VringState(0, 512).pack())),
     ),
     "addresses while running": (
-        Reason.BAD_ORDER,
-        _started(lambda it: it.send(Request.SET_VRING_ADDR, VringAddress(1, 0, USER, USER, USER).pack())),
+        BreachReason.BAD_ORDER,
+        _started(lambda it: it.send(VhostRequest.SET_VRING_ADDR, VringAddress(1, 0, USER, USER, USER).pack())),
     ),
-    "base while running": (Reason.BAD_ORDER, _started(lambda it: it.send(Request.SET_VRING_BASE, VringState(1, 7).pack()))),
-    "features while running": (Reason.BAD_ORDER, _started(lambda it: it.negotiate(Feature.VERSION_1))),
-    "memory without the rings while running": (Reason.BAD_RING, _started(_share(WHOLE._replace(user=USER + 4096)))),
+    "base while running": (
+        BreachReason.BAD_ORDER,
+        _started(lambda it: it.send(VhostRequest.SET_VRING_BASE, VringState(1, 7).pack())),
+    ),
+    "features while running": (BreachReason.BAD_ORDER, _started(lambda it: it.negotiate(Feature.VERSION_1))),
+    "memory without the rings while running": (BreachReason.BAD_RING, _started(_share(WHOLE._replace(user=USER + 4096)))),
 }
 
 
@@ -232,16 +271,16 @@ def test_what_cannot_be_said(ends: tuple[Lender, BackEnd], case: str) -> None:
 def test_refusal_is_answered_when_an_answer_is_wanted(ends: tuple[Lender, BackEnd]) -> None:
     """A request that is not offered is refused with an answer, and the connection goes on."""
     lender, back_end = ends
-    for request in (Request.SET_LOG_BASE, Request.POSTCOPY_ADVISE, Request.ADD_MEM_REG, 4711):
+    for request in (VhostRequest.SET_LOG_BASE, VhostRequest.POSTCOPY_ADVISE, VhostRequest.ADD_MEM_REG, 4711):
         assert lender.ask(request, bytes(8), [lender.memfd]) == 1
-    assert lender.ask(Request.SET_OWNER) == 0
+    assert lender.ask(VhostRequest.SET_OWNER) == 0
     assert back_end.alive()
 
 
 def test_fault_is_answered_before_the_end(ends: tuple[Lender, BackEnd]) -> None:
     """A message that ends the connection is refused first when an answer is wanted, so that the front-end can name it too."""
     lender, _ = ends
-    assert lender.ask(Request.SET_VRING_NUM, VringState(0, 3).pack()) == 1
+    assert lender.ask(VhostRequest.SET_VRING_NUM, VringState(0, 3).pack()) == 1
     assert lender.hung_up_on()
 
 
@@ -262,7 +301,7 @@ def test_front_end_that_reads_no_answers() -> None:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with BackEnd(ours) as back_end, theirs:
         theirs.setblocking(False)
-        question = encode(Request.GET_FEATURES) * 64
+        question = encode(VhostRequest.GET_FEATURES) * 64
 
         def ask() -> bool:
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
@@ -279,7 +318,7 @@ def test_disk_file_that_is_full_or_gone(ends: tuple[Lender, BackEnd]) -> None:
         file.truncate(BYTES)
         lender.negotiate()
         lender.share(fds=[file.fileno()])
-        assert lender.ask(Request.SET_OWNER) == 0
+        assert lender.ask(VhostRequest.SET_OWNER) == 0
     assert back_end.alive()
 
 

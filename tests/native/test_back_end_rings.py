@@ -15,7 +15,7 @@ from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.errors import Disconnected, TimedOut
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.vhost.messages import Feature, Region, Request, VringFd, VringState, pack_u64
+from userspace_cni.fastpath.vhost.messages import Feature, Region, VhostRequest, VringFd, VringState, pack_u64
 
 NOISE = random.Random(4).randbytes(2 * 9018)
 BUFFERS = GUEST + 0x10000
@@ -25,7 +25,7 @@ def test_wait_started_names_what_is_missing() -> None:
     """A thread that waits for a front-end that never starts its rings gets an error with the last message."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
-        lender.ask(Request.GET_FEATURES)
+        lender.ask(VhostRequest.GET_FEATURES)
         with pytest.raises(TimedOut, match="GET_FEATURES"):
             back_end.wait_started(0.01)
         lender.close()
@@ -42,17 +42,17 @@ def test_frames_wait_for_start_and_enable() -> None:
         lender.place(1)
         lender.describe(1, 0, Buffer(BUFFERS, 72))
         lender.offer(1, 0)
-        lender.ask(Request.GET_FEATURES)
+        lender.ask(VhostRequest.GET_FEATURES)
         assert back_end.pairs[0].receive_frames() == []
         lender.start(1)
-        lender.ask(Request.GET_FEATURES)
+        lender.ask(VhostRequest.GET_FEATURES)
         assert back_end.pairs[0].receive_frames() == [bytes(60)]
-        lender.ask(Request.SET_VRING_ENABLE, VringState(1, 0).pack())
+        lender.ask(VhostRequest.SET_VRING_ENABLE, VringState(1, 0).pack())
         lender.offer(1, 0)
         assert back_end.pairs[0].receive_frames() == []
-        lender.ask(Request.SET_VRING_ENABLE, VringState(1, 1).pack())
+        lender.ask(VhostRequest.SET_VRING_ENABLE, VringState(1, 1).pack())
         assert back_end.pairs[0].receive_frames() == [bytes(60)]
-        lender.send(Request.GET_VRING_BASE, VringState(1, 0).pack())
+        lender.send(VhostRequest.GET_VRING_BASE, VringState(1, 0).pack())
         assert VringState(1, 2).pack() == lender.answer()[2]
         lender.offer(1, 0)
         assert back_end.pairs[0].receive_frames() == []
@@ -67,7 +67,7 @@ def test_rings_without_enabling() -> None:
         lender.share()
         for vring in (0, 1):
             lender.place(vring)
-            lender.send(Request.SET_VRING_KICK, VringFd(vring).pack(), [lender.kick[vring]])
+            lender.send(VhostRequest.SET_VRING_KICK, VringFd(vring).pack(), [lender.kick[vring]])
         back_end.wait_started(10)
 
 
@@ -86,7 +86,7 @@ def test_memory_anew_while_running() -> None:
                 lender.share(Region(GUEST, half, USER, 0), high)
             else:
                 lender.share()
-            lender.ask(Request.GET_FEATURES)
+            lender.ask(VhostRequest.GET_FEATURES)
             assert lib.fp_guard_count() == 1 + turn % 2
         assert lender.used(1) == [(0, 0)] * 20
     wait_until(lambda: lib.fp_guard_count() == 0)
@@ -102,8 +102,8 @@ def test_eventfds_anew_while_running() -> None:
         sleeper.start()
         wait_until(lambda: lender.wants_kicks(1))
         kick = os.eventfd(0)
-        lender.ask(Request.SET_VRING_KICK, VringFd(1).pack(), [kick])
-        lender.ask(Request.SET_VRING_CALL, VringFd(1).pack(), [lender.call[0]])
+        lender.ask(VhostRequest.SET_VRING_KICK, VringFd(1).pack(), [kick])
+        lender.ask(VhostRequest.SET_VRING_CALL, VringFd(1).pack(), [lender.call[0]])
         lender.describe(1, 0, Buffer(BUFFERS, 72))
         lender.offer(1, 0)
         os.eventfd_write(kick, 1)
@@ -201,17 +201,17 @@ def test_indexes_wrap() -> None:
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach()
-        lender.send(Request.GET_VRING_BASE, VringState(1, 0).pack())
+        lender.send(VhostRequest.GET_VRING_BASE, VringState(1, 0).pack())
         lender.answer()
         lender.set_index(1, 65535)
         lender.memory[0x4000 + 0x2000 + 2 : 0x4000 + 0x2000 + 4] = b"\xff\xff"  # used.idx
         lender.place(1, base=65535)
         lender.start(1)
-        lender.ask(Request.GET_FEATURES)
+        lender.ask(VhostRequest.GET_FEATURES)
         lender.describe(1, 0, Buffer(BUFFERS, 72))
         lender.set_index(1, 65537)
         assert back_end.pairs[0].receive_frames() == [bytes(60)] * 2
-        lender.send(Request.GET_VRING_BASE, VringState(1, 0).pack())
+        lender.send(VhostRequest.GET_VRING_BASE, VringState(1, 0).pack())
         assert VringState(1, 1).pack() == lender.answer()[2]
 
 
@@ -219,18 +219,18 @@ def test_questions_and_relics() -> None:
     """Questions are answered, settings are kept, and old messages do what the protocol recommends."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours, BackEndOptions(queue_pairs=3)) as back_end:
-        assert lender.ask(Request.GET_QUEUE_NUM) == 3
-        assert lender.ask(Request.GET_PROTOCOL_FEATURES) & 0x9 == 0x9
-        assert lender.ask(Request.NET_SET_MTU, pack_u64(9000)) == 0
-        assert lender.ask(Request.SEND_RARP, pack_u64(0x112233445566)) == 0
-        assert lender.ask(Request.SET_STATUS, pack_u64(0xB)) == 0
-        assert lender.ask(Request.GET_STATUS) == 0xB
+        assert lender.ask(VhostRequest.GET_QUEUE_NUM) == 3
+        assert lender.ask(VhostRequest.GET_PROTOCOL_FEATURES) & 0x9 == 0x9
+        assert lender.ask(VhostRequest.NET_SET_MTU, pack_u64(9000)) == 0
+        assert lender.ask(VhostRequest.SEND_RARP, pack_u64(0x112233445566)) == 0
+        assert lender.ask(VhostRequest.SET_STATUS, pack_u64(0xB)) == 0
+        assert lender.ask(VhostRequest.GET_STATUS) == 0xB
         assert back_end.mtu == 9000
         lender.attach()
         back_end.wait_started(10)
-        assert lender.ask(Request.RESET_OWNER) == 0
+        assert lender.ask(VhostRequest.RESET_OWNER) == 0
         assert back_end.started() == ()
         lender.attach_again()
         assert back_end.started() == (0,)
-        assert lender.ask(Request.SET_STATUS, pack_u64(0)) == 0
+        assert lender.ask(VhostRequest.SET_STATUS, pack_u64(0)) == 0
         assert back_end.started() == ()

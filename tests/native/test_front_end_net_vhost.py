@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.errors import SocketRefused
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.fastpath.vhost.messages import Feature
 
 OPTIONS = {
@@ -51,7 +51,7 @@ def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[F
     """A front-end at the vhost port; either of the two connects."""
     if dials:
         with (
-            Listener(str(path), options) as listener,
+            VhostListener(str(path), options) as listener,
             net_vhost(path, options.queue_pairs, dials=True),
             listener.accept(60) as front_end,
         ):

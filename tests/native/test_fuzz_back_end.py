@@ -28,7 +28,7 @@ from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,
     Region,
-    Request,
+    VhostRequest,
     VringAddress,
     VringFd,
     VringState,
@@ -58,20 +58,20 @@ ADDRESSES = st.builds(VringAddress, st.integers(0, 3), st.sampled_from([0, 0, 0,
 )
 REGIONS = st.builds(Region, GUESTS, SIZES, USERS, st.sampled_from([0, 0, 4096]) | NUMBERS)
 PAYLOADS: dict[int, st.SearchStrategy[bytes]] = {
-    Request.SET_FEATURES: st.sampled_from([FEATURES, Feature.VERSION_1, 0]).map(pack_u64) | NUMBERS.map(pack_u64),
-    Request.SET_MEM_TABLE: st.lists(REGIONS, min_size=1, max_size=8).map(pack_table),
-    Request.SET_VRING_NUM: STATES,
-    Request.SET_VRING_BASE: STATES,
-    Request.GET_VRING_BASE: STATES,
-    Request.SET_VRING_ENABLE: STATES,
-    Request.SET_VRING_ADDR: ADDRESSES,
-    Request.SET_VRING_KICK: FD_PAYLOADS,
-    Request.SET_VRING_CALL: FD_PAYLOADS,
-    Request.SET_VRING_ERR: FD_PAYLOADS,
-    Request.SET_PROTOCOL_FEATURES: NUMBERS.map(pack_u64),
-    Request.SET_STATUS: NUMBERS.map(pack_u64),
-    Request.NET_SET_MTU: NUMBERS.map(pack_u64),
-    Request.SEND_RARP: NUMBERS.map(pack_u64),
+    VhostRequest.SET_FEATURES: st.sampled_from([FEATURES, Feature.VERSION_1, 0]).map(pack_u64) | NUMBERS.map(pack_u64),
+    VhostRequest.SET_MEM_TABLE: st.lists(REGIONS, min_size=1, max_size=8).map(pack_table),
+    VhostRequest.SET_VRING_NUM: STATES,
+    VhostRequest.SET_VRING_BASE: STATES,
+    VhostRequest.GET_VRING_BASE: STATES,
+    VhostRequest.SET_VRING_ENABLE: STATES,
+    VhostRequest.SET_VRING_ADDR: ADDRESSES,
+    VhostRequest.SET_VRING_KICK: FD_PAYLOADS,
+    VhostRequest.SET_VRING_CALL: FD_PAYLOADS,
+    VhostRequest.SET_VRING_ERR: FD_PAYLOADS,
+    VhostRequest.SET_PROTOCOL_FEATURES: NUMBERS.map(pack_u64),
+    VhostRequest.SET_STATUS: NUMBERS.map(pack_u64),
+    VhostRequest.NET_SET_MTU: NUMBERS.map(pack_u64),
+    VhostRequest.SEND_RARP: NUMBERS.map(pack_u64),
 }
 FLAG_BITS = st.sampled_from([0] * 10 + [Flag.NEED_REPLY] * 10 + [Flag.REPLY])
 DESCRIPTORS = ["memory", "kick", "call", "socket", "root"]
@@ -84,10 +84,10 @@ Message = tuple[bytes, list[str]]
 @st.composite
 def message(draw: Any) -> Message:
     """A nearly valid message: bytes, and the descriptors that go with it."""
-    request = draw(st.sampled_from([*Request, *PAYLOADS, *PAYLOADS, *PAYLOADS]))
+    request = draw(st.sampled_from([*VhostRequest, *PAYLOADS, *PAYLOADS, *PAYLOADS]))
     payload = draw(PAYLOADS.get(request, st.just(b"")) if draw(st.integers(0, 9)) else st.binary(max_size=80))
-    wanted = {Request.SET_MEM_TABLE: ["memory"] * max(0, (len(payload) - 8) // 32), Request.SET_VRING_KICK: ["kick"]}
-    wanted |= {Request.SET_VRING_CALL: ["call"], Request.SET_VRING_ERR: ["call"]}
+    wanted = {VhostRequest.SET_MEM_TABLE: ["memory"] * max(0, (len(payload) - 8) // 32), VhostRequest.SET_VRING_KICK: ["kick"]}
+    wanted |= {VhostRequest.SET_VRING_CALL: ["call"], VhostRequest.SET_VRING_ERR: ["call"]}
     good = wanted.get(request, [])
     fds = good if draw(st.integers(0, 9)) else draw(st.lists(st.sampled_from(DESCRIPTORS), max_size=12))
     content = encode(request, payload, draw(FLAG_BITS))
@@ -233,11 +233,11 @@ def _scribble(lender: Lender, seed: int, stop: threading.Event) -> None:
 def test_nothing_is_left_open() -> None:
     """After a hundred connections of all kinds as many descriptors are open as before."""
     messages: list[list[Message]] = [
-        [(encode(Request.SET_MEM_TABLE, pack_table([Region(GUEST, BYTES, USER, 0)])), ["memory", "kick"])],
-        [(encode(Request.SET_VRING_KICK, VringFd(0).pack()), ["memory"])],
-        [(encode(Request.GET_FEATURES), ["memory"] * 12)],
-        [(encode(Request.SET_VRING_CALL, VringFd(9).pack()), ["call"])],
-        [(encode(Request.SET_VRING_NUM, bytes(8))[:-3], ["call", "kick"])],
+        [(encode(VhostRequest.SET_MEM_TABLE, pack_table([Region(GUEST, BYTES, USER, 0)])), ["memory", "kick"])],
+        [(encode(VhostRequest.SET_VRING_KICK, VringFd(0).pack()), ["memory"])],
+        [(encode(VhostRequest.GET_FEATURES), ["memory"] * 12)],
+        [(encode(VhostRequest.SET_VRING_CALL, VringFd(9).pack()), ["call"])],
+        [(encode(VhostRequest.SET_VRING_NUM, bytes(8))[:-3], ["call", "kick"])],
     ]
     _trial(messages[0], attached=True)
     before = _held()

@@ -15,7 +15,7 @@ import pytest
 from tests.lab.frames.wire import Wire
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import Closed, Disconnected, FrameRefused, Reason, RingFault
+from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FrameRefused, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce, echo
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
@@ -183,11 +183,11 @@ def test_fault(wire: Wire) -> None:
     for call in (b.receive_frames, lambda: b.wait(LONG), b.check):
         with pytest.raises(RingFault, match="receive queue of pair 1") as caught:
             call()
-        assert caught.value.reason is Reason.BAD_ID
+        assert caught.value.reason is BreachReason.BAD_ID
     wire.tx[0].publish(30000)
     with pytest.raises(RingFault, match="transmit queue of pair 0") as caught:
         a.send_frames([FRAME] * 65)
-    assert caught.value.reason is Reason.INDEX_JUMP
+    assert caught.value.reason is BreachReason.INDEX_JUMP
 
 
 def test_signal_in_wait(wire: Wire) -> None:

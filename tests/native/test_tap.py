@@ -24,7 +24,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.fastpath.errors import Closed
-from userspace_cni.fastpath.tap import ETHERNET, End, Pump, Tap, TapRefused
+from userspace_cni.fastpath.tap import ETHERNET, Pump, PumpEnd, Tap, TapRefused
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
 from userspace_cni.host.netlink.own_link import LinkSettings, set_up
@@ -69,7 +69,7 @@ class Running:
     def __init__(self, tap: Tap, front: FrontEnd) -> None:
         tap.set_carrier(present=True)
         self.pump = Pump(tap, MTU)
-        self._found: list[End | Exception] = []
+        self._found: list[PumpEnd | Exception] = []
         self._thread = threading.Thread(target=self._run, args=(front,))
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class Running:
         self._thread.join()
         self.pump.close()
 
-    def end(self) -> End | Exception:
+    def end(self) -> PumpEnd | Exception:
         """How the run ended, after its end."""
         self._thread.join(SECONDS)
         return self._found[0]
@@ -190,7 +190,7 @@ def test_hang_up(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
     with Running(tap, front) as running:
         wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
         back.close()
-        assert running.end() is End.HANGUP
+        assert running.end() is PumpEnd.HANGUP
 
 
 def test_deleted_tap(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
@@ -198,7 +198,7 @@ def test_deleted_tap(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None
     with Running(tap, ends[0]) as running:
         wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
         subprocess.run(["nsenter", f"--net={pod}", "ip", "link", "delete", "net1"], check=True)
-        assert running.end() is End.TAP_GONE
+        assert running.end() is PumpEnd.TAP_GONE
 
 
 def test_stopped_and_closed(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
@@ -207,14 +207,14 @@ def test_stopped_and_closed(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
     with Running(tap, front) as running:
         wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
         running.pump.stop()
-        assert running.end() is End.STOPPED
-        assert running.pump.run(front.pairs[0], 60.0) is End.STOPPED
+        assert running.end() is PumpEnd.STOPPED
+        assert running.pump.run(front.pairs[0], 60.0) is PumpEnd.STOPPED
     with pytest.raises(Closed):
         running.pump.run(front.pairs[0])
     with Running(tap, front) as running:
         wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
         front.close()
-        assert running.end() is End.CLOSED
+        assert running.end() is PumpEnd.CLOSED
 
 
 def test_stopped_while_it_is_closed(tap: Tap) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
 from userspace_cni.linux.unix_sockets import connections_anywhere
 
 PING = ("ping", "--count", "50")
@@ -69,7 +69,7 @@ def test_an_application_that_is_connected(pods: Pods) -> None:
     """It keeps its port, of either kind, and its frames go on; the port of the other pod is not touched either."""
     a, b, c = pods.attach("a", "client"), pods.attach("b", "server"), pods.attach("c", "client")
     with (
-        Listener(str(a.socket)) as listener,
+        VhostListener(str(a.socket)) as listener,
         listener.accept(SECONDS) as one,
         FrontEnd.connect(str(b.socket), deadline_s=SECONDS) as other,
     ):
@@ -89,7 +89,7 @@ def test_an_application_that_listens(pods: Pods, switch: Switch) -> None:
     """Its socket is left alone, though OVS is not connected to it; a dead socket is replaced."""
     a, b = pods.attach("a"), pods.attach("b")
     switch.vsctl("set", "Interface", a.port, "options:vhost-server-path=/nowhere/socket")
-    with Listener(str(a.socket)):
+    with VhostListener(str(a.socket)):
         assert "another process has a socket there" in pods.run(*PING, a.name, b.name, code=1).stderr
         assert a.socket.is_socket()
     path = f"{pods.node.short}/{a.socket.parents[2].name}/{a.socket.name}"
@@ -108,7 +108,7 @@ def test_an_application_that_comes_meanwhile(pods: Pods) -> None:
         pods.wait_link(a, "up")
         pods.wait_link(b, "up")
         wait_until(lambda: not a.socket.exists(), what="a free name")
-        with Listener(str(a.socket)) as listener, FrontEnd.connect(str(b.socket), deadline_s=SECONDS) as other:
+        with VhostListener(str(a.socket)) as listener, FrontEnd.connect(str(b.socket), deadline_s=SECONDS) as other:
             stdout, _ = process.communicate(timeout=SECONDS)
             assert process.returncode == 1
             assert "the way is cut, or an application took over a port" in stdout

@@ -18,7 +18,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, SERVER, add_bridge, add_port, cycle, is_up, join
 from userspace_cni.fastpath.errors import Disconnected, SocketRefused, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.fastpath.vhost.messages import Feature
 
 ETHER = bytes.fromhex("02000000000202000000000188b5")
@@ -34,11 +34,11 @@ Attach = Callable[..., FrontEnd]
 def attach(switch: Switch) -> Iterator[Attach]:
     """Adds a port of a kind on the bridge, and attaches a front-end to it."""
     add_bridge(switch)
-    made: list[FrontEnd | Listener] = []
+    made: list[FrontEnd | VhostListener] = []
 
     def add(name: str, kind: str = CLIENT, options: FrontEndOptions = FrontEndOptions(), *columns: str) -> FrontEnd:  # noqa: B008
         if kind == CLIENT:
-            listener = Listener(f"{switch.rundir}/{name}", options)
+            listener = VhostListener(f"{switch.rundir}/{name}", options)
             made.append(listener)
             add_port(switch, name, kind, *columns)
             front_end = listener.accept()
@@ -200,7 +200,7 @@ def test_a_path_without_a_listener(switch: Switch) -> None:
     """Without a port there is no socket, and a listener without a port is told what to look at."""
     with pytest.raises(SocketRefused, match="nothing is there"):
         FrontEnd.connect(f"{switch.rundir}/no-such-port")
-    with Listener(f"{switch.rundir}/no-such-port") as listener, pytest.raises(TimedOut, match="vhost-server-path"):
+    with VhostListener(f"{switch.rundir}/no-such-port") as listener, pytest.raises(TimedOut, match="vhost-server-path"):
         listener.accept(0.05)
 
 
@@ -226,7 +226,7 @@ def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> No
 def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
     """When ovs-vswitchd ends, in good order or not, it is noticed; once it runs again the same queues carry frames."""
     add_bridge(own_switch)
-    with Listener(f"{own_switch.rundir}/vhost-a") as listener:
+    with VhostListener(f"{own_switch.rundir}/vhost-a") as listener:
         add_port(own_switch, "vhost-a", CLIENT)
         with listener.accept() as front_end:
             (pair,) = front_end.pairs

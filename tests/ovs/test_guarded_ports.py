@@ -17,7 +17,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import give, inside, veth
 from userspace_cni.attachment.steps import Guard
 from userspace_cni.host.pod_net.guards import GuardDriver, guarded
-from userspace_cni.host.pod_net.neighbour_frames import Claim, claim, question
+from userspace_cni.host.pod_net.neighbour_frames import AddressClaim, claim, question
 
 STORE = "store-of-the-test"
 NODE, POD, NEIGHBOUR, STRANGER = "10.9.0.254", "10.9.0.1", "10.9.0.2", "10.9.1.1"
@@ -80,7 +80,7 @@ def answered(pods: Pods, seconds: float) -> bool:
         with suppress(TimeoutError):
             while True:
                 found = claim(wire.recv(2048))
-                if found == Claim(IPv4Address(NODE), links(pods.node)[HOST_ENDS[0]]["address"]):
+                if found == AddressClaim(IPv4Address(NODE), links(pods.node)[HOST_ENDS[0]]["address"]):
                     return True
     return False
 

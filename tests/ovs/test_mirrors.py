@@ -20,7 +20,7 @@ from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
 from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.ovsdb.database import open_vswitch, switch_client
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
@@ -262,11 +262,11 @@ class Pods:
 
     def __init__(self, driver: PortDriver) -> None:
         self._driver = driver
-        self._open: dict[str, tuple[Listener, FrontEnd]] = {}
+        self._open: dict[str, tuple[VhostListener, FrontEnd]] = {}
 
     def attach(self, step: OvsPort) -> None:
         """Apply the step; its application is there."""
-        listener = Listener(step.server_path)
+        listener = VhostListener(step.server_path)
         attach(self._driver, step, soon())
         self._open[step.name] = listener, listener.accept()
 

@@ -15,7 +15,7 @@ from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
 from userspace_cni.agent.metrics import Metrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.switch.ovsdb.database import switch_client
 from userspace_cni.switch.ports import PortDriver
 
@@ -39,7 +39,7 @@ def sender(switch: Switch) -> Iterator[FrontEnd]:
     """An application connected to the port `sender` of ours, which is the first on the bridge."""
     add_bridge(switch)
     with ExitStack() as stack:
-        listener = stack.enter_context(closing(Listener(f"{switch.rundir}/sender", FrontEndOptions())))
+        listener = stack.enter_context(closing(VhostListener(f"{switch.rundir}/sender", FrontEndOptions())))
         mark(switch, "sender")
         yield stack.enter_context(closing(listener.accept()))
 

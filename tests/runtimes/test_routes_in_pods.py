@@ -24,11 +24,11 @@ from tests.lab.switch.veths import inside
 from tests.runtimes.seen import conflist
 from userspace_cni.base.settings import Settings
 from userspace_cni.node.local import LocalNode
-from userspace_cni.routes.facts import Pod as KnownPod
+from userspace_cni.routes.facts import RoutePod as KnownPod
 from userspace_cni.routes.facts import Service
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import Located, Places
+from userspace_cni.routes.places import Located, NamespaceSources
 from userspace_cni.routes.service import NodeRoutes, composed
 
 SERVICE, MOVED = "10.96.0.7", "10.96.0.8"
@@ -67,7 +67,7 @@ class Kept:
     def __init__(self, state: Path, **settings: Any) -> None:
         made = Settings(routes=True, state_dir=str(state / "state"), run_dir=str(state / "run"), **settings)
         self.passes: Passes
-        self.places: Places
+        self.places: NamespaceSources
         self.passes, self.places = composed(LocalNode(made, {}, resident=True))
 
     def place_of(self, pod: Pod) -> Located:

@@ -21,12 +21,12 @@ from kubevirt.annotation import ANNOTATION, read_annotation
 from kubevirt.document import read_document
 from kubevirt.domain import Policy, lacking, mutate
 from kubevirt.errors import KubevirtError
-from kubevirt.lint.documents import Document, judge
+from kubevirt.lint.documents import ManifestDocument, judge
 from kubevirt.network_info import read_network_info
 from kubevirt.patience import Patience
-from kubevirt.source import Source
-from kubevirt.sources import Places, resolve
-from kubevirt.vmi import Interface, Machine, Network, read_vmi
+from kubevirt.source import VmSocketSource
+from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, read_vmi
 from tests.unit.routes import building
 from userspace_cni.attachment.facts import LinkFacts, Pod
 from userspace_cni.attachment.link_plan import plan_link
@@ -34,7 +34,7 @@ from userspace_cni.attachment.records import Record, record_from_json, record_to
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.gateways import Gateway, StaticRoute, clash
-from userspace_cni.base.routing import Inside, PodLink, PodRoute, Wanted
+from userspace_cni.base.routing import DesiredRoute, Inside, PodLink, PodRoute
 from userspace_cni.base.subnets import read_subnet, without
 from userspace_cni.cli.kubevirt.lint import _with_refusals
 from userspace_cni.cli.manifests import _documents
@@ -70,7 +70,7 @@ from userspace_cni.pod.source import _status
 from userspace_cni.pod.strict_json import Reader, marks, once
 from userspace_cni.routes import known
 from userspace_cni.routes.facts import NOTHING_KNOWN
-from userspace_cni.routes.facts import Pod as RoutedPod
+from userspace_cni.routes.facts import RoutePod as RoutedPod
 from userspace_cni.routes.passes import Passes, Rules, Visited
 from userspace_cni.routes.places import Located
 from userspace_cni.routes.reports import described, uses
@@ -416,7 +416,7 @@ def ipv6_routes(count: int, dev: str = "eth1", via: str = "fd00::1") -> Inside:
 def routes_of_a_pod_that_all_change(size: int) -> Read:
     """Each with another gateway than before."""
     inside = ipv6_routes(size)
-    wanted = [Wanted(each.dst, "eth1", ip_address("fd00::9"), 100) for each in inside.routes]
+    wanted = [DesiredRoute(each.dst, "eth1", ip_address("fd00::9"), 100) for each in inside.routes]
     return lambda: pod_routes._changes(inside, wanted, building.OURS, ())
 
 
@@ -539,10 +539,10 @@ class Still:
 
     protocol = building.OURS
 
-    def converge(self, place: Any, decide: Callable[[Inside], Any]) -> pod_routes.Outcome:
+    def converge(self, place: Any, decide: Callable[[Inside], Any]) -> pod_routes.RoutePass:
         """What is wanted, of a pod without devices."""
         list(decide(Inside()))
-        return pod_routes.Outcome(Inside())
+        return pod_routes.RoutePass(Inside())
 
     def keep(self, sandboxes: Any) -> None:
         """Nothing."""
@@ -555,7 +555,7 @@ def a_report_of_routes(size: int) -> Read:
     things = [building.thing(f"r{n}", route=[{"dst": dst, "dev": "eth1"}]) for n, dst in enumerate(destinations(size))]
     pods = {f"u{n}": RoutedPod("ns", f"p{n}", f"u{n}") for n in range(10)}
     passes.learn(known.Known(tuple(things), pods=pods, has_api=True, complete=True))
-    places = [pod_routes.Place(f"/run/netns/{n}", f"s{n}", 0) for n in range(10)]
+    places = [pod_routes.PodNamespace(f"/run/netns/{n}", f"s{n}", 0) for n in range(10)]
     passes.visit([Located(place, "ns", f"p{n}", f"u{n}", "cache") for n, place in enumerate(places)], everything=True)
     assert all(isinstance(each, Visited) for each in passes.visited.values())
     return lambda: (uses(passes), described(passes))
@@ -648,10 +648,10 @@ def ranges_of_nodes(size: int) -> Read:
 def statuses_of_objects(size: int) -> Read:
     """Vlans, Subnets and provider networks."""
 
-    def kept(spec: Mapping[str, Any]) -> controlled.Kept:
-        return controlled.Kept("u", "1", "", spec, {})
+    def kept(spec: Mapping[str, Any]) -> controlled.SummedObject:
+        return controlled.SummedObject("u", "1", "", spec, {})
 
-    cluster = controlled.Cluster(
+    cluster = controlled.ClusterState(
         {f"net{n}": kept({}) for n in range(size)},
         {f"v{n}": kept({"id": n, "provider": f"net{n}"}) for n in range(size)},
         {f"s{n}": kept(subnet(n)) for n in range(size)},
@@ -677,10 +677,10 @@ def namespaces_of_an_element(size: int) -> Read:
     return lambda: read_document(text)
 
 
-def machine(count: int) -> Machine:
+def machine(count: int) -> VirtualMachine:
     """A VM with so many interfaces."""
-    networks = {f"net{n}": Network(f"net{n}", multus=f"nad{n}") for n in range(count)}
-    return Machine("ns", "vm", interfaces=tuple(Interface(each, "vhostuser") for each in networks), networks=networks)
+    networks = {f"net{n}": VmNetwork(f"net{n}", multus=f"nad{n}") for n in range(count)}
+    return VirtualMachine("ns", "vm", interfaces=tuple(VmInterface(each, "vhostuser") for each in networks), networks=networks)
 
 
 @reader(60)
@@ -692,7 +692,7 @@ def a_domain_with_devices(size: int) -> Read:
     text = f"<domain {other}><vcpu>4</vcpu><devices>{devices}</devices><qemu:override>{override}</qemu:override></domain>"
     vm = machine(size)
     macs = (f"02:00:00:00:{n >> 8:02x}:{n & 255:02x}" for n in range(size))
-    found = {f"net{n}": Source(f"/var/run/kubevirt/vhostuser/{n}.sock", mac, mtu=1500) for n, mac in enumerate(macs)}
+    found = {f"net{n}": VmSocketSource(f"/var/run/kubevirt/vhostuser/{n}.sock", mac, mtu=1500) for n, mac in enumerate(macs)}
 
     def read() -> object:
         after = mutate(text, vm, found, Policy("override"))
@@ -704,7 +704,7 @@ def a_domain_with_devices(size: int) -> Read:
 @reader(120)
 def sockets_of_a_vm(size: int) -> Read:
     """The sources of so many interfaces."""
-    vm, places = machine(size), Places(podinfo="/none", claims="/none", patience=Patience(0.0))
+    vm, places = machine(size), SidecarPlaces(podinfo="/none", claims="/none", patience=Patience(0.0))
     return lambda: resolve(vm, "vhostuser", places, 0.0, lambda _: None)
 
 
@@ -762,7 +762,7 @@ def manifests_of_a_vm(size: int) -> Read:
     content = manifest_of(size, networks=size)
 
     def read() -> object:
-        return list(_with_refusals(judge([Document("f", each) for each in content])))
+        return list(_with_refusals(judge([ManifestDocument("f", each) for each in content])))
 
     return read
 
@@ -772,7 +772,7 @@ def manifests_of_many_vms(size: int) -> Read:
     """Each with two interfaces, and a domain."""
     vms = [manifest_of(2, networks=0)[0] | {"metadata": {"namespace": "ns", "name": f"vm{n}"}} for n in range(size)]
     domains = [f"<domain><name>ns_vm{n}</name><devices/></domain>" for n in range(size)]
-    return lambda: judge([Document("f", each) for each in (*vms, *domains)])
+    return lambda: judge([ManifestDocument("f", each) for each in (*vms, *domains)])
 
 
 @reader(300)
@@ -785,7 +785,7 @@ def containers_of_a_launcher(size: int) -> Read:
         "metadata": {"name": "virt-launcher-x", "labels": {"kubevirt.io": "virt-launcher"}},
         "spec": {"containers": [{"name": "compute"}, *sidecars]},
     }
-    return lambda: judge([Document("f", thing)])
+    return lambda: judge([ManifestDocument("f", thing)])
 
 
 @reader(20)

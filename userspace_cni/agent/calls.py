@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.metrics import Metrics
-from userspace_cni.agent.waiting import Waiting, WaitingCalls
+from userspace_cni.agent.waiting import WaitingCall, WaitingCalls
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.base import notices
@@ -18,7 +18,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import collected_warnings
 from userspace_cni.base.stages import Stage, collected
 from userspace_cni.cni import protocol
-from userspace_cni.cni.call import Answer, Postponed, answer
+from userspace_cni.cni.call import CniAnswer, Postponed, answer
 from userspace_cni.cni.request import Request, recipient_of
 from userspace_cni.node.local import LocalNode
 
@@ -36,7 +36,7 @@ class _Call:
     warnings: list[str] = field(default_factory=list)
     told: list[Finding] = field(default_factory=list)
 
-    def answer(self, serve: Serve) -> Answer:
+    def answer(self, serve: Serve) -> CniAnswer:
         """Run the verb, or what is left of it. Raises Postponed."""
         with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
             try:
@@ -89,7 +89,7 @@ class Calls:
         else:
             self._answer(call, answered)
 
-    def _answer(self, call: _Call, answered: Answer) -> None:
+    def _answer(self, call: _Call, answered: CniAnswer) -> None:
         if call.exchange.verb == "ADD" and answered.code == 0:
             self._before_answer(call.environ.get("CNI_CONTAINERID", ""))
         seconds = time.perf_counter() - call.began  # before the answer: after it the caller and the server's thread run
@@ -117,7 +117,7 @@ class Calls:
                 call.exchange.refuse(full)
 
         try:
-            self._waiting.add(Waiting(call.exchange, postponed, go_on))
+            self._waiting.add(WaitingCall(call.exchange, postponed, go_on))
         except UserspaceError as error:
             self._answer(call, call.answer(_raising(error)))
 

@@ -36,7 +36,7 @@ _READ: Final = 64 * 1024
 _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
 
-class State(enum.Enum):
+class ExchangeState(enum.Enum):
     """The state of a connection; see the module's drawing."""
 
     READING = enum.auto()
@@ -75,7 +75,7 @@ class Exchange:
     def __init__(self, sock: socket.socket, epoll: select.epoll, answered: Callable[[Exchange], None]) -> None:
         self.socket = sock
         self.fd = sock.fileno()
-        self.state = State.READING
+        self.state = ExchangeState.READING
         self.served = False
         """Whether the request was whole and handed on."""
         self.status = 0
@@ -150,7 +150,7 @@ class Exchange:
         self.body = bytes(self._buffer)
         self._buffer = bytearray()
         with self._lock:
-            self.state = State.RUNNING
+            self.state = ExchangeState.RUNNING
             self.served = True
             self._epoll.modify(self.fd, 0)  # the kernel reports EPOLLHUP and EPOLLERR always
         return True
@@ -180,10 +180,10 @@ class Exchange:
     def reply(self, status: int, whole: bytes) -> bool:
         """Answer with `whole`, which includes status line and headers: many exchanges can share its bytes. See `answer`."""
         with self._lock:
-            if self.state not in (State.READING, State.RUNNING):
+            if self.state not in (ExchangeState.READING, ExchangeState.RUNNING):
                 return False
-            refused = self.state is State.READING
-            self.state = State.ANSWERED
+            refused = self.state is ExchangeState.READING
+            self.state = ExchangeState.ANSWERED
             self.status = status
             self.answered_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             self._buffer = bytearray()
@@ -232,7 +232,7 @@ class Exchange:
         In the latter case epoll reports nothing of the connection any more: the thread that answers ends it.
         """
         with self._lock:
-            if self.state is State.RUNNING:
+            if self.state is ExchangeState.RUNNING:
                 self.hung_up = True
                 self._epoll.unregister(self.fd)  # epoll would report it again and again
                 return False
@@ -259,7 +259,7 @@ class Exchange:
     def close(self) -> None:
         """Close the connection; an answer that is not wholly sent is lost."""
         with self._lock:
-            self.state = State.OVER
+            self.state = ExchangeState.OVER
             if self._unsent:
                 self.lost = True
             self.socket.close()

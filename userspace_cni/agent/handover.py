@@ -30,7 +30,7 @@ from userspace_cni.cni.wire import (
     BOOTTIME_NS,
     HEAD_MAX,
     VERBS_BY_TARGET,
-    Answer,
+    AgentAnswer,
     encoded,
     read_answer,
     request_bytes,
@@ -62,7 +62,7 @@ class Unanswered(Exception):
     """The agent has the call and does not answer; the text names it and says how."""
 
 
-class Called:
+class ProcessCalled:
     """When this process was called: the boot ("" where the kernel does not say), and CLOCK_BOOTTIME in nanoseconds."""
 
     __slots__ = ("boot_id", "boottime_ns")
@@ -76,7 +76,7 @@ class Called:
             self.boot_id = ""
 
 
-def hand_over(environ: Mapping[str, str], read_stdin: Callable[[], bytes | None], called: Called) -> Answer | None:
+def hand_over(environ: Mapping[str, str], read_stdin: Callable[[], bytes | None], called: ProcessCalled) -> AgentAnswer | None:
     """Have the agent serve this call. Returns its answer: the body is for stdout, a status below 300 means success.
 
     None where no agent serves, or the call is not for an agent. `read_stdin` is called when there is an agent, and returns None
@@ -128,7 +128,7 @@ def _require_ours(agent: Socket) -> None:
         raise NotServed(f"is user {uid}'s")
 
 
-def _extra(meant: Whereabouts, called: Called) -> dict[str, str]:
+def _extra(meant: Whereabouts, called: ProcessCalled) -> dict[str, str]:
     """The headers that say which agent the call is for, and when this process was called."""
     extra = {header: encoded(getattr(meant, key)) for key, header in ADDRESSEE.items()}
     return extra | ({BOOT_ID: called.boot_id, BOOTTIME_NS: str(called.boottime_ns)} if called.boot_id else {})
@@ -151,7 +151,7 @@ def _send(agent: Socket, raw: bytes) -> None:
         raise NotServed(f"took no whole request: {error.strerror}") from None
 
 
-def _answer(agent: Socket, seconds: float) -> Answer:
+def _answer(agent: Socket, seconds: float) -> AgentAnswer:
     """Receive the agent's answer. Raises NotServed, Unanswered."""
     received, until = bytearray(), time.monotonic() + seconds
     while True:
@@ -173,7 +173,7 @@ def _answer(agent: Socket, seconds: float) -> Answer:
             return answer
 
 
-def _require_result(answer: Answer, verb: str) -> None:
+def _require_result(answer: AgentAnswer, verb: str) -> None:
     """Raise NotServed for an answer that says that no verb has run (`protocol.status_of`), Unanswered for an empty one."""
     if 400 <= answer.status < 500 or answer.status == 503:
         raise NotServed(f"refuses the call with HTTP status {answer.status}")

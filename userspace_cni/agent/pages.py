@@ -39,7 +39,7 @@ class Content:
     content_type: str = protocol.JSON
 
 
-class Page:
+class ServedPage:
     """One page, made by `make`, whose errors are the answer. Methods may be called from any thread."""
 
     def __init__(self, name: str, make: Callable[[], Content], waiting: int = WAITING) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Protocol
 
-from userspace_cni.agent.exchange import Exchange, State, attempt
+from userspace_cni.agent.exchange import Exchange, ExchangeState, attempt
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import counted, say
 from userspace_cni.base.repeats import Repeats
@@ -46,7 +46,7 @@ _GONE: Final = select.EPOLLHUP | select.EPOLLERR
 
 
 @dataclass(frozen=True)
-class Limits:
+class PeerLimits:
     """The bounds on what peers may use; seconds, connections, bytes."""
 
     request_s: float = 10.0
@@ -147,13 +147,13 @@ class Server:
         door: Door,
         serve: Callable[[Exchange], None],
         on_lost: Callable[[Exchange], None] = _ignore,
-        limits: Limits | None = None,
+        limits: PeerLimits | None = None,
         on_hung_up: Callable[[Exchange], None] = _ignore,
     ) -> None:
         self._serve = serve
         self._on_lost = on_lost
         self._on_hung_up = on_hung_up
-        self._limits = limits or Limits()
+        self._limits = limits or PeerLimits()
         self._door = door
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -280,7 +280,7 @@ class Server:
 
     def _attend(self, exchange: Exchange, events: int) -> None:
         try:
-            if exchange.state is State.READING:
+            if exchange.state is ExchangeState.READING:
                 self._read(exchange)
             elif events & _GONE:
                 if exchange.peer_closed():

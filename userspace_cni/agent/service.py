@@ -26,7 +26,7 @@ from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.metrics import Counted, Metrics
-from userspace_cni.agent.pages import Content, Page
+from userspace_cni.agent.pages import Content, ServedPage
 from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.agent.tcp import TcpPages
@@ -136,19 +136,19 @@ class Agent:
         self._singleton = Singleton()
         door = Listener(self.node.installation.root.path(settings.agent_socket))
         self.server = Server(door, self._dispatch, self._undo, on_hung_up=self.waiting.look_at)
-        metrics = Page("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
-        ready = Page("/readyz", lambda: _health(self.problems() + self.obstacles()))
-        health = Page("/healthz", lambda: _health(self.problems()))
+        metrics = ServedPage("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
+        ready = ServedPage("/readyz", lambda: _health(self.problems() + self.obstacles()))
+        health = ServedPage("/healthz", lambda: _health(self.problems()))
         self.pages = {
             ("GET", "/metrics"): metrics,
             ("GET", "/readyz"): ready,
-            ("GET", "/api/v1/attachments"): Page("the attachments", self._attachments),
-            ("GET", "/api/v1/network"): Page("the node's network", self._network),
-            ("POST", "/api/v1/network"): Page("keeping the node's network", self._kept),
-            ("POST", "/api/v1/gateways"): Page("trying the gateways", self._tried),
-            ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
-            ("GET", "/api/v1/routes"): Page("the routes of pods", self._routes),
-            ("POST", "/api/v1/routes"): Page("looking at the routes of pods", self._looked),
+            ("GET", "/api/v1/attachments"): ServedPage("the attachments", self._attachments),
+            ("GET", "/api/v1/network"): ServedPage("the node's network", self._network),
+            ("POST", "/api/v1/network"): ServedPage("keeping the node's network", self._kept),
+            ("POST", "/api/v1/gateways"): ServedPage("trying the gateways", self._tried),
+            ("POST", "/api/v1/reconcile"): ServedPage("reconciliation", self._reconciled),
+            ("GET", "/api/v1/routes"): ServedPage("the routes of pods", self._routes),
+            ("POST", "/api/v1/routes"): ServedPage("looking at the routes of pods", self._looked),
         }
         over_tcp = (
             ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
@@ -264,10 +264,10 @@ class Agent:
         settings = self._settings
         if not settings.devices_per_bridge:
             return None
-        from userspace_cni.deviceplugin.plugin import Counting, DevicePlugin
+        from userspace_cni.deviceplugin.plugin import DevicePlugin, OutcomeCounting
         from userspace_cni.node.devices import DeviceRoom
 
-        counting = Counting(self.metrics.count_registration, self.metrics.count_allocation)
+        counting = OutcomeCounting(self.metrics.count_registration, self.metrics.count_allocation)
         directory = self.node.installation.root.path(f"{settings.kubelet_dir}/device-plugins")
         plugin = DevicePlugin(
             DeviceRoom(self.node.installation, self.node.store.journal, self.node.switch.ports),

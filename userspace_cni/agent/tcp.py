@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Final
 
 from userspace_cni.agent.exchange import Exchange
-from userspace_cni.agent.pages import Page
-from userspace_cni.agent.server import Limits, Server
+from userspace_cni.agent.pages import ServedPage
+from userspace_cni.agent.server import PeerLimits, Server
 from userspace_cni.base.errors import InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.cni.protocol import MalformedRequest
 
 _LISTEN: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z_.-]+)):([0-9]{1,5})")
-_LIMITS: Final = Limits(request_s=10.0, taken_s=10.0, unread_s=10.0, connections=128, held=1 << 20)
+_LIMITS: Final = PeerLimits(request_s=10.0, taken_s=10.0, unread_s=10.0, connections=128, held=1 << 20)
 _BACKLOG: Final = 128
 
 
@@ -85,7 +85,7 @@ class TcpDoor:
 class TcpPages:
     """Serves `pages`, by their paths, on the port that `setting` names, from `start` to `close`."""
 
-    def __init__(self, setting: str, listen: str, pages: Mapping[str, Page]) -> None:
+    def __init__(self, setting: str, listen: str, pages: Mapping[str, ServedPage]) -> None:
         self.setting = setting
         self._pages = pages
         self._door = TcpDoor(setting, listen)

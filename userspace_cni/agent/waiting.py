@@ -25,7 +25,7 @@ _RETRY: Final = "try again when it runs"
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingCall:
     """A call that waits. `go_on` is called once, with the error to answer or None; it must neither wait nor fail."""
 
     exchange: Exchange
@@ -56,11 +56,11 @@ class WaitingCalls(Loop):
     def __init__(self, most: int) -> None:
         super().__init__("waiting", "the ADDs that wait for their pods")
         self._most = most
-        self._waiting: dict[Exchange, Waiting] = {}
+        self._waiting: dict[Exchange, WaitingCall] = {}
         self._changed: set[Exchange] = set()
         self._left: list[Awaited] = []
 
-    def add(self, call: Waiting) -> None:
+    def add(self, call: WaitingCall) -> None:
         """Have the call wait. Raises Unavailable when too many of its namespace do, or the agent is stopping."""
         namespace, _ = call.awaited.pod
         with self._wake:
@@ -154,7 +154,7 @@ class WaitingCalls(Loop):
         with self._wake:
             return min((call.awaited.until.remaining() for call in self._waiting.values()), default=None)
 
-    def _take(self, call: Waiting) -> bool:
+    def _take(self, call: WaitingCall) -> bool:
         """Take the call from those that wait; False when another thread did."""
         with self._wake:
             if self._waiting.pop(call.exchange, None) is None:

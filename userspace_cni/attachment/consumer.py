@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from userspace_cni.cni.options import Terms
+from userspace_cni.cni.options import ConsumerRules
 
 if TYPE_CHECKING:  # VERSION and refusals need none of it
-    from userspace_cni.attachment.facts import Allocation, Place, Pod
+    from userspace_cni.attachment.facts import Allocation, Pod, SocketPlace
     from userspace_cni.base.root import HostRoot
     from userspace_cni.base.settings import Settings
     from userspace_cni.cni.request import Request
 
 
-class Consumer(Terms, Protocol):
+class Consumer(ConsumerRules, Protocol):
     """The user of an interface: its terms for a network's keys, and what else follows from its kind."""
 
     @property
@@ -35,7 +35,7 @@ class Consumer(Terms, Protocol):
         """What to do about an interface whose name cannot be part of its socket's."""
         ...
 
-    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:
+    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> SocketPlace:
         """Where the socket is on the host. `shared_dir`: the network's key `sharedDir`, "" for none.
 
         Raises BadEnvironment, DirectoryRefused or InvalidConfig when there is no place for it.

@@ -51,7 +51,7 @@ class Noted:
 
 
 @dataclass(frozen=True)
-class Place:
+class SocketPlace:
     """Where the pod's sockets are on the host, and whether we may make and own that directory (see `Directory`)."""
 
     path: str
@@ -135,7 +135,7 @@ class Facts:
 class SocketFacts(Facts):
     """What a vhost-user interface needs beside that."""
 
-    place: Place
+    place: SocketPlace
     mapped_dir: str
     """The directory as the container sees it, with a trailing slash."""
     short_dir: str

@@ -30,7 +30,7 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import LINK_SCOPE, Addresses, Interface
+from userspace_cni.cni.result import LINK_SCOPE, Addresses, ResultInterface
 from userspace_cni.pod.mac import derived_mac
 
 _COPIED: Final[Mapping[str, tuple[KernelPort, ...]]] = {"netdev": ("system", "af_packet"), "system": ()}
@@ -100,8 +100,8 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
             )
         )
     ends = (
-        Interface(name=host, sandbox="", mac=link.host_mac, mtu=facts.mtu),
-        Interface(name=environment.ifname, sandbox=environment.netns, mac=mac, mtu=facts.mtu),
+        ResultInterface(name=host, sandbox="", mac=link.host_mac, mtu=facts.mtu),
+        ResultInterface(name=environment.ifname, sandbox=environment.netns, mac=mac, mtu=facts.mtu),
     )
     return Attachment(tuple(steps), ends)
 

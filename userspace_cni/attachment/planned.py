@@ -14,7 +14,7 @@ from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.cni.options import Options, Role
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import Interface
+from userspace_cni.cni.result import ResultInterface
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -27,7 +27,7 @@ class Attachment(Parts):
     """
 
     steps: tuple[Step, ...]
-    interfaces: tuple[Interface, ...]
+    interfaces: tuple[ResultInterface, ...]
     ovs_role: Role | None = None
 
 

@@ -13,7 +13,7 @@ from reprlib import repr as repr_short
 from typing import Any, Final, Literal
 
 from userspace_cni.attachment.steps import STEP_TYPES, OwnerKind, Parts, PortRef, Step
-from userspace_cni.attachment.stored_form import Codec, Form, MalformedRecord, form_of
+from userspace_cni.attachment.stored_form import Codec, MalformedRecord, StoredForm, form_of
 from userspace_cni.base.notices import Recipient
 
 State = Literal["pending", "applying", "ready", "deleting"]
@@ -146,4 +146,4 @@ def step_from_json(raw: object) -> Step:
     return form_of(STEP_TYPES[kind]).read({key: value for key, value in raw.items() if key != "step"})
 
 
-_RECORD: Final = Form(Record, {Step: Codec(step_to_json, step_from_json)})
+_RECORD: Final = StoredForm(Record, {Step: Codec(step_to_json, step_from_json)})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.facts import Allocation, Place, SocketFacts
+from userspace_cni.attachment.facts import Allocation, SocketFacts, SocketPlace
 from userspace_cni.attachment.planned import Attachment, mac_of, marks_of, require_text
 from userspace_cni.attachment.steps import (
     ConfigFile,
@@ -34,7 +34,7 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import Access, Options, Role
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import LATEST, Addresses, Interface, build
+from userspace_cni.cni.result import LATEST, Addresses, ResultInterface, build
 from userspace_cni.pod.document import build_entry, render_file
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -59,7 +59,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
     if role == "client":
         _fits(host_path, "the path that OVS is given")
     mac = mac_of(request, options, consumer, facts)
-    interface = Interface(
+    interface = ResultInterface(
         name=request.environment.ifname,
         sandbox=request.environment.netns,
         mac=mac,
@@ -174,7 +174,7 @@ def _mount_target(facts: SocketFacts, socket_file: str) -> str:
     return f"{facts.short_dir}/{place.mount_name or digest[:16]}"
 
 
-def _placed_socket(port: OvsPort, place: Place, socket_file: str, access: Access, facts: SocketFacts) -> PlacedSocket:
+def _placed_socket(port: OvsPort, place: SocketPlace, socket_file: str, access: Access, facts: SocketFacts) -> PlacedSocket:
     return PlacedSocket(
         source=f"{facts.ovs_sockdir}/{port.name}",
         directory=place.path,
@@ -194,7 +194,7 @@ class _ApplicationView:
     ovs_role: Role
     socket_file: str
     pod_path: str
-    interface: Interface
+    interface: ResultInterface
     addresses: Addresses
 
     @property

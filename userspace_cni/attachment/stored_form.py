@@ -33,7 +33,7 @@ class Codec(NamedTuple):
     read: Callable[[Any], Any]
 
 
-class Form(Generic[T]):
+class StoredForm(Generic[T]):
     """The stored form of the dataclass `kind`. `known`: the codecs of annotations that are not derived."""
 
     def __init__(self, kind: type[T], known: Mapping[Any, Codec] | None = None) -> None:
@@ -71,14 +71,14 @@ class Form(Generic[T]):
             raise MalformedRecord(str(error)) from error
 
 
-def form_of(kind: type[T]) -> Form[T]:
+def form_of(kind: type[T]) -> StoredForm[T]:
     """The form of a dataclass, made once: a node has hundreds of records. Raises TypeError for one that has none."""
-    return cast("Form[T]", _made_once(cast(Any, kind)))
+    return cast("StoredForm[T]", _made_once(cast(Any, kind)))
 
 
 @cache
-def _made_once(kind: type[Any]) -> Form[Any]:
-    return Form(kind)
+def _made_once(kind: type[Any]) -> StoredForm[Any]:
+    return StoredForm(kind)
 
 
 def _default(item: Field[Any]) -> object:
@@ -154,7 +154,7 @@ def _optional(each: Codec) -> Codec:
     )
 
 
-def _one_of(forms: Mapping[str, Form[Any]]) -> Codec:
+def _one_of(forms: Mapping[str, StoredForm[Any]]) -> Codec:
     """Of several dataclasses, told apart by name."""
 
     def write(value: Any) -> dict[str, Any]:

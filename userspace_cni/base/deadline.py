@@ -11,7 +11,7 @@ from userspace_cni.linux import deadline
 
 
 @dataclass(frozen=True)
-class Deadline(deadline.Deadline):
+class Deadline(deadline.Instant):
     """An instant of CLOCK_MONOTONIC, in seconds; `require` raises once it has passed.
 
     `seconds`: how much time there was when it was made; `setting`: the one that says so, "" where none does.

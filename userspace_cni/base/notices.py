@@ -21,7 +21,7 @@ _NOTICES_MAX: Final = 32
 
 
 @dataclass(frozen=True)
-class Reason:
+class NoticeReason:
     """A kind of finding. `name` is an Event's reason: programs compare it, so it never changes its meaning."""
 
     name: str
@@ -32,36 +32,36 @@ class Reason:
         return Finding(self.name, self.severity, subject, text)
 
 
-VOLUME_MISSING: Final = Reason("VolumeMissing")
-KEY_IGNORED: Final = Reason("KeyIgnored")
-HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "note")
-ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "note")
-PORT_DEGRADED: Final = Reason("PortDegraded")
-PORT_RESTORED: Final = Reason("PortRestored", "good")
-PORT_CHANGED: Final = Reason("PortChanged")
-LIMIT_REFUSED: Final = Reason("LimitRefused")
-ROUTE_REFUSED: Final = Reason("RouteRefused")
-UPLINK_DOWN: Final = Reason("UplinkDown")
-UPLINK_UP: Final = Reason("UplinkUp", "good")
-NODE_NOT_READY: Final = Reason("NetworkNotReady")
-NODE_READY: Final = Reason("NetworkReady", "good")
-NOT_ON_NODES: Final = Reason("NotOnNodes")
-ON_NODES: Final = Reason("OnNodes", "good")
-SUBNET_INVALID: Final = Reason("SubnetInvalid")
-SUBNET_FULL: Final = Reason("SubnetFull")
-VLAN_CONFLICT: Final = Reason("VlanConflict")
+VOLUME_MISSING: Final = NoticeReason("VolumeMissing")
+KEY_IGNORED: Final = NoticeReason("KeyIgnored")
+HUGEPAGES_MISSING: Final = NoticeReason("HugepagesMissing", "note")
+ANNOTATION_IGNORED: Final = NoticeReason("AnnotationIgnored", "note")
+PORT_DEGRADED: Final = NoticeReason("PortDegraded")
+PORT_RESTORED: Final = NoticeReason("PortRestored", "good")
+PORT_CHANGED: Final = NoticeReason("PortChanged")
+LIMIT_REFUSED: Final = NoticeReason("LimitRefused")
+ROUTE_REFUSED: Final = NoticeReason("RouteRefused")
+UPLINK_DOWN: Final = NoticeReason("UplinkDown")
+UPLINK_UP: Final = NoticeReason("UplinkUp", "good")
+NODE_NOT_READY: Final = NoticeReason("NetworkNotReady")
+NODE_READY: Final = NoticeReason("NetworkReady", "good")
+NOT_ON_NODES: Final = NoticeReason("NotOnNodes")
+ON_NODES: Final = NoticeReason("OnNodes", "good")
+SUBNET_INVALID: Final = NoticeReason("SubnetInvalid")
+SUBNET_FULL: Final = NoticeReason("SubnetFull")
+VLAN_CONFLICT: Final = NoticeReason("VlanConflict")
 
-_OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
+_OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], NoticeReason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
-    (errors.DirectoryRefused, Reason("DirectoryRefused")),
-    (errors.BridgeRefused, Reason("BridgeRefused")),
-    (errors.MirrorRefused, Reason("MirrorRefused")),
-    (errors.BadRequest, Reason("NetworkRefused")),
-    (errors.SwitchRefused, Reason("PortRefused")),
-    (errors.NameTaken, Reason("NameTaken")),
-    (errors.NoteRefused, Reason("AnnotationsRefused")),
-    (errors.DelegateFailed, Reason("AddressRefused")),
-    (errors.DelegateBroken, Reason("AddressRefused")),
+    (errors.DirectoryRefused, NoticeReason("DirectoryRefused")),
+    (errors.BridgeRefused, NoticeReason("BridgeRefused")),
+    (errors.MirrorRefused, NoticeReason("MirrorRefused")),
+    (errors.BadRequest, NoticeReason("NetworkRefused")),
+    (errors.SwitchRefused, NoticeReason("PortRefused")),
+    (errors.NameTaken, NoticeReason("NameTaken")),
+    (errors.NoteRefused, NoticeReason("AnnotationsRefused")),
+    (errors.DelegateFailed, NoticeReason("AddressRefused")),
+    (errors.DelegateBroken, NoticeReason("AddressRefused")),
 )
 """The reason for a failed ADD, by its error: the first match counts. Other errors are not the pod's or the network's fault."""
 
@@ -117,7 +117,7 @@ def collected() -> Iterator[list[Finding]]:
         _collector.reset(token)
 
 
-def give(reason: Reason, text: str) -> None:
+def give(reason: NoticeReason, text: str) -> None:
     """Give a notice, and write it to the log."""
     say("warning" if reason.severity == "warning" else "info", text)
     _collect(reason.finding(text))

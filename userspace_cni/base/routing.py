@@ -83,7 +83,7 @@ class PodRoute(_Keyed):
 
     def __str__(self) -> str:
         """As ip(8) shows it, short."""
-        return str(Wanted(self.dst, self.dev, self.via)) if self.dev else f"{leading_to(self.dst)}, not to one next hop"
+        return str(DesiredRoute(self.dst, self.dev, self.via)) if self.dev else f"{leading_to(self.dst)}, not to one next hop"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Wanted(_Keyed):
+class DesiredRoute(_Keyed):
     """A route of ours that a pod is to have. `metric` 0 for IPv4: ours stands before another one, and wins.
 
     `onlink`: its next hop is on the link, whatever other routes say. `kept`: without it the default route must not come.

@@ -18,7 +18,7 @@ _NUMBER_MAX: Final = 1e6
 
 
 @dataclass(frozen=True)
-class Form:
+class SettingForm:
     """What a setting can be. `wrong` says why a value of the right type cannot be it, and what would be right; "" if it can.
 
     `schema`: what JSON Schema can say of that beside the type. `normal`: a value in its one spelling.
@@ -29,50 +29,54 @@ class Form:
     normal: Callable[[Any], Any] = lambda value: value
 
 
-ANYTHING: Final = Form()
+ANYTHING: Final = SettingForm()
 
 
-def one_of(choices: tuple[str, ...]) -> Form:
+def one_of(choices: tuple[str, ...]) -> SettingForm:
     """One of some words."""
-    return Form(lambda value: "" if value in choices else f"it can be one of {', '.join(choices)}", {"enum": list(choices)})
+    return SettingForm(
+        lambda value: "" if value in choices else f"it can be one of {', '.join(choices)}", {"enum": list(choices)}
+    )
 
 
-def matching(pattern: str, reason: str) -> Form:
+def matching(pattern: str, reason: str) -> SettingForm:
     """A text that the whole pattern matches."""
-    return Form(lambda text: "" if re.fullmatch(pattern, text) else reason, {"pattern": f"^({pattern})$"})
+    return SettingForm(lambda text: "" if re.fullmatch(pattern, text) else reason, {"pattern": f"^({pattern})$"})
 
 
-def between(least: int, most: int, *, none: bool = False, never: Mapping[int, str] | None = None) -> Form:
+def between(least: int, most: int, *, none: bool = False, never: Mapping[int, str] | None = None) -> SettingForm:
     """A number from the least to the most; with `none` also 0, and not one of `never`, each with the reason."""
     others, right = never or {}, f"it must be {'0 or ' if none else ''}from {least} to {most}"
     allowed = {"anyOf": [{"const": 0}, {"minimum": least, "maximum": most}]} if none else {"minimum": least, "maximum": most}
-    return Form(
+    return SettingForm(
         lambda value: others.get(value) or ("" if (none and value == 0) or least <= value <= most else right),
         {**allowed, "not": {"enum": list(others)}} if others else allowed,
     )
 
 
-POSITIVE: Final = Form(
+POSITIVE: Final = SettingForm(
     lambda value: "" if 0 < value < _NUMBER_MAX else "it must be greater than 0 and less than a million",
     {"exclusiveMinimum": 0, "exclusiveMaximum": _NUMBER_MAX},
 )
-LISTENED: Final = Form(
+LISTENED: Final = SettingForm(
     lambda text: "" if not text or _is_address(text) else "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT",
     {"pattern": f"^({_ADDRESS})?$"},
 )
-REMOTE: Final = Form(
+REMOTE: Final = SettingForm(
     lambda text: (
         "" if _is_remote(text) else f"it must be unix:/PATH, with a path of at most {SUN_PATH_MAX} bytes, or tcp:IP:PORT"
     ),
     {"pattern": f"^(unix:/.*|tcp:{_ADDRESS})$", "maxLength": len("unix:") + SUN_PATH_MAX},
 )
-NETWORK: Final = Form(lambda text: "" if _is_network(text) else "it must be a network, as 10.96.0.0/12", {"pattern": "/"})
+NETWORK: Final = SettingForm(lambda text: "" if _is_network(text) else "it must be a network, as 10.96.0.0/12", {"pattern": "/"})
 _NO_PATH: Final = "it must be an absolute path without '..'"
-FILE: Final = Form(lambda text: "" if is_path(text, empty=True) else _NO_PATH, {"pattern": r"^(/(?!([^/]*/)*\.\.(/|$)).*)?$"})
+FILE: Final = SettingForm(
+    lambda text: "" if is_path(text, empty=True) else _NO_PATH, {"pattern": r"^(/(?!([^/]*/)*\.\.(/|$)).*)?$"}
+)
 """The path of a file; "" for none."""
 
 
-def directory(*, empty: bool = False, root: bool = False, longest: int = 0) -> Form:
+def directory(*, empty: bool = False, root: bool = False, longest: int = 0) -> SettingForm:
     """The path of a directory of its own, with `root` also the root, of at most `longest` bytes; `empty`: or ""."""
 
     def wrong(text: str) -> str:
@@ -86,7 +90,7 @@ def directory(*, empty: bool = False, root: bool = False, longest: int = 0) -> F
 
     pattern = rf"^(/(?!([^/]*/)*\.\.(/|$)).*{'' if root else '[^/.].*'}){'?' if empty else ''}$"
     schema = {"pattern": pattern, **({"maxLength": longest} if longest else {})}
-    return Form(wrong, schema, lambda text: normalized(text) if text else text)
+    return SettingForm(wrong, schema, lambda text: normalized(text) if text else text)
 
 
 def _is_network(text: str) -> bool:

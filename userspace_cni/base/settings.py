@@ -24,7 +24,7 @@ from userspace_cni.base.setting_forms import (
     NETWORK,
     POSITIVE,
     REMOTE,
-    Form,
+    SettingForm,
     between,
     directory,
     matching,
@@ -74,13 +74,13 @@ class Setting:
     """
 
     help: str
-    form: Form = ANYTHING
+    form: SettingForm = ANYTHING
     own: str = ""
     fallback: str = ""
     since: str = "0.1.0"
 
 
-def _setting(default: T, text: str, form: Form = ANYTHING, *, own: str = "", fallback: str = "") -> T:
+def _setting(default: T, text: str, form: SettingForm = ANYTHING, *, own: str = "", fallback: str = "") -> T:
     """A field of `Settings`."""
     return field(default=default, metadata={_SETTING: Setting(text, form, own, fallback)})
 

@@ -96,7 +96,7 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class Pool:
+class AddressPool:
     """What an interface of a node may get of one family: an address of `spans`, with the prefix length of `network`.
 
     `gateway`: by which all other networks are reached, None where there is none.
@@ -115,7 +115,7 @@ class Placement:
     bridge: str
     vlan: int | None
     mtu: int
-    pools: tuple[Pool, ...]
+    pools: tuple[AddressPool, ...]
 
 
 def read_subnet(name: str, spec: Mapping[str, Any]) -> Subnet:
@@ -228,7 +228,7 @@ def without(cidr: Cidr, excluded: Sequence[Span]) -> Iterator[Span]:
         yield make(first), make(last)
 
 
-def _pool(subnet: Subnet, cidr: Cidr, given: Cidr) -> Pool:
+def _pool(subnet: Subnet, cidr: Cidr, given: Cidr) -> AddressPool:
     """What may be given of `given`, which is all of the Subnet's network `cidr` or this node's part of it.
 
     With a gateway on each node its range is a network of its own, which the nodes route; else all share one network.
@@ -244,7 +244,7 @@ def _pool(subnet: Subnet, cidr: Cidr, given: Cidr) -> Pool:
     spans = tuple(without(given, taken))
     if not spans:
         raise InvalidConfig(f"Subnet '{subnet.name}': no address of {given} is left to be given", "see its 'excludeIps'")
-    return Pool(network, spans, gateway)
+    return AddressPool(network, spans, gateway)
 
 
 def _is_within(inner: Cidr, outer: Cidr) -> bool:

@@ -49,7 +49,7 @@ class RoutesOff(Unavailable):
     """The agent answers, and does not keep routes in pods: its setting says so."""
 
 
-class Client:
+class AgentClient:
     """The agent at the socket `path`. Every method raises NoAgent, DeadAgent, SlowAgent, or Unavailable for another failure.
 
     On a busy node each waits longer.

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import click
 import yaml
 
-from kubevirt.lint.documents import Document
+from kubevirt.lint.documents import ManifestDocument
 from userspace_cni.base.findings import Finding
 from userspace_cni.pod.strict_json import Reader, once
 
@@ -76,7 +76,7 @@ def _below_directory(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
         yield from (str(each) for each in files if each.suffix in suffixes and each.is_file())
 
 
-def read_file(path: str) -> tuple[list[Document], list[Finding]]:
+def read_file(path: str) -> tuple[list[ManifestDocument], list[Finding]]:
     """The documents of a file, "-" for stdin; a finding when it cannot be read. Raises UsageError as `read_text` does."""
     name = name_of(path)
     try:
@@ -115,9 +115,9 @@ def _text(file: IO[bytes]) -> str:
         raise Unreadable(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _documents(name: str, text: str) -> Iterator[Document]:
+def _documents(name: str, text: str) -> Iterator[ManifestDocument]:
     if text.lstrip().startswith("<"):
-        yield Document(name, text)
+        yield ManifestDocument(name, text)
         return
     try:
         contents = [Reader(once).read(text)]
@@ -128,7 +128,7 @@ def _documents(name: str, text: str) -> Iterator[Document]:
     for content in contents:
         if isinstance(content, str):
             raise Unreadable(f"it is a piece of text: {content[:40]!r}")
-        yield Document(name, content)
+        yield ManifestDocument(name, content)
 
 
 def _yaml(text: str) -> Iterator[Any]:

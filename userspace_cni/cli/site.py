@@ -24,7 +24,7 @@ from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.log import bound
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli import node_load
-from userspace_cni.cli.client import Client
+from userspace_cni.cli.client import AgentClient
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.view import note, plain
 
@@ -63,7 +63,7 @@ def look_at_silence() -> str:
     return f"{load}; ask again" if load.is_busy else "see its log"
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """Why the command ends here, and with which exit code."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -79,7 +79,7 @@ class NodeCommand(click.Command):
         try:
             with bound("warning"):
                 return super().invoke(ctx)
-        except Refused as refused:
+        except CommandRefused as refused:
             text, code = str(refused), refused.code
         except UserspaceError as error:
             text, code = str(error), _code_of(error)
@@ -129,9 +129,9 @@ class Site:
             require_root(what, *map(self.seen, (settings.state_dir, settings.run_dir, settings.short_dir)))
 
     @cached_property
-    def client(self) -> Client:
+    def client(self) -> AgentClient:
         """The agent."""
-        return Client(self.seen(self.settings.agent_socket))
+        return AgentClient(self.seen(self.settings.agent_socket))
 
     def seen(self, path: str) -> str:
         """A path of the settings as this process reaches it."""
@@ -147,9 +147,9 @@ class Site:
             return select(self.node.store.journal.records(), names)
         except Unresolved as error:
             if error.ambiguous:
-                raise Refused(f"{error}", USAGE) from error
+                raise CommandRefused(f"{error}", USAGE) from error
             near = f"; near: {', '.join(error.candidates)}" if error.candidates else "; see userspace-cni list"
-            raise Refused(f"{error}{near}", FOUND) from error
+            raise CommandRefused(f"{error}{near}", FOUND) from error
 
     def switch_problem(self) -> UserspaceError | None:
         """Why the switch cannot be asked, None when it can."""
@@ -222,7 +222,7 @@ def require_root(what: str, *directories: str) -> None:
     for directory in map(Path, directories):
         nearest = next(path for path in (directory, *directory.parents) if _exists(path))
         if not is_root() and not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-            raise Refused(f"{what}: {ROOT_ONLY}", UNREACHABLE)
+            raise CommandRefused(f"{what}: {ROOT_ONLY}", UNREACHABLE)
 
 
 def require_net_admin(what: str) -> None:
@@ -231,7 +231,7 @@ def require_net_admin(what: str) -> None:
 
     if not holds(_NET_ADMIN):
         pod = "in a pod give the container the capability (securityContext.capabilities.add: [NET_ADMIN])"
-        raise Refused(f"{what} needs the capability NET_ADMIN: run this as root, or {pod}", FOUND)
+        raise CommandRefused(f"{what} needs the capability NET_ADMIN: run this as root, or {pod}", FOUND)
 
 
 def is_root() -> bool:

@@ -27,7 +27,7 @@ _NIC_TYPES: Final = ("veth-pair", "internal-port", "offload-port", "dpdk-port")
 
 
 @dataclass(frozen=True)
-class Noted:
+class NotedAddresses:
     """What a pod's annotations say of an interface; empty where they say nothing.
 
     `nic_type`: the kind of interface that kube-ovn would make, one of its words.
@@ -72,7 +72,7 @@ def read_addresses_noted(annotations: Mapping[str, str], interface: PodInterface
     return _ovn(annotations, interface) or _kubeovn(annotations, interface)
 
 
-def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted:
+def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> NotedAddresses:
     """What the annotations say of the interface beside addresses. Raises InvalidConfig as `read_addresses_noted`."""
     vlan_name, vlan = interface.kubeovn(annotations, "vlan_id")
     if vlan and not (vlan.isascii() and vlan.isdecimal() and len(vlan) < 5 and int(vlan) <= VLAN_MAX):
@@ -83,10 +83,10 @@ def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted
         mac_name, mac = f"{OVN}': 'mac_address", str(ovns)
     _, kind = interface.kubeovn(annotations, "pod_nic_type")
     nic_type = kind if kind in _NIC_TYPES else ""
-    return Noted(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, nic_type)
+    return NotedAddresses(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, nic_type)
 
 
-def chosen_vlan(network: Vlan, noted: Noted) -> Vlan:
+def chosen_vlan(network: Vlan, noted: NotedAddresses) -> Vlan:
     """The port's VLAN: what the pod chose within what its network allows. Raises InvalidConfig for another."""
     if noted.vlan in (None, network.tag):
         return network

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CniAnswer:
     """What the runtime is given: the exit code and all of stdout. `error` is the CNI code of a failure, 0 without one."""
 
     code: int
@@ -78,7 +78,7 @@ class Postponed(Exception):
         self.proceed = proceed
 
 
-def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> Answer:
+def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> CniAnswer:
     """Answer one call. Raises nothing but Postponed: every failure is one JSON error object and exit code 1.
 
     `read_stdin` raises UnreadableInput. `serve` gives the output of a call whose input is good, and raises UserspaceError or
@@ -88,17 +88,17 @@ def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: C
         return _answer(environ, read_stdin, serve)
 
 
-def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> Answer:
+def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> CniAnswer:
     verb, stdin = "", b""
     try:
         verb = read_verb(environ)
         if verb == "VERSION":
-            return Answer(0, _version(read_stdin))
+            return CniAnswer(0, _version(read_stdin))
         environment = read_environment(environ, verb)
         stdin = read_stdin()
         request = Request(environment, read_network(stdin, verb), stdin)
         learn(network=request.network.name)
-        return Answer(0, serve(request))
+        return CniAnswer(0, serve(request))
     except Postponed:
         raise
     except UserspaceError as error:
@@ -109,7 +109,7 @@ def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: 
     if verb == "ADD":
         give_failure(failure)
     output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
-    return Answer(1, output, failure.code)
+    return CniAnswer(1, output, failure.code)
 
 
 def _version(read_stdin: Callable[[], bytes]) -> bytes:

@@ -110,7 +110,7 @@ class Options:
         return (self.mirror_output,) if self.mirror_output else ()
 
 
-class Terms(Protocol):
+class ConsumerRules(Protocol):
     """The rules of a consumer for a network's keys. Pure."""
 
     @property
@@ -130,7 +130,7 @@ class Terms(Protocol):
         ...
 
 
-def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, advise: Warn | None = None) -> Options:
+def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn: Warn, advise: Warn | None = None) -> Options:
     """Read and validate everything that ADD needs of the configuration; `warn` is called for what is ignored.
 
     `consumers`: the terms of each, by its name in key `consumer`. With `advise`, as of `warn_of_role`, that is told of the role

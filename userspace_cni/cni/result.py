@@ -57,7 +57,7 @@ EMPTY = Addresses()
 
 
 @dataclass(frozen=True)
-class Interface:
+class ResultInterface:
     """An end of an attachment; `sandbox` "" for the host's, `mtu` in bytes, `socket_path` as the host sees it."""
 
     name: str
@@ -120,7 +120,7 @@ def find_interface(prev: Mapping[str, Any], ifname: str, sandbox: str) -> dict[s
 
 def build(
     version: str,
-    ours: Sequence[Interface],
+    ours: Sequence[ResultInterface],
     addresses: Addresses = EMPTY,
     dns_override: Mapping[str, Any] | None = None,
     prev_result: Mapping[str, Any] | None = None,
@@ -327,7 +327,7 @@ def _is_modern(version: str) -> bool:
     return not version.startswith("0.")
 
 
-def _entry_of(interface: Interface) -> dict[str, Any]:
+def _entry_of(interface: ResultInterface) -> dict[str, Any]:
     entry = {
         "name": interface.name,
         "mac": interface.mac.lower(),

@@ -21,7 +21,7 @@ from userspace_cni.cni.request import SUBNET_IPAM, Network, Request
 from userspace_cni.cni.values import typed
 
 if TYPE_CHECKING:
-    from userspace_cni.base.subnets import Placement, Pool
+    from userspace_cni.base.subnets import AddressPool, Placement
 
 _OF_THE_SUBNET: Final = ("subnet", "ranges", "rangeStart", "rangeEnd", "gateway", "dataDir")
 """Keys of host-local that come with a Subnet."""
@@ -107,7 +107,7 @@ def _with(request: Request, raw: dict[str, Any], name: str) -> Request:
     return replace(request, network=replace(request.network, raw=raw), stdin=json.dumps({**raw, "name": name}).encode())
 
 
-def _ranges(pool: Pool) -> list[dict[str, str]]:
+def _ranges(pool: AddressPool) -> list[dict[str, str]]:
     gateway = {"gateway": str(pool.gateway)} if pool.gateway else {}
     subnet = str(pool.network)
     return [{"subnet": subnet, "rangeStart": str(low), "rangeEnd": str(high), **gateway} for low, high in pool.spans]

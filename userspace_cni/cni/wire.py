@@ -73,7 +73,7 @@ def encoded(value: str) -> str:
     return "".join([_ENCODED[byte] for byte in value.encode("utf-8", "surrogateescape")])
 
 
-class Answer:
+class AgentAnswer:
     """The agent's answer: HTTP status, headers by their names in small letters, and body."""
 
     __slots__ = ("body", "headers", "status")
@@ -84,7 +84,7 @@ class Answer:
         self.body = body
 
 
-def read_answer(received: bytes | bytearray) -> Answer | None:
+def read_answer(received: bytes | bytearray) -> AgentAnswer | None:
     """Parse the answer in what was received; None while it is not whole. Raises ValueError for what is no agent's answer."""
     line = b"HTTP/1.1 "
     if received[: len(line)] != line[: len(received)]:
@@ -102,7 +102,7 @@ def read_answer(received: bytes | bytearray) -> Answer | None:
     begin, length = end + len(HEAD_END), int(lengths[0])
     if len(received) < begin + length:
         return None
-    return Answer(int(status[:3]), dict(fields), bytes(received[begin : begin + length]))
+    return AgentAnswer(int(status[:3]), dict(fields), bytes(received[begin : begin + length]))
 
 
 def _is_number(text: str) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from userspace_cni.attachment.facts import Allocation, Place, Pod, Volume
+from userspace_cni.attachment.facts import Allocation, Pod, SocketPlace, Volume
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HostRoot
@@ -45,7 +45,7 @@ class PodConsumer:
         """The network's access, unchanged: existing directories are left as they are."""
         return access
 
-    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:
+    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> SocketPlace:
         """The directory for the pod's sockets, as the host calls it.
 
         Raises DirectoryRefused for a volume of the pod's spec that the node does not have, InvalidConfig for a `sharedDir` that
@@ -69,7 +69,7 @@ class PodConsumer:
             return _place_within(shared_dir, bounds, name, root)
         base = shared_dir.rstrip("/") or settings.default_shared_dir
         unseen = "" if shared_dir or _sees(pod, base, root) else _why_unseen(pod, settings)
-        return Place(f"{base}/{name}", trusted=base, create=True, own=False, unseen=unseen)
+        return SocketPlace(f"{base}/{name}", trusted=base, create=True, own=False, unseen=unseen)
 
     def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
         """Where the pod has no volume for its sockets, an emptyDir or a hostPath of the configured name."""
@@ -120,13 +120,13 @@ def _why_unseen(pod: Pod, settings: Settings) -> str:
     return f"it has no volume '{settings.shared_volume}'" + (f" (but {others})" if others else "")
 
 
-def _empty_dir_place(settings: Settings, uid: str) -> Place:
+def _empty_dir_place(settings: Settings, uid: str) -> SocketPlace:
     """The emptyDir: every user of the pod, or its fsGroup, may write in it, so no network has to name an owner."""
     path = pod_volumes.empty_dir(settings, uid, settings.shared_volume)
-    return Place(path, trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
+    return SocketPlace(path, trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
 
 
-def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> Place:
+def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> SocketPlace:
     """The hostPath with its links resolved once; later every component must still be the same directory.
 
     In an allowed directory that is there it is made when missing, with its last component alone: what is between would stay.
@@ -134,7 +134,7 @@ def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> P
     path = root.resolved(volume.path).rstrip("/") or "/"
     allowed = _allowed(path, bounds, root) if bounds else ""
     if allowed not in ("", path) and root.is_directory(path.rpartition("/")[0] or "/"):
-        return Place(path, trusted=allowed, create=True, own=False)
+        return SocketPlace(path, trusted=allowed, create=True, own=False)
     if not root.is_directory(path):
         where = f"below {', '.join(bounds.directories)} ({bounds.said_by})" if bounds and bounds.directories else "nowhere"
         raise DirectoryRefused(
@@ -142,10 +142,10 @@ def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> P
             f"write `type: DirectoryOrCreate` beside its path, and the kubelet makes it before ADD; without, it is made {where}, "
             "and the directory above it has to be there",
         )
-    return Place(path, trusted="/", create=False, own=False)
+    return SocketPlace(path, trusted="/", create=False, own=False)
 
 
-def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> Place:
+def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> SocketPlace:
     """The place in `shared_dir`, with its links resolved once. Directories below the allowed one may be a tenant's."""
     path = root.resolved(shared_dir).rstrip("/")
     if ours := _kept_for_us(path, bounds, root):
@@ -154,7 +154,7 @@ def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) ->
             f"it must be another directory of {', '.join(bounds.directories)} ({bounds.said_by})",
         )
     if trusted := _allowed(path, bounds, root):
-        return Place(f"{path}/{name}", trusted=trusted, create=True, own=False, parents=True)
+        return SocketPlace(f"{path}/{name}", trusted=trusted, create=True, own=False, parents=True)
     raise InvalidConfig(
         f"key 'sharedDir' is {shared_dir!r}, where a pod of namespace {bounds.namespace!r} cannot have its sockets",
         f"it must be, with all links followed, one of these directories or below: {', '.join(bounds.directories) or 'none'} "

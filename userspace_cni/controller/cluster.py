@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Kept:
+class SummedObject:
     """An object that the controller sums up into. `version` is the one that its status was read from."""
 
     uid: str
@@ -37,7 +37,7 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A node of the API. `address`: its first InternalIP, "" while it has none."""
 
     uid: str
@@ -56,28 +56,28 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterState:
     """All of it, by name: complete lists, each of one moment.
 
     `nodes_watched`: whether the nodes are followed now; if not, a node that is missing in them may have come back.
     """
 
-    provider_networks: Mapping[str, Kept] = field(default_factory=dict)
-    vlans: Mapping[str, Kept] = field(default_factory=dict)
-    subnets: Mapping[str, Kept] = field(default_factory=dict)
-    routes: Mapping[str, Kept] = field(default_factory=dict)
+    provider_networks: Mapping[str, SummedObject] = field(default_factory=dict)
+    vlans: Mapping[str, SummedObject] = field(default_factory=dict)
+    subnets: Mapping[str, SummedObject] = field(default_factory=dict)
+    routes: Mapping[str, SummedObject] = field(default_factory=dict)
     states: Mapping[str, Reported] = field(default_factory=dict)
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: Mapping[str, ClusterNode] = field(default_factory=dict)
     addresses: Mapping[str, Address] = field(default_factory=dict)
     nodes_watched: bool = True
 
 
-def kept(thing: Mapping[str, Any]) -> Kept:
+def kept(thing: Mapping[str, Any]) -> SummedObject:
     """What is kept of a ProviderNetwork, Vlan, Subnet or Route. Raises KeyError for what is no object."""
     metadata = thing["metadata"]
     version, created = text(metadata, "resourceVersion"), text(metadata, "creationTimestamp")
     generation = number(metadata, "generation")
-    return Kept(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"), generation)
+    return SummedObject(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"), generation)
 
 
 def reported(thing: Mapping[str, Any]) -> Reported:
@@ -87,11 +87,11 @@ def reported(thing: Mapping[str, Any]) -> Reported:
     return Reported(thing["metadata"]["uid"], tables(status, "specs"), tables(status, "subnets"), routes)
 
 
-def node(thing: Mapping[str, Any]) -> Node:
+def node(thing: Mapping[str, Any]) -> ClusterNode:
     """What is kept of a Node. Raises KeyError for what is no object."""
     found = tables(table(thing, "status"), "addresses")
     internal = [text(each, "address") for each in found if each.get("type") == "InternalIP"]
-    return Node(thing["metadata"]["uid"], internal[0] if internal else "")
+    return ClusterNode(thing["metadata"]["uid"], internal[0] if internal else "")
 
 
 def address(thing: Mapping[str, Any]) -> Address:

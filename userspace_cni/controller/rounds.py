@@ -20,7 +20,7 @@ from userspace_cni.base.errors import Conflict, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.cluster import Cluster
+from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.controller.writes import Garbage, Summary, Version, garbage, named, summaries, versions
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
@@ -65,7 +65,7 @@ class Rounds(Loop):
     def __init__(
         self,
         objects: Objects,
-        cluster: Callable[[], Cluster | None],
+        cluster: Callable[[], ClusterState | None],
         leading: Callable[[], bool],
         absence: Absence | None = None,
         hearing: Hearing | None = None,
@@ -118,7 +118,7 @@ class Rounds(Loop):
             raise failed[0]
         return tried
 
-    def _held(self, cluster: Cluster) -> frozenset[str]:
+    def _held(self, cluster: ClusterState) -> frozenset[str]:
         """The nodes that are not gone: all, while nodes are not watched. Then a later round looks whether they are."""
         if not cluster.nodes_watched:
             self._absence.forget()

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from userspace_cni.base.errors import on_one_line
-from userspace_cni.controller.cluster import Cluster, Kept, number, tables, text
-from userspace_cni.routes.resource import Route, read_route
+from userspace_cni.controller.cluster import ClusterState, SummedObject, number, tables, text
+from userspace_cni.routes.resource import RouteObject, read_route
 
 FAILURES_MAX: Final = 10
 MESSAGE_MAX: Final = 1024
@@ -22,7 +22,7 @@ Status = dict[str, Any]
 Reports = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
-def reports_of(cluster: Cluster) -> Reports:
+def reports_of(cluster: ClusterState) -> Reports:
     """What each node with a part in Routes says, by its name and by the Route's."""
     return {
         node: {text(each, "name"): each for each in state.routes}
@@ -31,7 +31,7 @@ def reports_of(cluster: Cluster) -> Reports:
     }
 
 
-def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Status:
+def route_status(name: str, cluster: ClusterState, said_by: Reports, now: str) -> Status:
     """The status of the Route of that name. `said_by`: of `reports_of`; `now`: the time, as conditions have it."""
     kept = cluster.routes[name]
     route = read_route({"metadata": {"name": name, "generation": kept.generation}, "spec": kept.spec})
@@ -61,7 +61,7 @@ def route_status(name: str, cluster: Cluster, said_by: Reports, now: str) -> Sta
     }
 
 
-def _is_of(report: Mapping[str, Any], kept: Kept) -> bool:
+def _is_of(report: Mapping[str, Any], kept: SummedObject) -> bool:
     """Whether a node tells of this version of this very Route, and not of one that had its name."""
     return number(report, "generation") == kept.generation and text(report, "uid") == kept.uid
 
@@ -70,7 +70,7 @@ def _conflicting(destinations: int) -> str:
     return f"{destinations} destinations in pods are another Route's" if destinations else ""
 
 
-def _word(route: Route, *, waiting: bool, degraded: bool) -> str:
+def _word(route: RouteObject, *, waiting: bool, degraded: bool) -> str:
     if route.is_unusable:
         return "Invalid"
     if waiting:
@@ -88,7 +88,7 @@ def _failures(failing: Mapping[str, Mapping[str, Any]]) -> list[Status]:
 
 
 def _why_not_applied(
-    route: Route, reports: Mapping[str, Any], current: Mapping[str, Any], failing: Mapping[str, Mapping[str, Any]]
+    route: RouteObject, reports: Mapping[str, Any], current: Mapping[str, Any], failing: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """Why it is not as it says on all nodes; "" where it is."""
     if route.is_unusable:
@@ -105,7 +105,7 @@ def _why_not_applied(
     return ""
 
 
-def _conditions(found: Mapping[str, tuple[str, str, str]], kept: Kept, now: str) -> list[Status]:
+def _conditions(found: Mapping[str, tuple[str, str, str]], kept: SummedObject, now: str) -> list[Status]:
     """Conditions by type: a message where it is false, and a reason for each case. Each keeps the time since when it is so."""
     former = {text(each, "type"): each for each in tables(kept.status, "conditions")}
     made = []

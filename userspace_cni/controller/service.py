@@ -24,9 +24,9 @@ from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.status_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.client import Clients, in_cluster
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.events import Events
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.objects import Objects
 
@@ -55,7 +55,7 @@ class Controller:
     what is watched."""
 
     def __init__(
-        self, session: Session, namespace: str, times: RoundTimes | None = None, watch_times: WatchTimes | None = None
+        self, session: ApiSession, namespace: str, times: RoundTimes | None = None, watch_times: WatchTimes | None = None
     ) -> None:
         objects = Objects(session)
         self.watches = Watches(session, self._changed, watch_times)
@@ -104,13 +104,13 @@ class Controller:
         self.rounds.ask()
 
 
-def account(settings: Settings, environ: Mapping[str, str]) -> Session:
+def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
     """The account of this process: the setting's kubeconfig, else that of its pod. Raises InvalidConfig without either."""
     if not settings.kubeconfig and not in_cluster(environ):
         raise InvalidConfig(
             "the controller has no account of the API server", "the setting kubeconfig; in a pod, its service account"
         )
-    return Clients(Bounds.of(settings), HERE, settings.kubeconfig).of("").session
+    return Clients(KubeconfigBounds.of(settings), HERE, settings.kubeconfig).of("").session
 
 
 def serve(settings: Settings, environ: Mapping[str, str], doors: Callable[[Controller], Sequence[Door]]) -> int:

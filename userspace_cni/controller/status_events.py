@@ -18,7 +18,7 @@ from userspace_cni.base.notices import (
     SUBNET_FULL,
     SUBNET_INVALID,
     VLAN_CONFLICT,
-    Reason,
+    NoticeReason,
     Recipient,
 )
 from userspace_cni.controller.cluster import tables, text
@@ -27,7 +27,7 @@ from userspace_cni.kube.resources import PROVIDER_NETWORKS, ROUTES, SUBNETS, VLA
 
 COMPONENT: Final = "userspace-cni-controller"
 """Who makes these Events."""
-_OF_SUBNETS: Final[Mapping[str, Reason]] = {"Invalid": SUBNET_INVALID, "Full": SUBNET_FULL}
+_OF_SUBNETS: Final[Mapping[str, NoticeReason]] = {"Invalid": SUBNET_INVALID, "Full": SUBNET_FULL}
 """Of the reasons of a Subnet's condition; each other one is about nodes."""
 
 

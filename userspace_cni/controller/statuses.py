@@ -15,7 +15,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.gateways import gateway_port
 from userspace_cni.base.subnets import Cidr, Subnet, read_subnet, without
-from userspace_cni.controller.cluster import Address, Cluster, Kept, number, tables, text
+from userspace_cni.controller.cluster import Address, ClusterState, SummedObject, number, tables, text
 from userspace_cni.controller.ranges import Division, NodeRange, divide, remaining
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN
 
@@ -32,7 +32,7 @@ Status = dict[str, Any]
 class Sums:
     """The statuses of one moment. `held`: nodes that are not known to be gone; `now`: the time, as conditions have it."""
 
-    def __init__(self, cluster: Cluster, held: Collection[str], now: str) -> None:
+    def __init__(self, cluster: ClusterState, held: Collection[str], now: str) -> None:
         self._cluster = cluster
         self._held = held
         self._now = now
@@ -84,7 +84,7 @@ class Sums:
             "conditions": [self._condition(not said["message"], said, former)],
         }
 
-    def _divided(self, kept: Kept, subnet: Subnet | None) -> Division:
+    def _divided(self, kept: SummedObject, subnet: Subnet | None) -> Division:
         """The ranges of nodes; while the Subnet cannot be read, those that were given: a mistake in it takes nothing away."""
         now = tuple(
             NodeRange(text(each, "node"), text(each, "range"), text(each, "address")) for each in tables(kept.status, NODE_RANGES)

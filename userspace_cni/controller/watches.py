@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from userspace_cni.controller import cluster
-from userspace_cni.controller.cluster import Cluster
-from userspace_cni.kube.credentials import Session
+from userspace_cni.controller.cluster import ClusterState
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
@@ -27,7 +27,7 @@ _KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...
 class Watches:
     """A watch for each kind of objects. `on_change` is called when anything kept has changed; it must not wait."""
 
-    def __init__(self, session: Session, on_change: Callable[[], None], times: WatchTimes | None = None) -> None:
+    def __init__(self, session: ApiSession, on_change: Callable[[], None], times: WatchTimes | None = None) -> None:
         self._watches = {
             name: ObjectWatch(session, resource, keep=keep, on_change=on_change, times=times) for name, resource, keep in _KEPT
         }
@@ -52,13 +52,13 @@ class Watches:
         """Why some objects are not watched now."""
         return [each.problem for each in self._watches.values() if each.problem]
 
-    def cluster(self) -> Cluster | None:
+    def cluster(self) -> ClusterState | None:
         """What is known; None until two lists of each kind have told it. Routes may be another program's matter: none then."""
         if not all(each.confirmed for name, each in self._watches.items() if name != "routes"):
             return None
         known: dict[str, Any] = {name: each.objects() for name, each in self._watches.items()}
         known["routes"] = known["routes"] or {}
-        return Cluster(**known, nodes_watched=not self._watches["nodes"].problem)
+        return ClusterState(**known, nodes_watched=not self._watches["nodes"].problem)
 
     def counts(self) -> Mapping[str, Callable[[], float]]:
         """How many objects of each kind are known: a function by the resource's name."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from userspace_cni.controller.cluster import Cluster, Kept, tables, text
+from userspace_cni.controller.cluster import ClusterState, SummedObject, tables, text
 from userspace_cni.controller.route_statuses import reports_of, route_status
 from userspace_cni.controller.statuses import NODE_RANGES, Sums, is_written
 from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
@@ -47,7 +47,7 @@ class Garbage:
     uid: str
 
 
-def summaries(cluster: Cluster, held: Collection[str], now: str) -> Iterator[Summary]:
+def summaries(cluster: ClusterState, held: Collection[str], now: str) -> Iterator[Summary]:
     """The statuses that are not as they should be. `held`, `now`: as `Sums` has them."""
     sums = Sums(cluster, held, now)
     status_of: Mapping[Resource, Callable[[str], dict[str, Any]]] = {
@@ -64,12 +64,12 @@ def summaries(cluster: Cluster, held: Collection[str], now: str) -> Iterator[Sum
             yield Summary(resource, name, kept.uid, kept.version, status, urgent, kept.status)
 
 
-def versions(cluster: Cluster) -> frozenset[Version]:
+def versions(cluster: ClusterState) -> frozenset[Version]:
     """The objects that have a status of ours, as they are known."""
     return frozenset((resource, name, kept.uid, kept.version) for resource, name, kept in _summed_up(cluster))
 
 
-def _summed_up(cluster: Cluster) -> Iterator[tuple[Resource, str, Kept]]:
+def _summed_up(cluster: ClusterState) -> Iterator[tuple[Resource, str, SummedObject]]:
     """The objects with a status of ours. Ranges of nodes come first: pods wait for them."""
     kinds = (
         (SUBNETS, cluster.subnets),
@@ -81,14 +81,14 @@ def _summed_up(cluster: Cluster) -> Iterator[tuple[Resource, str, Kept]]:
         yield from ((resource, name, kept) for name, kept in sorted(objects.items()))
 
 
-def _kept_routes(cluster: Cluster) -> Mapping[str, Kept]:
+def _kept_routes(cluster: ClusterState) -> Mapping[str, SummedObject]:
     """The Routes, where some node keeps them; else those of which a node did, for their status says so still."""
     if any(state.routes is not None for state in cluster.states.values()):
         return cluster.routes
     return {name: kept for name, kept in cluster.routes.items() if "nodes" in kept.status}
 
 
-def garbage(cluster: Cluster, held: Collection[str]) -> Iterator[Garbage]:
+def garbage(cluster: ClusterState, held: Collection[str]) -> Iterator[Garbage]:
     """What is left of nodes that are gone. Pods of the others are their agents' matter."""
     for name, state in sorted(cluster.states.items()):
         if name not in held:
@@ -98,7 +98,7 @@ def garbage(cluster: Cluster, held: Collection[str]) -> Iterator[Garbage]:
             yield Garbage(IPS, name, address.uid)
 
 
-def named(cluster: Cluster) -> Iterator[str]:
+def named(cluster: ClusterState) -> Iterator[str]:
     """The nodes that something is about."""
     yield from cluster.states
     yield from (each.node for each in cluster.addresses.values())

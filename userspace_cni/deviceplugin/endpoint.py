@@ -48,7 +48,7 @@ class Devices(Protocol):
         ...
 
 
-class Endpoint:
+class DeviceEndpoint:
     """The server.
 
     `watched_or_not` is called, on any thread, when a kubelet begins or ends to watch the list; it must not wait.

@@ -17,7 +17,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.deviceplugin.endpoint import Endpoint
+from userspace_cni.deviceplugin.endpoint import DeviceEndpoint
 from userspace_cni.deviceplugin.kubelet import Identity, Kubelet
 from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
 
@@ -29,7 +29,7 @@ STOP_S: Final = 3.0
 _HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 
 
-class Bridge(Protocol):
+class DeviceBridge(Protocol):
     """A bridge of which devices are offered."""
 
     @property
@@ -51,7 +51,7 @@ class Bridge(Protocol):
 class Room(Protocol):
     """What the node does for devices."""
 
-    def bridges(self) -> tuple[Bridge, ...] | None:
+    def bridges(self) -> tuple[DeviceBridge, ...] | None:
         """The bridges now; None while they are not known. Waits for nothing."""
         ...
 
@@ -73,7 +73,7 @@ class Room(Protocol):
 
 
 @dataclass(frozen=True)
-class Counting:
+class OutcomeCounting:
     """What is called with the outcome, "ok" or "failed", of each registration and each allocation."""
 
     registration: Callable[[str], None]
@@ -83,7 +83,7 @@ class Counting:
 class _Offer:
     """The devices of one bridge, as `endpoint.Devices`, with the state of their registration."""
 
-    def __init__(self, bridge: Bridge, count: int, room: Room, counting: Counting) -> None:
+    def __init__(self, bridge: DeviceBridge, count: int, room: Room, counting: OutcomeCounting) -> None:
         self.bridge = bridge
         self.resource = room.resource(bridge.name)
         self.devices = [room.device(bridge.name, number) for number in range(count)]
@@ -132,16 +132,16 @@ class DevicePlugin(Loop):
     first_s = None
     back_off = BACK_OFF
 
-    def __init__(self, room: Room, count: int, directory: str, counting: Counting) -> None:
+    def __init__(self, room: Room, count: int, directory: str, counting: OutcomeCounting) -> None:
         super().__init__("devices", "the device plugin")
         self._room = room
         self._count = count
         self._kubelet = Kubelet(directory)
         self._counting = counting
-        self._bridges: dict[str, Bridge] | None = None
+        self._bridges: dict[str, DeviceBridge] | None = None
         self._seen: Identity | None = None
         self._served_to: Identity | None = None
-        self._offers: dict[str, tuple[_Offer, Endpoint]] = {}
+        self._offers: dict[str, tuple[_Offer, DeviceEndpoint]] = {}
         self._said: dict[str, tuple[str, str]] = {}
 
     @property
@@ -202,7 +202,7 @@ class DevicePlugin(Loop):
                 waits.append(self._register(name, offer, endpoint))
         return min(waits, default=None)
 
-    def _offer(self, bridge: Bridge) -> None:
+    def _offer(self, bridge: DeviceBridge) -> None:
         known = self._offers.get(bridge.name)
         if known:
             offer, endpoint = known
@@ -216,9 +216,9 @@ class DevicePlugin(Loop):
             self._tell(bridge.name, "warning", "a bridge has no devices: its name cannot be part of a resource's", bridge.name)
             return
         path = f"{self._kubelet.directory}/userspace-cni-{bridge.name}.sock"
-        self._offers[bridge.name] = offer, Endpoint(offer, path, self.ask)
+        self._offers[bridge.name] = offer, DeviceEndpoint(offer, path, self.ask)
 
-    def _register(self, name: str, offer: _Offer, endpoint: Endpoint) -> float:
+    def _register(self, name: str, offer: _Offer, endpoint: DeviceEndpoint) -> float:
         """Register an offer whose time has come; seconds until its next try."""
         now = time.monotonic()
         if now < offer.due:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kubevirt.lint.documents import flattened, label_of
 from kubevirt.lint.kinds import GROUPS, group_of, judge_kind
 from kubevirt.lint.network import OUR_TYPE
-from kubevirt.lint.reading import Report
+from kubevirt.lint.reading import DocumentReport
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.cni.conflist import plugins_of
 from userspace_cni.cni.keys import is_within
@@ -122,7 +122,7 @@ def judge_configuration(judged: Judged, file: str, number: int, content: object,
 def _judge_kind(judged: Judged, place: Place, content: object) -> None:
     """Report an object that is probably meant as a definition."""
     if isinstance(content, Mapping) and (content.get("kind") == _DEFINITION or group_of(content) == GROUPS[_DEFINITION]):
-        report = Report("")
+        report = DocumentReport("")
         judge_kind(content, report)
         for finding in findings_of(report.found):
             judged.take(place, finding)

@@ -61,7 +61,7 @@ class FrameRefused(FastPathError):
     """A frame is longer than the queue's `longest`, or shorter than an Ethernet header."""
 
 
-class Reason(StrEnum):
+class BreachReason(StrEnum):
     """How the other side broke the protocol."""
 
     TRUNCATED = "the connection ended within a message"
@@ -94,7 +94,7 @@ class Reason(StrEnum):
 class PeerError(FastPathError):
     """The other side broke the protocol: `reason` says how, `what` gives the values."""
 
-    def __init__(self, reason: Reason, step: str, what: str = "", look_at: str = "") -> None:
+    def __init__(self, reason: BreachReason, step: str, what: str = "", look_at: str = "") -> None:
         super().__init__(step, f"{reason.value} ({what})" if what else reason.value, look_at)
         self.reason = reason
 

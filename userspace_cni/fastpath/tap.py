@@ -130,7 +130,7 @@ def _reason(error: OSError, name: str) -> tuple[str, str]:
     return error.strerror or str(error), ""
 
 
-class End(Enum):
+class PumpEnd(Enum):
     """Why a run of the pump ended."""
 
     SLICE = lib.FP_PUMP_SLICE
@@ -141,7 +141,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True)
-class Flow:
+class DirectionCounts:
     """One direction: frames and bytes carried; `dropped`: frames that found no room at the receiver, or were too long."""
 
     frames: int
@@ -150,11 +150,11 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Carried:
+class PumpCounts:
     """The counts of a pump since it was made; `sleeps`: how often it had nothing to do."""
 
-    to_ring: Flow
-    to_tap: Flow
+    to_ring: DirectionCounts
+    to_tap: DirectionCounts
     sleeps: int
 
 
@@ -186,7 +186,7 @@ class Pump:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def run(self, pair: QueuePair, slice_s: float = 0.5) -> End:
+    def run(self, pair: QueuePair, slice_s: float = 0.5) -> PumpEnd:
         """Carry frames for `slice_s` seconds, without the GIL; returns why it ended.
 
         A signal ends it early, with SLICE, so that Python can handle it. Raises RingFault when the other side broke the ring.
@@ -197,7 +197,7 @@ class Pump:
         found = lib.fp_pump_run(self._pump, tx, rx, owner.control_fd, owner.wake_fd, int(slice_s * 1_000_000_000))
         if found < 0:
             raise pair.failure(found, "send" if lib.fp_fault_of(tx) else "receive")
-        return End(found)
+        return PumpEnd(found)
 
     def stop(self) -> None:
         """End the run that is under way, and all later ones."""
@@ -211,9 +211,9 @@ class Pump:
         return self._stop
 
     @property
-    def carried(self) -> Carried:
+    def carried(self) -> PumpCounts:
         """The counts; may be read at any time."""
-        return Carried(_flow(self._pump.to_ring), _flow(self._pump.to_tap), self._pump.sleeps)
+        return PumpCounts(_flow(self._pump.to_ring), _flow(self._pump.to_tap), self._pump.sleeps)
 
     def close(self) -> None:
         """Free the descriptor; no run may be under way. The counts stay. May be called again."""
@@ -223,5 +223,5 @@ class Pump:
             os.close(stop)
 
 
-def _flow(flow: Any) -> Flow:
-    return Flow(flow.frames, flow.bytes, flow.dropped)
+def _flow(flow: Any) -> DirectionCounts:
+    return DirectionCounts(flow.frames, flow.bytes, flow.dropped)

@@ -26,8 +26,8 @@ from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.kube.credentials import SERVICE_ACCOUNT, Answer, Session
-from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
+from userspace_cni.kube.credentials import SERVICE_ACCOUNT, ApiAnswer, ApiSession
+from userspace_cni.kube.kubeconfig import Kubeconfig, KubeconfigBounds
 
 READ_TRIES = 3
 PAUSE_MAX_S = 0.25
@@ -63,11 +63,11 @@ class KubeClient:
     process runs in.
     """
 
-    def __init__(self, kubeconfig: str, root: HostRoot = HERE, bounds: Bounds | None = None) -> None:
-        self._session = Session(Kubeconfig(kubeconfig, root, bounds) if kubeconfig else None)
+    def __init__(self, kubeconfig: str, root: HostRoot = HERE, bounds: KubeconfigBounds | None = None) -> None:
+        self._session = ApiSession(Kubeconfig(kubeconfig, root, bounds) if kubeconfig else None)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ApiSession:
         """The account's connection, for a watch that shares it."""
         return self._session
 
@@ -118,7 +118,9 @@ class KubeClient:
             f"{what}: the API server answered {answer.status}", "413 and 422 mean that the annotations are too long"
         )
 
-    def _ask(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None, tries: int = 1) -> Answer:
+    def _ask(
+        self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None, tries: int = 1
+    ) -> ApiAnswer:
         for last in attempts(tries, deadline):
             try:
                 return self._session.request(method, path, deadline, body)
@@ -136,7 +138,7 @@ class Clients:
     were used last are kept: tenants write the names, also of files that are refused.
     """
 
-    def __init__(self, bounds: Bounds, root: HostRoot = HERE, own: str = "") -> None:
+    def __init__(self, bounds: KubeconfigBounds, root: HostRoot = HERE, own: str = "") -> None:
         self._bounds = bounds
         self._root = root
         self._own = own

@@ -67,7 +67,7 @@ class _Body:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiAnswer:
     """Status code and decoded body of an answer; `body` is empty when it was no JSON object."""
 
     status: int
@@ -124,10 +124,10 @@ class Stream:
             self._answer.release_conn()
 
 
-R = TypeVar("R", Answer, Stream)
+R = TypeVar("R", ApiAnswer, Stream)
 
 
-class Session:
+class ApiSession:
     """Requests to one API server under one account; safe to use from several threads.
 
     `kubeconfig`: None for the service account of the pod that this process runs in.
@@ -152,7 +152,7 @@ class Session:
 
     def request(
         self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None, patch: str = MERGE_PATCH
-    ) -> Answer:
+    ) -> ApiAnswer:
         """Make one request; the answer has any status below 500 except 429. `patch`: of which kind the body of a PATCH is.
 
         Raises Unavailable for everything transient and InvalidConfig for credentials that cannot be used; for a kubeconfig that
@@ -254,11 +254,11 @@ class _Connection:
         if account.authorization:
             self._headers["Authorization"] = account.authorization
 
-    def send(self, what: str, sent: _Body | None, deadline: Deadline) -> Answer:
+    def send(self, what: str, sent: _Body | None, deadline: Deadline) -> ApiAnswer:
         with _translated(what):
             answer = self._request(what, sent, deadline)
             try:
-                return Answer(answer.status, _decoded(_read(answer, what, deadline)))
+                return ApiAnswer(answer.status, _decoded(_read(answer, what, deadline)))
             finally:
                 answer.release_conn()
 

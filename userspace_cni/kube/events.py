@@ -25,7 +25,7 @@ from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.base.loops import Loop
 from userspace_cni.base.notices import Recipient
 from userspace_cni.kube.client import is_named
-from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
+from userspace_cni.kube.credentials import REQUEST_LIMIT_S, ApiAnswer, ApiSession
 
 COMPONENT: Final = "userspace-cni"
 CLUSTER_NAMESPACE: Final = "default"
@@ -107,7 +107,7 @@ class Events(Loop):
 
     def __init__(
         self,
-        session: Session,
+        session: ApiSession,
         node: str,
         dropped: Callable[[int], None],
         limits: EventLimits | None = None,
@@ -220,7 +220,7 @@ class Events(Loop):
         _require_taken(self._ask("POST", path, body))  # the server forgets Events, after an hour where nothing else is set
         return notices
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> ApiAnswer:
         return self._session.request(method, path, Deadline.after(REQUEST_LIMIT_S), body)
 
     def _body(self, event: _Event) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _namespace(recipient: Recipient) -> str:
     return recipient.namespace or ("" if recipient.kind == "Pod" else CLUSTER_NAMESPACE)
 
 
-def _require_taken(answer: Answer) -> None:
+def _require_taken(answer: ApiAnswer) -> None:
     """Raise unless the server did it: Unavailable for what passes, else _Refused."""
     if answer.status in (200, 201, 202):
         return
@@ -285,7 +285,7 @@ def _require_taken(answer: Answer) -> None:
     raise _Refused(f"the API server answered {answer.status}")
 
 
-def _is_ending(answer: Answer) -> bool:
+def _is_ending(answer: ApiAnswer) -> bool:
     """Whether the refusal's cause is that the pod's namespace is being deleted."""
     details = answer.body.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
@@ -293,7 +293,7 @@ def _is_ending(answer: Answer) -> bool:
     return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in found)
 
 
-def _count(answer: Answer) -> int:
+def _count(answer: ApiAnswer) -> int:
     count = answer.body.get("count")
     return count if isinstance(count, int) and count > 0 else 1
 

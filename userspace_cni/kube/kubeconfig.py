@@ -75,7 +75,7 @@ _KEYS: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Bounds:
+class KubeconfigBounds:
     """Where a kubeconfig that a network names may lie: below one of `directories`, never below one of `never`.
 
     `programs`: whether programs may be run for it (setting `kubeconfig_exec`).
@@ -86,7 +86,7 @@ class Bounds:
     programs: bool = False
 
     @classmethod
-    def of(cls, settings: Settings) -> Bounds:
+    def of(cls, settings: Settings) -> KubeconfigBounds:
         """The bounds by the settings. Directories that pods write on this node are always in `never`."""
         pods = (settings.kubelet_dir, settings.short_dir, settings.default_shared_dir)
         return cls(settings.kubeconfig_dirs, (*pods, *CONTAINERS), settings.kubeconfig_exec)
@@ -129,7 +129,7 @@ class Loaded:
 class Kubeconfig:
     """The kubeconfig at `path`, as the host calls it. `bounds`: None for one that the administrator named."""
 
-    def __init__(self, path: str, root: HostRoot = HERE, bounds: Bounds | None = None) -> None:
+    def __init__(self, path: str, root: HostRoot = HERE, bounds: KubeconfigBounds | None = None) -> None:
         self.path = path
         self._root = root
         self._bounds = bounds

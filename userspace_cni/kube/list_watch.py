@@ -27,7 +27,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
 from userspace_cni.base.loops import Loop, TryAgain
-from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
+from userspace_cni.kube.credentials import REQUEST_LIMIT_S, ApiSession, Stream, TooLong
 from userspace_cni.kube.lacking import CONFIRM_S, Lacking
 from userspace_cni.kube.pages import page_of, require_kind, text
 from userspace_cni.kube.resources import Resource
@@ -117,7 +117,7 @@ class ListWatch(Loop):
 
     def __init__(
         self,
-        session: Session,
+        session: ApiSession,
         collection: Collection,
         shelf: Shelf[Any, Any],
         times: WatchTimes,

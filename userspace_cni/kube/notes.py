@@ -28,7 +28,7 @@ WRITE_TRIES = 20
 """Conflicts come from kubelet's status updates and other ADDs of the same pod; each means that another writer succeeded."""
 
 
-class Watch(Protocol):
+class KnownPods(Protocol):
     """What is known of this node's pods without asking; `kube.watch.PodWatch`."""
 
     def get(self, namespace: str, name: str) -> dict[str, Any] | None:
@@ -43,7 +43,7 @@ class Watch(Protocol):
 class PodNoteDriver(Driver[PodNote]):
     """Keeps an attachment's entry in its pod's annotations, beside the entries of the pod's other attachments."""
 
-    def __init__(self, clients: Clients, watch: Watch | None = None) -> None:
+    def __init__(self, clients: Clients, watch: KnownPods | None = None) -> None:
         self._clients = clients
         self._watch = watch
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
@@ -45,7 +45,7 @@ class ObjectWatch:
 
     def __init__(
         self,
-        session: Session,
+        session: ApiSession,
         resource: Resource,
         *,
         field_selector: str = "",

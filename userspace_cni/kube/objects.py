@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Conflict, NoSuchResource, ObjectRefused, Unavailable
-from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, Answer, Session, TooLong
+from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, ApiAnswer, ApiSession, TooLong
 from userspace_cni.kube.pages import page_of
 from userspace_cni.kube.resources import Resource
 
@@ -28,7 +28,7 @@ class Objects:
     does not succeed by asking again; InvalidConfig for a name that is none.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ApiSession) -> None:
         self._session = session
 
     def get(self, resource: Resource, name: str) -> dict[str, Any] | None:
@@ -115,10 +115,10 @@ class Objects:
         self._checked(answer, f"deleting {resource.title} {name}", "delete", resource)
         return True
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, patch: str = MERGE_PATCH) -> Answer:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, patch: str = MERGE_PATCH) -> ApiAnswer:
         return self._session.request(method, path, Deadline.after(REQUEST_LIMIT_S), body, patch)
 
-    def _checked(self, answer: Answer, what: str, verb: str, resource: Resource) -> dict[str, Any]:
+    def _checked(self, answer: ApiAnswer, what: str, verb: str, resource: Resource) -> dict[str, Any]:
         """The body of a good answer. Raises as the methods say."""
         if answer.status in (200, 201, 202) and answer.body:
             return answer.body

@@ -14,7 +14,7 @@ from userspace_cni.kube.resources import Resource
 
 
 @dataclass(frozen=True)
-class Page:
+class ListPage:
     """A page of a list: the version of the collection, things, and the token of the next page, "" for none."""
 
     version: str
@@ -22,7 +22,7 @@ class Page:
     token: str
 
 
-def page_of(body: Mapping[str, Any], resource: Resource) -> Page:
+def page_of(body: Mapping[str, Any], resource: Resource) -> ListPage:
     """Read an answer. Raises KeyError, TypeError, AttributeError or ValueError for what is no page of a list of the resource,
     and for a last page after which there are more things."""
     if (body["kind"], body["apiVersion"]) != (f"{resource.kind}List", resource.api_version):
@@ -35,7 +35,7 @@ def page_of(body: Mapping[str, Any], resource: Resource) -> Page:
         raise ValueError(metadata["remainingItemCount"])
     for each in items or ():
         require_kind(each, resource)
-    return Page(text(metadata["resourceVersion"]), items or (), token and text(token))
+    return ListPage(text(metadata["resourceVersion"]), items or (), token and text(token))
 
 
 def require_kind(thing: Mapping[str, Any], resource: Resource) -> None:

@@ -25,7 +25,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.log import say
 from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import PODS
@@ -64,7 +64,7 @@ class PodWatch:
 
     def __init__(
         self,
-        session: Session,
+        session: ApiSession,
         node: str,
         times: WatchTimes | None = None,
         on_change: Callable[[str, str], None] = lambda *_: None,

@@ -14,7 +14,7 @@ _LONGEST_MS: Final = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Deadline:
+class Instant:
     """An instant of CLOCK_MONOTONIC in seconds; `inf` never comes."""
 
     at: float

@@ -21,7 +21,7 @@ from userspace_cni.base.loops import Loop
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.node_net import legacy_rules
 from userspace_cni.host.node_net.forward_path import generation
-from userspace_cni.host.node_net.forwarding import Place
+from userspace_cni.host.node_net.forwarding import NodeNamespace
 from userspace_cni.network.passages import CHANGES, Passage, Uplinks, passages
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Trials:
     def _seen(self) -> tuple[int, Mapping[str, str]]:
         settings = self._node.installation.settings
         try:
-            place = Place(settings.switch_netns, self._node.installation.root)
+            place = NodeNamespace(settings.switch_netns, self._node.installation.root)
             return generation(settings.switch_netns, self._node.installation.root), place.sysctls(_FORWARDING.values())
         except UserspaceError:
             return 0, {}
@@ -165,7 +165,7 @@ def forwarded(gateways: Sequence[Gateway], node: LocalNode) -> Sequence[Passage]
     if not gateways:
         return ()
     try:
-        uplinks = _uplinks(gateways, Place(node.installation.settings.switch_netns, node.installation.root))
+        uplinks = _uplinks(gateways, NodeNamespace(node.installation.settings.switch_netns, node.installation.root))
     except UserspaceError as error:
         versions = [(each.port, version) for each in gateways for version in sorted({net.version for net in each.subnets})]
         return tuple(Passage(*each, "unknown", str(error)) for each in versions)
@@ -176,7 +176,7 @@ def _lacking(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Finding, ...
     """What they lack that can be read. Takes up to a second for routers that are silent."""
     if not gateways:
         return ()
-    place, deadline = Place(node.installation.settings.switch_netns, node.installation.root), Deadline.after(_LOOK_S)
+    place, deadline = NodeNamespace(node.installation.settings.switch_netns, node.installation.root), Deadline.after(_LOOK_S)
     found: list[Finding] = []
     for look in (_sysctls, _guards, _routers):
         try:
@@ -204,7 +204,7 @@ def _of_passages(tried: Sequence[Passage]) -> Iterator[Finding]:
             yield _concern("gateway-untried", each.gateway, what, f"unknown: {each.reason}", "a look from a pod", why)
 
 
-def _uplinks(gateways: Sequence[Gateway], place: Place) -> Uplinks:
+def _uplinks(gateways: Sequence[Gateway], place: NodeNamespace) -> Uplinks:
     defaults = {version: link for version, (_, link) in place.next_hops().items()}
     ways = place.ways(each.egress_gateway.via for each in gateways if each.egress_gateway)
     own = {each.port: each.egress_gateway.via for each in gateways if each.egress_gateway}
@@ -214,7 +214,7 @@ def _uplinks(gateways: Sequence[Gateway], place: Place) -> Uplinks:
     }
 
 
-def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadline: Deadline) -> Iterator[Finding]:
+def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
     ways = place.ways(each.egress_gateway.via for each in gateways if each.egress_gateway)
     filters = {hop: ("net/ipv4/conf/all/rp_filter", f"net/ipv4/conf/{link}/rp_filter") for hop, link in ways.items()}
     values = place.sysctls([*_FORWARDING.values(), *(name for each in filters.values() for name in each)])
@@ -230,14 +230,14 @@ def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: Place, _deadl
                 yield _concern("gateway-sysctl", gateway.port, _dotted(name), "1", "0 or 2", why)
 
 
-def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: Place, _deadline: Deadline) -> Iterator[Finding]:
+def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
     guarded, needed = node.switch.guarded()
     if guarded < needed:
         what, why = "the count of pods' host ends with a guard", "pods of others reach the node's stack past their VLAN"
         yield _concern("gateway-guards", gateways[0].port, what, f"{guarded} of {needed}", "all", why)
 
 
-def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: Place, deadline: Deadline) -> Iterator[Finding]:
+def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: NodeNamespace, deadline: Deadline) -> Iterator[Finding]:
     """The routers that each gateway needs: its own, that of its egress, else the node's."""
     defaults = place.next_hops()
     wanted = {each.port: _hops(each, {version: hop for version, (hop, _) in defaults.items()}) for each in gateways}

@@ -62,7 +62,7 @@ def specs(gateways: Sequence[tuple[str, Gateway]], complete: Collection[str], no
     return tuple(found)
 
 
-def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: Bridge) -> tuple[Step, ...]:
+def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: GatewayBridge) -> tuple[Step, ...]:
     """What the gateway is made of, in order. Pure."""
     port = OvsPort(
         bridge=gateway.bridge,
@@ -92,7 +92,7 @@ def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: Bridge) ->
 
 
 @dataclass(frozen=True)
-class Bridge:
+class GatewayBridge:
     """What matters of a gateway's bridge. `is_foreign`: attachments of pods neither made it nor may make it again.
 
     `mtu`: of a gateway that says none. It has to ask for one: else OVS gives its link the smallest of the bridge's other ports.
@@ -125,7 +125,7 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
     again = former is not None and former.bridge == gateway.bridge and former.foreign_bridge
     is_foreign = found.maker in ("node", "another")
     mtu = gateway.mtu or (found.mtu if is_foreign else 0) or node_mtu(node.installation.settings, node.installation.root).link
-    bridge = Bridge(is_foreign or (found.maker == "" and again), found.datapath, mtu)
+    bridge = GatewayBridge(is_foreign or (found.maker == "" and again), found.datapath, mtu)
     steps = steps_of(gateway, node.store.journal.identity(), node.installation.settings.switch_netns, bridge)
     if record and record.state == "ready" and record.boot_id == node.store.boot_id() and record.steps == steps:
         return steps  # what others take from it by now is no reason against what is there

@@ -49,7 +49,7 @@ _OTHER_MACS: Final = ("balance-alb", "balance-tlb")
 
 
 @dataclass(frozen=True)
-class Site:
+class ProviderSite:
     """Where provider networks are planned. `switch_gone_s`: for how many seconds ovs-vswitchd has been gone, 0 while it lives.
 
     `node_addresses`: those by which the cluster knows the node, None while they are not known yet.
@@ -60,7 +60,7 @@ class Site:
     node_addresses: Callable[[], Collection[str] | None] = tuple
 
 
-def plan(network: ProviderNetwork, site: Site) -> Plan:
+def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
     """The plan of the spec for this network.
 
     It raises Unavailable for what may come yet (a NIC that is absent, a device that is not ready, a switch that is gone),
@@ -87,7 +87,7 @@ def plan(network: ProviderNetwork, site: Site) -> Plan:
     return steps
 
 
-def keep(site: Site) -> Plan:
+def keep(site: ProviderSite) -> Plan:
     """The plan of an attachment whose spec is not known now: what it has, without moved addresses while ovs-vswitchd is gone."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
@@ -100,7 +100,7 @@ def keep(site: Site) -> Plan:
     return steps
 
 
-def refused(why: str, site: Site) -> Plan:
+def refused(why: str, site: ProviderSite) -> Plan:
     """The plan of a spec that is refused before any look: what it has stays, but no address on the bridge of a dead switch."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:

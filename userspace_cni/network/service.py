@@ -20,7 +20,7 @@ from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns, sentence
 from userspace_cni.network.keeper import Keeper
-from userspace_cni.network.sources import Sources
+from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import MIRROR
 from userspace_cni.network.uplink_news import UplinkNews
 
@@ -53,7 +53,7 @@ class NodeNetwork:
         self._node = node
         self._failed = failed
         self._serving = False
-        self._sources = Sources(node, environ, self._others(), self._addresses, lambda: self._serving)
+        self._sources = SpecSources(node, environ, self._others(), self._addresses, lambda: self._serving)
         self._keeper = Keeper(
             Specs(node, self._sources.kept, self._sources.urgent),
             self._sources.specs,

@@ -117,7 +117,7 @@ class SettingsSource:
         return frozenset(filter(os.path.isfile, files(self._environ)))
 
 
-class Sources:
+class SpecSources:
     """The sources of this node. `others`: those beside settings and commands, less important ones later.
 
     `node_addresses` are those by which the cluster knows the node, None while they are not known yet. `serving`: whether calls of
@@ -137,7 +137,7 @@ class Sources:
         self.settings = SettingsSource(node.installation.settings, environ)
         self._others = others
         self._absence = SwitchAbsence(node.switch.vswitchd)
-        self._site = providers.Site(node, lambda: self._absence.seconds, node_addresses)
+        self._site = providers.ProviderSite(node, lambda: self._absence.seconds, node_addresses)
         self._patience: dict[str, float] = {}
         self._given_back: frozenset[Key] = frozenset()
         self._kept = providers.keep(self._site)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Pod, SocketFacts, SocketPlace
 from userspace_cni.attachment.planned import mac_of
 from userspace_cni.attachment.steps import OvsPort, Terms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
@@ -220,7 +220,7 @@ class Gathering:
             "noted": known,
         }
 
-    def _device_place(self, pod: Pod) -> Place | None:
+    def _device_place(self, pod: Pod) -> SocketPlace | None:
         """The directory of the device that the kubelet gave to this pod for this interface; None where it gave none."""
         node = self.node
         if not node.installation.settings.devices_per_bridge or not self.consumer.takes_device(
@@ -233,7 +233,7 @@ class Gathering:
         if not device:
             return None
         directory = node.installation.devices.present(device)
-        return Place(
+        return SocketPlace(
             directory.path,
             directory.trusted,
             create=False,
@@ -243,7 +243,7 @@ class Gathering:
             closed=True,
         )
 
-    def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
+    def _require_seen(self, place: SocketPlace, pod: Pod, *, known: bool) -> None:
         """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
         settings = self.node.installation.settings
         volume = settings.shared_volume

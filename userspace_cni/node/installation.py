@@ -49,9 +49,9 @@ class Installation:
     def clients(self) -> Clients:
         """The clients of API servers, one per set of credentials."""
         from userspace_cni.kube.client import Clients
-        from userspace_cni.kube.kubeconfig import Bounds
+        from userspace_cni.kube.kubeconfig import KubeconfigBounds
 
-        return Clients(Bounds.of(self.settings), self.root, self.settings.kubeconfig)
+        return Clients(KubeconfigBounds.of(self.settings), self.root, self.settings.kubeconfig)
 
     @cached_property
     def devices(self) -> DeviceDirectories:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from userspace_cni.base.errors import NoSuchResource, ObjectRefused
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import KUBEVIRTS, PLUGINS
 
 
-def kubevirt_objects(session: Session) -> tuple[Sequence[Mapping[str, Any]], ObjectRefused | None]:
+def kubevirt_objects(session: ApiSession) -> tuple[Sequence[Mapping[str, Any]], ObjectRefused | None]:
     """The Plugins and, where there are any, the KubeVirt objects; and why the account may not read all of it, None where it may.
 
     Raises Unavailable where the server cannot be asked.

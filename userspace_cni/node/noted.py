@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.base.errors import ContainerGone, InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.base.notices import ANNOTATION_IGNORED, give
 from userspace_cni.base.threads import start
-from userspace_cni.cni.addressing import Noted, missing, read_noted
+from userspace_cni.cni.addressing import NotedAddresses, missing, read_noted
 from userspace_cni.cni.annotations import PodInterface
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def interface_of(request: Request, settings: Settings) -> PodInterface:
     return PodInterface(request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations)
 
 
-def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> Noted:
+def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAddresses:
     """What the pod's annotations say of the interface; the pod is told what is not done so. Raises InvalidConfig.
 
     `kind`: the port that the network makes.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from userspace_cni.base.errors import ObjectRefused
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.objects import Objects
@@ -64,7 +64,7 @@ class NodeObjects:
 
     def __init__(
         self,
-        session: Session,
+        session: ApiSession,
         node: str,
         on_change: Callable[[], None],
         *,
@@ -118,7 +118,7 @@ class NodeObjects:
         return Seen(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
 
 
-def look(session: Session, node: str) -> Seen:
+def look(session: ApiSession, node: str) -> Seen:
     """What the server has now, by single requests; for a process that follows nothing.
 
     Raises UserspaceError where any of it cannot be read: what is not known is not made up.

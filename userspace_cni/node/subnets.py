@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.steps import Lease
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.cni.request import Request
-    from userspace_cni.kube.credentials import Session
+    from userspace_cni.kube.credentials import ApiSession
     from userspace_cni.node.installation import Installation
     from userspace_cni.node.objects import NodeObjects
 
@@ -45,7 +45,7 @@ class Subnets:
         self._objects: NodeObjects | None = None
         self._ips: KeptObjects | None = None
 
-    def start(self, session: Session, objects: NodeObjects) -> None:
+    def start(self, session: ApiSession, objects: NodeObjects) -> None:
         """Go by these watches, and keep the IP objects of this node's attachments. Raises Unavailable."""
         self._objects = objects
         labels = {NODE_LABEL: label(self._installation.name)}

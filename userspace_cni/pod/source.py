@@ -45,7 +45,7 @@ _OF_THE_SANDBOX = ("/etc/hostname", "/etc/resolv.conf", "/dev/shm")  # noqa: S10
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceLook:
     """The result of one look at one source. `trouble` says why interfaces may be missing; "" when none are."""
 
     source: str
@@ -67,16 +67,16 @@ class Sources:
     container_id: str = ""
     own_ids: frozenset[str] = field(default_factory=frozenset)
 
-    def look(self) -> Found:
+    def look(self) -> SourceLook:
         """Return the first source with an interface, else a result whose trouble names every source and what is wrong there."""
         found = [self._annotations(path) for path in self.annotations]
         found += [self._directory(path) for path in self.directories]
         for one in found:
             if one.interfaces:
                 return one
-        return Found("", (), "; ".join(f"{one.source}: {one.trouble}" for one in found), settled=False)
+        return SourceLook("", (), "; ".join(f"{one.source}: {one.trouble}" for one in found), settled=False)
 
-    def _annotations(self, path: str) -> Found:
+    def _annotations(self, path: str) -> SourceLook:
         try:
             annotations = parse_annotations(_text(Path(path)))
             entries = parse(annotations.get(CONFIGURATION_DATA, ""))
@@ -84,9 +84,9 @@ class Sources:
                 return _nothing(path, f"annotation {CONFIGURATION_DATA}")
             return self._judged(path, entries, annotations.get(MAPPED_DIR, DEFAULT_MAPPED_DIR), annotations)
         except (OSError, DocumentError) as error:
-            return Found(path, (), _reason(error), settled=False)
+            return SourceLook(path, (), _reason(error), settled=False)
 
-    def _directory(self, path: str) -> Found:
+    def _directory(self, path: str) -> SourceLook:
         try:
             files = [file for file in Path(path).iterdir() if file.match(_FILE)]
             entries = [parse_entry(_text(file)) for file in files]
@@ -94,16 +94,16 @@ class Sources:
             entries.sort(key=lambda entry: _natural(entry["ifName"]))
             return self._judged(path, entries, path, {}) if entries else _nothing(path, "file configData-*.json")
         except (OSError, DocumentError) as error:
-            return Found(path, (), _reason(error), settled=False)
+            return SourceLook(path, (), _reason(error), settled=False)
 
-    def _judged(self, source: str, entries: list[Entry], directory: str, annotations: dict[str, str]) -> Found:
+    def _judged(self, source: str, entries: list[Entry], directory: str, annotations: dict[str, str]) -> SourceLook:
         mine = [entry for entry in entries if self._is_mine(entry)]
         if not mine:
             others = ", ".join(sorted({entry["containerId"][:12] for entry in entries}))
-            return Found(source, (), f"only entries of another sandbox ({others})", settled=False)
+            return SourceLook(source, (), f"only entries of another sandbox ({others})", settled=False)
         usable = interfaces(mine, directory)
         trouble = _contradiction(usable, annotations) if usable else "entries, but none for a vhost-user interface"
-        return Found(source, tuple(usable), trouble, settled=not trouble)
+        return SourceLook(source, tuple(usable), trouble, settled=not trouble)
 
     def _is_mine(self, entry: Entry) -> bool:
         container = entry["containerId"]
@@ -136,8 +136,8 @@ def _from_below(name: str, entry: Entry) -> Entry:
     return {**entry, "config": {**config, "vhost": {**vhost, "socketfile": f"{name}/{vhost['socketfile']}"}}}
 
 
-def _nothing(source: str, missing: str) -> Found:
-    return Found(source, (), f"nothing about vhost-user interfaces yet, no {missing}", settled=False)
+def _nothing(source: str, missing: str) -> SourceLook:
+    return SourceLook(source, (), f"nothing about vhost-user interfaces yet, no {missing}", settled=False)
 
 
 def _text(path: Path) -> str:

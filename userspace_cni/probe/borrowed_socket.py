@@ -11,9 +11,9 @@ from typing import Final, Self
 
 from userspace_cni.attachment.steps import Socket
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.vhost.sockets import Access
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.sockets import SocketAccess
+from userspace_cni.linux.deadline import Instant
 from userspace_cni.linux.unix_sockets import connections_anywhere
 
 LISTEN_S: Final = 10.0
@@ -30,7 +30,7 @@ class BorrowedSocket:
     the port over, and keeps it.
     """
 
-    def __init__(self, step: Socket, trusted: str, options: FrontEndOptions, access: Access) -> None:
+    def __init__(self, step: Socket, trusted: str, options: FrontEndOptions, access: SocketAccess) -> None:
         self.place = None if step.switch_path else step
         self._served = Path(step.switch_path).name
         self._path = f"{trusted}{step.directory.removeprefix(step.trusted.rstrip('/'))}/{step.name}"
@@ -73,7 +73,7 @@ class BorrowedSocket:
             raise SocketRefused(f"connecting to {self._path}", found, "ss -xp: attaching would cut the port's application off")
 
 
-class _Once(Listener):
+class _Once(VhostListener):
     """Listens for one connection, and removes its socket as soon as that is accepted."""
 
     _taken: socket.socket | None = None
@@ -88,10 +88,10 @@ class _Once(Listener):
                 f"the switch has not connected within {seconds:g} s, though it tries once a second",
                 "ovs-vswitchd.log; does the switch see that directory, and may its user write to the socket?",
             )
-        self._taken = super().open(Deadline.after(seconds), -1, again=False)
+        self._taken = super().open(Instant.after(seconds), -1, again=False)
         self.close()
 
-    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - the connection is there
+    def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - the connection is there
         """Give the accepted connection to a front-end."""
         taken, self._taken = self._taken, None
         return taken

@@ -168,7 +168,7 @@ def mirrored(site: Site, record: Record, tell: Tell, removed: Tell, ending: Endi
 
     `removed` is called with each thing that killed runs had left. Raises Unusable, BadRequest, Unavailable, FastPathError, Ended.
     """
-    from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
+    from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
     from userspace_cni.node.probes import CAPTURE
 
     with site.probe_ports(CAPTURE) as ports:
@@ -180,7 +180,7 @@ def mirrored(site: Site, record: Record, tell: Tell, removed: Tell, ending: Endi
         tell(f"making a mirror of port {source.port} on bridge {source.bridge}")
         port = ports.reserve(source.bridge)
         options = FrontEndOptions(queue_size=_QUEUE, room=_LINE, receive_room=_BUFFER_BYTES, mergeable=True)
-        with Listener(port.socket, options, access_for_switch(site)) as listener:
+        with VhostListener(port.socket, options, access_for_switch(site)) as listener:
             ports.plug(port, mtu=source.mtu if source.mtu > MTU else None, vlan=source.vlan, mirrored=source.port)
             tell("attaching to it")
             with listener.accept(ATTACH_S) as front:

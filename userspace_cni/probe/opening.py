@@ -26,7 +26,7 @@ from userspace_cni.probe.remote import Remote
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
-    from userspace_cni.fastpath.vhost.sockets import Access
+    from userspace_cni.fastpath.vhost.sockets import SocketAccess
     from userspace_cni.node.probes import ProbePort, ProbePorts
     from userspace_cni.probe.borrowed_socket import BorrowedSocket
 
@@ -140,16 +140,16 @@ def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedS
     return BorrowedSocket(record.socket, site.seen(record.socket.trusted).rstrip("/"), options, access_for_switch(site))
 
 
-def access_for_switch(site: Site) -> Access:
+def access_for_switch(site: Site) -> SocketAccess:
     """Owner and mode for a socket to which OVS connects: OVS runs as the owner of its run directory."""
-    from userspace_cni.fastpath.vhost.sockets import Access
+    from userspace_cni.fastpath.vhost.sockets import SocketAccess
 
     rundir = site.seen(site.settings.ovs_rundir)
     try:
         facts = Path(rundir).stat()
     except OSError as error:
         raise Unavailable(f"directory {rundir}: {error.strerror}; setting ovs_rundir (OVS_RUNDIR) names it") from error
-    return Access(SOCKET_MODE, facts.st_uid, facts.st_gid)
+    return SocketAccess(SOCKET_MODE, facts.st_uid, facts.st_gid)
 
 
 def _require_rest(site: Site, record: Record) -> None:
@@ -210,7 +210,7 @@ def temporary(site: Site, bridge: str | None, size: int, tell: Tell, removed: Te
 
     `removed` is called with each thing that killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.
     """
-    from userspace_cni.fastpath.vhost.front_end import Listener
+    from userspace_cni.fastpath.vhost.front_end import VhostListener
 
     with site.probe_ports("measurement") as ports:
         ending.listen()  # `ports` installed its own handler; it handles signals again when it cleans up
@@ -227,7 +227,7 @@ def temporary(site: Site, bridge: str | None, size: int, tell: Tell, removed: Te
         options = _options(endpoints)
         access = access_for_switch(site)
         with ExitStack() as stack:
-            listeners = [stack.enter_context(Listener(port.socket, options, access)) for port in (first, second)]
+            listeners = [stack.enter_context(VhostListener(port.socket, options, access)) for port in (first, second)]
             for port in (first, second):
                 ports.plug(port, mtu=mtu if mtu > MTU else None)
             tell("attaching to both")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from userspace_cni.base.findings import Finding
-from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Rank, Wanted
-from userspace_cni.routes.prefixes import Table, alone, prefix
+from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute, Rank
+from userspace_cni.routes.prefixes import PrefixTable, alone, prefix
 from userspace_cni.routes.resolving import PROTOCOL, Reasoned, Resolved, effective_metric
-from userspace_cni.routes.rules import Asked
+from userspace_cni.routes.rules import PodClaims
 from userspace_cni.routes.values import is_link_local6
 
 ROUTE_MISSING: Final = "route-missing"
@@ -18,7 +18,7 @@ ROUTE_TOO_MANY: Final = "route-too-many"
 _PARTS_MAX: Final = 10
 
 
-class Way(NamedTuple):
+class PacketWay(NamedTuple):
     """How the kernel sends a packet. `is_ours`: by a route of ours. `dev`: as of PodRoute."""
 
     dst: Network
@@ -39,8 +39,8 @@ class Explanation:
 
     dst: Network
     reasoned: Reasoned | None
-    now: Way | None
-    then: Way | None
+    now: PacketWay | None
+    then: PacketWay | None
     notes: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
@@ -62,7 +62,7 @@ class RouteDrift:
     """How a namespace differs from what it is to have. `missing`: what is not there, or behind another program's.
     `behind`: routes of others before which ours stand; that is no fault."""
 
-    missing: tuple[Wanted, ...]
+    missing: tuple[DesiredRoute, ...]
     extra: tuple[PodRoute, ...]
     behind: tuple[PodRoute, ...]
 
@@ -75,11 +75,13 @@ class RouteDrift:
             yield Finding(ROUTE_TOO_MANY, "warning", pod, f"{route}: no Route asks for it", found=str(route))
 
 
-def explain(dst: Address | Network, asked: Asked, resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Explanation:
+def explain(
+    dst: Address | Network, asked: PodClaims, resolved: Resolved, inside: Inside, protocol: int = PROTOCOL
+) -> Explanation:
     """Where the pod's packets to `dst` go, now and when all is applied. `protocol`: as in `resolve`."""
     target = alone(dst) if isinstance(dst, Address) else dst
     if _is_own(target, inside):
-        lo = Way(target, "lo", None, is_ours=False)
+        lo = PacketWay(target, "lo", None, is_ours=False)
         return Explanation(target, None, lo, lo, ("it is the pod's own address: no packet to it leaves the pod",))
     others = [(each, False) for each in inside.others(protocol)]
     now = _way(target, [(each, each.is_of((protocol,))) for each in inside.routes])
@@ -114,14 +116,14 @@ def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> Route
     )
 
 
-def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> Way | None:
+def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> PacketWay | None:
     """What the kernel takes: the longest prefix, of these the lowest metric, of these the first."""
     by_metric = sorted(routes, key=lambda each: effective_metric(each[0]))
-    best = Table((prefix(each[0].dst), each) for each in by_metric).best(prefix(target))
+    best = PrefixTable((prefix(each[0].dst), each) for each in by_metric).best(prefix(target))
     if best is None:
         return None
     found, is_ours = best[1]
-    return Way(found.dst, found.dev, found.via, is_ours)
+    return PacketWay(found.dst, found.dev, found.via, is_ours)
 
 
 def _parts(target: Network, resolved: Resolved) -> Iterator[str]:
@@ -139,7 +141,7 @@ def _is_own(target: Network, inside: Inside) -> bool:
     return target.is_loopback or any(alone(each) == target for each in addresses)
 
 
-def _effects(target: Network, then: Way, former: Way | None, inside: Inside) -> Iterator[str]:
+def _effects(target: Network, then: PacketWay, former: PacketWay | None, inside: Inside) -> Iterator[str]:
     """What a route of ours does not see to where it takes packets to another device than the routes of others would."""
     if former is None or former.dev == then.dev:
         return
@@ -157,7 +159,7 @@ def _source(inside: Inside, dev: str, version: int) -> Address | None:
     return next(found, None)
 
 
-def _said(way: Way | None) -> str:
+def _said(way: PacketWay | None) -> str:
     if way is None:
         return "no route leads there"
     return f"{way}, {'ours' if way.is_ours else 'of others'}"

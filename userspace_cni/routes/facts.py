@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
-from userspace_cni.routes.resource import Gates
+from userspace_cni.routes.resource import FeatureGates
 from userspace_cni.routes.values import why_never
 
 ID_SHOWN: Final = 12
@@ -23,7 +23,7 @@ _DNS: Final = (("kube-system", "kube-dns"), ("kube-system", "coredns"), ("opensh
 
 
 @dataclass(frozen=True)
-class Pod:
+class RoutePod:
     """A pod, as the API has it.
 
     `owners`: the chain of its owners as (kind, name), a ReplicaSet and its Deployment, say; None while it is not known.
@@ -57,7 +57,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterFacts:
     """What is known of the cluster; empty where it is not.
 
     `service_ranges`, `pod_ranges`: networks of Services and of all nodes' pods; `own_ranges`: of this node's pods;
@@ -107,12 +107,12 @@ class Need(NamedTuple):
     gate: str
     kept_by: bool
 
-    def stays(self, gates: Gates) -> bool:
+    def stays(self, gates: FeatureGates) -> bool:
         """Whether it stays with the former default route by these gates."""
         return bool(getattr(gates, self.gate) == self.kept_by)
 
 
-NOTHING_KNOWN: Final = Cluster()
+NOTHING_KNOWN: Final = ClusterFacts()
 
 
 def title_of(namespace: str, name: str, sandbox: str = "") -> str:
@@ -134,7 +134,7 @@ def why_none(service: Service) -> str:
     return "" if service.addresses else "it has no ClusterIP yet"
 
 
-def completed(cluster: Cluster, services: Iterable[Service]) -> Cluster:
+def completed(cluster: ClusterFacts, services: Iterable[Service]) -> ClusterFacts:
     """The cluster with the addresses that the Services of API server and DNS have themselves."""
     apiservers, dns = dict.fromkeys(cluster.apiservers), dict.fromkeys(cluster.dns)
     for each in services:
@@ -145,7 +145,7 @@ def completed(cluster: Cluster, services: Iterable[Service]) -> Cluster:
     return replace(cluster, apiservers=tuple(apiservers), dns=tuple(dns))
 
 
-def left_alone(pod: Pod) -> str:
+def left_alone(pod: RoutePod) -> str:
     """Why no Route concerns the pod; "" where some may."""
     if pod.host_network:
         return "it is in the node's own network"

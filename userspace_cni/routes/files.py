@@ -4,7 +4,7 @@ The original form is a list of `{svc: NAMESPACE/NAME, dev, via}` and `{route: CI
 alone; or an object whose one key holds the list. In the original's document the placeholders of a Service were lost, so that it
 shows `{svc: "/"}`: that means nothing. The list becomes one Route named after the file. An administrator wrote the file and
 looks at what becomes of it, so an entry of this form that cannot be refuses the file, by number. Route objects are judged as in
-the API: by `Route.problems`. `faults_in` names everything at once, for who has just written a file.
+the API: by `RouteObject.problems`. `faults_in` names everything at once, for who has just written a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.pod.strict_json import Reader, once
-from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, Route, read_route
+from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, RouteObject, read_route
 from userspace_cni.routes.values import read_dev, read_dst, read_service_entry, read_via, require_possible
 
 BYTES_MAX: Final = 1 << 20
@@ -108,7 +108,7 @@ def objects_in(data: Any, name: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def routes_in(data: Any, name: str) -> tuple[Route, ...]:
+def routes_in(data: Any, name: str) -> tuple[RouteObject, ...]:
     """The Routes in the content of a file. Raises as `objects_in`."""
     return tuple(map(read_route, objects_in(data, name)))
 
@@ -189,7 +189,7 @@ def _route_object(thing: Mapping[str, Any], number: int, faults: Faults) -> Mapp
     return None
 
 
-def _add_twice(routes: Iterable[tuple[int, Route]], faults: Faults) -> None:
+def _add_twice(routes: Iterable[tuple[int, RouteObject]], faults: Faults) -> None:
     """Tell of each Route whose name one before it has."""
     names: dict[str, int] = {}
     for number, route in routes:
@@ -199,7 +199,7 @@ def _add_twice(routes: Iterable[tuple[int, Route]], faults: Faults) -> None:
             faults.add(Fault(number, text))
 
 
-def _called(number: int, route: Route) -> str:
+def _called(number: int, route: RouteObject) -> str:
     return f"Route {quoted(route.name)}" if route.name else f"object number {number}"
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.base.errors import ContainerGone, HostNamespace, InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
-from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
+from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute
 from userspace_cni.host.netlink.netns import opened_pod
-from userspace_cni.host.pod_net.pod_routes import Outcome, Place, PodRoutes, Way
+from userspace_cni.host.pod_net.pod_routes import KernelWay, PodNamespace, PodRoutes, RoutePass
 from userspace_cni.linux import paths
 from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
 from userspace_cni.routes.known import Known
@@ -94,7 +94,7 @@ class Explained:
     """What becomes of packets from a pod. `way`: the kernel's own answer, None for a network, of which it cannot be asked."""
 
     explanation: Explanation
-    way: Way | None
+    way: KernelWay | None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ class _Looking:
         self.gone: set[str] = set()
         self.seen: dict[str, Inside] = {}
 
-    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+    def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass:
         """As PodRoutes.converge, but for the changes."""
         try:
             inside = self._kernel.look(place)
@@ -244,13 +244,13 @@ class _Looking:
             raise
         self.seen[place.sandbox] = inside
         list(decide(inside))
-        return Outcome(inside)
+        return RoutePass(inside)
 
     def keep(self, sandboxes: Collection[str]) -> None:
         """As PodRoutes.keep."""
         self._kernel.keep(sandboxes)
 
-    def inside(self, place: Place) -> Inside:
+    def inside(self, place: PodNamespace) -> Inside:
         """What the namespace has. Raises as PodRoutes.look."""
         return self._kernel.look(place)
 
@@ -336,6 +336,6 @@ def described(drifts: Sequence[Inspected]) -> list[dict[str, Any]]:
     ]
 
 
-def _asked(inspected: Inspected, wanted: Wanted) -> dict[str, str]:
+def _asked(inspected: Inspected, wanted: DesiredRoute) -> dict[str, str]:
     by = next((each.asked_by for each in inspected.visited.resolved.wanted if each.wanted == wanted), "")
     return {"route": str(wanted), "asked_by": by}

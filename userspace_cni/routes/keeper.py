@@ -15,7 +15,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.loops import Loop
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import Places
+from userspace_cni.routes.places import NamespaceSources
 
 APART_S: Final = 0.05
 """Seconds between two rounds that only changes ask for: a Deployment that is rolled out changes many objects."""
@@ -35,7 +35,7 @@ class RouteKeeper(Loop):
     apart_s = APART_S
     back_off = BackOff(_AGAIN_S, _AGAIN_S)
 
-    def __init__(self, passes: Passes, places: Places, learn: Callable[[], bool], told: Callable[[], None]) -> None:
+    def __init__(self, passes: Passes, places: NamespaceSources, learn: Callable[[], bool], told: Callable[[], None]) -> None:
         super().__init__("routes", "keeping the routes of pods")
         self._passes = passes
         self._places = places

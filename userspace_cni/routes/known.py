@@ -14,7 +14,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, 
 from typing import Any, Final, TypeVar
 
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.facts import Cluster, Pod, Service
+from userspace_cni.routes.facts import ClusterFacts, RoutePod, Service
 from userspace_cni.routes.prefixes import prefix
 from userspace_cni.routes.values import why_never
 
@@ -37,7 +37,7 @@ Parents = Mapping[str, tuple[str, str]]
 class KeptPod:
     """A pod as its watch keeps it. `owner`: the kind and name of what controls it, ("", "") for nothing."""
 
-    pod: Pod
+    pod: RoutePod
     node_uid: str
     owner: tuple[str, str] = ("", "")
 
@@ -54,8 +54,8 @@ class Known:
     objects: tuple[Mapping[str, Any], ...] = ()
     from_file: tuple[Mapping[str, Any], ...] = ()
     services: tuple[Service, ...] = ()
-    pods: Mapping[str, Pod] = field(default_factory=dict)
-    cluster: Cluster = field(default_factory=Cluster)
+    pods: Mapping[str, RoutePod] = field(default_factory=dict)
+    cluster: ClusterFacts = field(default_factory=ClusterFacts)
     has_api: bool = False
     complete: bool = False
     protocols: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
     """A pod. Raises KeyError for what is none."""
     metadata, spec = thing["metadata"], thing.get("spec") or {}
     controller = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), None)
-    pod = Pod(
+    pod = RoutePod(
         metadata["namespace"],
         metadata["name"],
         metadata["uid"],
@@ -180,7 +180,7 @@ def service_name(service: Service) -> object:
     return service.namespace, service.name
 
 
-def by_uid(pods: Iterable[KeptPod], parents: Mapping[str, Parents | None], before: Mapping[str, Pod]) -> dict[str, Pod]:
+def by_uid(pods: Iterable[KeptPod], parents: Mapping[str, Parents | None], before: Mapping[str, RoutePod]) -> dict[str, RoutePod]:
     """The pods by the UIDs that they have here, with their owners, of which `before` tells where they are not known now.
 
     A static pod has another UID here than in the API, and its object says so, as anyone's could: a pod's own UID comes first.
@@ -194,7 +194,7 @@ def by_uid(pods: Iterable[KeptPod], parents: Mapping[str, Parents | None], befor
     }
 
 
-def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> Pod:
+def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> RoutePod:
     """The pod with the chain of its owners. `parents`: of "ReplicaSet" and "Job", None while they are not known."""
     kind, name = kept.owner
     if not kind:
@@ -255,10 +255,10 @@ def from_json(text: str) -> Known:
                 for namespace, name, addresses, headless, kind, is_dns in said["services"]
             ),
             {
-                uid: Pod(namespace, name, own, labels, _owners(owners), phase, terminating, host_network)
+                uid: RoutePod(namespace, name, own, labels, _owners(owners), phase, terminating, host_network)
                 for uid, (namespace, name, own, labels, owners, phase, terminating, host_network) in said["pods"].items()
             },
-            Cluster(
+            ClusterFacts(
                 tuple(map(ip_network, cluster["service_ranges"])),
                 tuple(map(ip_network, cluster["pod_ranges"])),
                 tuple(map(ip_network, cluster["own_ranges"])),
@@ -276,7 +276,7 @@ def from_json(text: str) -> Known:
         raise ValueError(f"it is not what an agent keeps: {error!r}") from error
 
 
-def _of_pod(pod: Pod) -> list[Any]:
+def _of_pod(pod: RoutePod) -> list[Any]:
     owners = None if pod.owners is None else [list(each) for each in pod.owners]
     return [pod.namespace, pod.name, pod.uid, dict(pod.labels), owners, pod.phase, pod.terminating, pod.host_network]
 

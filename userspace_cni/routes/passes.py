@@ -13,14 +13,14 @@ from typing import Final, Protocol
 
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import HostNamespace, UserspaceError
-from userspace_cni.base.routing import Inside, Wanted
-from userspace_cni.host.pod_net.pod_routes import Outcome, Place
-from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.base.routing import DesiredRoute, Inside
+from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
+from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.places import Located
 from userspace_cni.routes.resolving import Resolved, resolve
-from userspace_cni.routes.resource import Route, read_route, without_services
-from userspace_cni.routes.rules import Asked, Rulebook
+from userspace_cni.routes.resource import RouteObject, read_route, without_services
+from userspace_cni.routes.rules import PodClaims, Rulebook
 
 LATER_S: Final = (0.2, 1.0, 5.0, 30.0)
 """After how many seconds a pod with a new interface, which lacks a device, is looked at again: others attach it later."""
@@ -29,12 +29,12 @@ RESYNC_S: Final = 600.0
 HIDDEN: Final = "the routes_file of this node has a Route of this name, which counts here in its place"
 
 
-class Kernel(Protocol):
+class RouteKernel(Protocol):
     """What passes need of `host.pod_routes.PodRoutes`."""
 
     protocol: int
 
-    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+    def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass:
         """As PodRoutes.converge."""
         ...
 
@@ -61,9 +61,9 @@ class Visited:
     """
 
     located: Located
-    pod: Pod
-    asked: Asked
-    cluster: Cluster
+    pod: RoutePod
+    asked: PodClaims
+    cluster: ClusterFacts
     resolved: Resolved = field(default_factory=Resolved)
     refused: tuple[str, ...] = ()
     problem: str = ""
@@ -85,17 +85,17 @@ class Visited:
 class Passes:
     """The pods of this node. For one thread at a time. `clock`: as time.monotonic."""
 
-    def __init__(self, kernel: Kernel, rules: Rules, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, kernel: RouteKernel, rules: Rules, clock: Callable[[], float] = time.monotonic) -> None:
         self._kernel = kernel
         self._rules = rules
         self._clock = clock
         self._known: Known | None = None
         self._resync = 0.0
-        self.routes: tuple[Route, ...] = ()
+        self.routes: tuple[RouteObject, ...] = ()
         """All Routes, also those that cannot be used."""
         self.book = Rulebook((), ())
         self._visited: dict[str, Visited] = {}
-        self._asked: dict[str, tuple[Pod, Asked]] = {}
+        self._asked: dict[str, tuple[RoutePod, PodClaims]] = {}
         """What the book asks of each pod, by UID: each round wants to know it of all."""
 
     def learn(self, known: Known) -> None:
@@ -115,12 +115,12 @@ class Passes:
         had = {each.located.uid for each in self._visited.values() if each.asked.claims}
         return had | {uid for uid, pod in self._known.pods.items() if self._asked_of(uid, pod).claims}
 
-    def asked(self, located: Located) -> Asked | None:
+    def asked(self, located: Located) -> PodClaims | None:
         """What is asked of the pod of a sandbox; None for one that is not proven."""
         pod = self._pod(located)
         return self.book.claims(pod) if pod else None
 
-    def _asked_of(self, uid: str, pod: Pod) -> Asked:
+    def _asked_of(self, uid: str, pod: RoutePod) -> PodClaims:
         had = self._asked.get(uid)
         if had and had[0] == pod:
             return had[1]
@@ -173,16 +173,16 @@ class Passes:
         """What the last look at each sandbox showed, by its id."""
         return dict(self._visited)
 
-    def _pod(self, located: Located) -> Pod | None:
+    def _pod(self, located: Located) -> RoutePod | None:
         """The pod of a sandbox; None for one that is not proven: the API has no pod of that name and UID on this node."""
         known = self._known or Known()
         if not known.has_api:
-            return Pod(located.namespace, located.name, located.uid)
+            return RoutePod(located.namespace, located.name, located.uid)
         pod = known.pods.get(located.uid)
         return pod if pod and (pod.namespace, pod.name) == (located.namespace, located.name) else None
 
     def _look(self, visited: Visited) -> None:
-        def decide(inside: Inside) -> Iterator[Wanted]:
+        def decide(inside: Inside) -> Iterator[DesiredRoute]:
             visited.resolved = resolve(visited.asked, inside, visited.cluster, self._rules.metric6, self._kernel.protocol)
             return iter(visited.resolved.routes)
 
@@ -209,7 +209,7 @@ def _lacks(resolved: Resolved) -> bool:
     return bool(resolved.skipped or resolved.refusals)
 
 
-def routes_of(known: Known) -> tuple[Route, ...]:
+def routes_of(known: Known) -> tuple[RouteObject, ...]:
     """The Routes of the file, which have no uid, and of the API. The file's Services are known only where there is a cluster."""
     from_file = (read_route(each) for each in known.from_file)
     own = tuple(replace(each if known.has_api else without_services(each), uid="") for each in from_file)
@@ -217,5 +217,5 @@ def routes_of(known: Known) -> tuple[Route, ...]:
     return (*own, *(_hidden(each) if each.name in taken else each for each in map(read_route, known.objects)))
 
 
-def _hidden(route: Route) -> Route:
+def _hidden(route: RouteObject) -> RouteObject:
     return replace(route, problems=(*route.problems, HIDDEN), is_unusable=True)

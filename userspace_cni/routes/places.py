@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.host.pod_net.pod_routes import Place
+from userspace_cni.host.pod_net.pod_routes import PodNamespace
 from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
 from userspace_cni.routes.facts import ID_SHOWN, title_of
 
@@ -40,7 +40,7 @@ class Located:
     """A sandbox and its namespace. `uid` "" outside of a cluster. `source`: what tells of it first. `interfaces`: differs from
     before when one of the sandbox was attached meanwhile."""
 
-    place: Place
+    place: PodNamespace
     namespace: str
     name: str
     uid: str
@@ -62,7 +62,7 @@ def is_called(text: str, namespace: str, name: str, sandbox: str) -> bool:
     return text == title_of(namespace, name, sandbox) or (len(text) >= ID_SHOWN and sandbox.startswith(text))
 
 
-class Places:
+class NamespaceSources:
     """The sources. For one thread at a time."""
 
     def __init__(self, node: LocalNode, runtime: Runtime | None) -> None:
@@ -110,7 +110,7 @@ class Places:
         boot_id = self._node.store.boot_id()
         for record in self._node.store.journal.records():
             if record.netns and record.boot_id == boot_id:
-                place = Place(record.container_id, record.netns, record.netns_inode)
+                place = PodNamespace(record.container_id, record.netns, record.netns_inode)
                 interface = record.ifname, record.boottime_ns
                 yield Located(place, record.pod_namespace, record.pod_name, record.pod_uid, "records", (interface,))
 
@@ -152,4 +152,4 @@ class Places:
 
 
 def _located(sandbox: Sandbox, source: Source, interfaces: tuple[object, ...] = ()) -> Located:
-    return Located(Place(sandbox.id, sandbox.path), sandbox.namespace, sandbox.name, sandbox.uid, source, interfaces)
+    return Located(PodNamespace(sandbox.id, sandbox.path), sandbox.namespace, sandbox.name, sandbox.uid, source, interfaces)

@@ -67,7 +67,7 @@ def alone(address: Address) -> Network:
     return ip_network(int(address).to_bytes(address.max_prefixlen // 8, "big"))
 
 
-class Table(Generic[Value]):
+class PrefixTable(Generic[Value]):
     """Values by prefixes; of two with one prefix the first counts, as the first of equal routes does in the kernel."""
 
     def __init__(self, entries: Iterable[tuple[Prefix, Value]] = ()) -> None:

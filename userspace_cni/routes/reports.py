@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from userspace_cni.base.routing import Network, Wanted
+from userspace_cni.base.routing import DesiredRoute, Network
 from userspace_cni.node.state import RouteUse
 from userspace_cni.routes.passes import HIDDEN, Passes, Visited
-from userspace_cni.routes.resource import Route
+from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Told
 
 FAILURES_MAX: Final = 10
@@ -61,12 +61,12 @@ def _looks(visited: Iterable[Visited]) -> Mapping[str, Sequence[_Look]]:
     return found
 
 
-def _counts(route: Route) -> bool:
+def _counts(route: RouteObject) -> bool:
     """Whether it is of the API, and can be used."""
     return bool(route.uid) and not route.is_unusable
 
 
-def _use(route: Route, matched: Sequence[_Look], told: Iterable[Told]) -> RouteUse:
+def _use(route: RouteObject, matched: Sequence[_Look], told: Iterable[Told]) -> RouteUse:
     failures: list[tuple[str, str]] = []
     failed = conflicts = applied = 0
     for each, first in matched:
@@ -119,7 +119,7 @@ def described(passes: Passes) -> dict[str, Any]:
     }
 
 
-def _of_route(route: Route, matched: Sequence[_Look], told: Sequence[Told]) -> dict[str, Any]:
+def _of_route(route: RouteObject, matched: Sequence[_Look], told: Sequence[Told]) -> dict[str, Any]:
     counted = ("matched", "applied", "skipped", "failed")
     use = None if route.is_unusable else _use(route, matched, told)
     return {
@@ -159,7 +159,7 @@ def _sorted(passes: Passes) -> list[Visited]:
     return sorted(visited.values(), key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
 
 
-def _wanted(wanted: Wanted) -> dict[str, Any]:
+def _wanted(wanted: DesiredRoute) -> dict[str, Any]:
     return {"dst": shown(wanted.dst), "dev": wanted.dev, "via": str(wanted.via or ""), "metric": wanted.metric}
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from userspace_cni.base.routing import Address, Inside, Network, PodRoute, Wanted
-from userspace_cni.routes.facts import Cluster
+from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute
+from userspace_cni.routes.facts import ClusterFacts
 from userspace_cni.routes.gateways import Gateway, decide
-from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, Table, host, prefix
-from userspace_cni.routes.rules import Asked, Claim, Told
+from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, PrefixTable, host, prefix
+from userspace_cni.routes.rules import DestinationClaim, PodClaims, Told
 from userspace_cni.routes.values import is_link_local6
 
 PROTOCOL: Final = 148
@@ -34,7 +34,7 @@ _NAMED: Final = "by the gateway that is named"
 class Reasoned(NamedTuple):
     """A route that the pod is to have. `asked_by`: the Route; `why`: how its gateway was found, or for what it is needed."""
 
-    wanted: Wanted
+    wanted: DesiredRoute
     asked_by: str
     why: str
 
@@ -54,7 +54,7 @@ class Resolved:
     conflicts: tuple[Told, ...] = ()
 
     @property
-    def routes(self) -> tuple[Wanted, ...]:
+    def routes(self) -> tuple[DesiredRoute, ...]:
         """The routes alone."""
         return tuple(each.wanted for each in self.wanted)
 
@@ -69,7 +69,9 @@ class Resolved:
         return Counter(each.route for each in self.conflicts)
 
 
-def resolve(asked: Asked, inside: Inside, cluster: Cluster, metric6: int = METRIC6, protocol: int = PROTOCOL) -> Resolved:
+def resolve(
+    asked: PodClaims, inside: Inside, cluster: ClusterFacts, metric6: int = METRIC6, protocol: int = PROTOCOL
+) -> Resolved:
     """The routes of a pod of which this is asked.
 
     `cluster`: as the Rulebook has it, with the addresses of guarded Services. `protocol`: that of our routes, for all others of
@@ -88,7 +90,7 @@ def effective_metric(route: PodRoute) -> int:
 class _Pass:
     """One pod's claims: first those on the link are decided, then those by gateways, which they reach, and default routes."""
 
-    def __init__(self, asked: Asked, inside: Inside, metric6: int, protocol: int) -> None:
+    def __init__(self, asked: PodClaims, inside: Inside, metric6: int, protocol: int) -> None:
         self._asked = asked
         self._links = inside.links
         self._metrics = {IPV4: 0, IPV6: metric6}
@@ -102,7 +104,7 @@ class _Pass:
         self._refusals: list[Told] = list(asked.left_out)
         self._conflicts: list[Told] = []
 
-    def resolved(self, cluster: Cluster) -> Resolved:
+    def resolved(self, cluster: ClusterFacts) -> Resolved:
         """All of it."""
         ways = [_Way(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
         ways = [each for each in ways if self._may_stand_before(each.claim, each.via)]
@@ -115,7 +117,7 @@ class _Pass:
         return Resolved(tuple(wanted), tuple(self._skipped), tuple(self._refusals), overridden, tuple(self._conflicts))
 
     def _together(
-        self, on_link: Sequence[_Way], by_gateway: Sequence[_Way], reached: _Reached, cluster: Cluster
+        self, on_link: Sequence[_Way], by_gateway: Sequence[_Way], reached: _Reached, cluster: ClusterFacts
     ) -> tuple[Sequence[_Way], Sequence[Reasoned]]:
         """The ways that can be in the pod together, and what is kept with its former default routes; the others are told."""
         while True:
@@ -138,7 +140,7 @@ class _Pass:
             on_link = [each for each in on_link if each.claim.prefix not in impossible]
             by_gateway = [each for each in by_gateway if each.claim.prefix not in impossible]
 
-    def _possible(self, first: Claim) -> Claim | None:
+    def _possible(self, first: DestinationClaim) -> DestinationClaim | None:
         """The claim for which the pod has what is needed: the first one, or else that of the next best Route; None for none."""
         rivals = self._asked.rivals.get(first.prefix)
         if rivals is None:
@@ -147,19 +149,19 @@ class _Pass:
         self._conflicts += [each.lost_to(able[0]) for each in able[1:]]
         return able[0].claim if able else None
 
-    def _is_lacking(self, claim: Claim) -> bool:
+    def _is_lacking(self, claim: DestinationClaim) -> bool:
         """Whether the pod lacks something for the claim, which is told then."""
         if why := self._lacking(claim):
             self._skip(claim, why)
         return bool(why)
 
-    def _skip(self, claim: Claim, why: str) -> None:
+    def _skip(self, claim: DestinationClaim, why: str) -> None:
         self._skipped.append(Told(claim.route, "skipped", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))
 
-    def _refuse(self, claim: Claim, why: str) -> None:
+    def _refuse(self, claim: DestinationClaim, why: str) -> None:
         self._refusals.append(Told(claim.route, "refused", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))
 
-    def _lacking(self, claim: Claim) -> str:
+    def _lacking(self, claim: DestinationClaim) -> str:
         """What the pod lacks for the claim; "" for nothing. A gateway that is named needs no address of its family."""
         version = 0 if claim.via is not None else claim.prefix.version
         key = claim.dev, version
@@ -177,13 +179,13 @@ class _Pass:
 
     # -- gateways
 
-    def _gateway(self, claim: Claim) -> tuple[Address | None, str]:
+    def _gateway(self, claim: DestinationClaim) -> tuple[Address | None, str]:
         """Its gateway, None for on-link, and how it was found."""
         if claim.via is not None:
             return claim.via, _NAMED
         return self._derived(claim) if claim.derive else (None, _ON_LINK)
 
-    def _derived(self, claim: Claim) -> tuple[Address | None, str]:
+    def _derived(self, claim: DestinationClaim) -> tuple[Address | None, str]:
         """The gateway that the pod's own routes by the device say, None for on-link; and which of them said it."""
         key = claim.dev, claim.prefix.version
         source = self._sources.get(key)
@@ -265,8 +267,8 @@ class _Pass:
         return found
 
     @cached_property
-    def _all(self) -> Table[PodRoute]:
-        return Table(self._by_metric)
+    def _all(self) -> PrefixTable[PodRoute]:
+        return PrefixTable(self._by_metric)
 
     @cached_property
     def _gateways_of_others(self) -> Mapping[Gateway, Prefix]:
@@ -274,7 +276,7 @@ class _Pass:
         gateways = dict.fromkeys((each.via, each.dev) for _, each in self._others if each.via is not None)
         return {each: best for each in gateways if (best := self._all_on_link(each))}
 
-    def _may_stand_before(self, claim: Claim, via: Address | None) -> bool:
+    def _may_stand_before(self, claim: DestinationClaim, via: Address | None) -> bool:
         """Whether a route of ours may stand before those of the same destination; if not, it is told."""
         same = self._same.get(claim.prefix)
         if same is None:
@@ -339,7 +341,7 @@ class _Pass:
                 found.append(each)
         return found
 
-    def _refuse_hiding(self, claim: Claim, gateway: Gateway) -> None:
+    def _refuse_hiding(self, claim: DestinationClaim, gateway: Gateway) -> None:
         self._refuse(claim, f"it would hide {gateway[0]}, the gateway of other routes by {gateway[1]}")
 
     def _covering(self, gateway: Gateway, length: int) -> Iterable[Prefix]:
@@ -354,7 +356,7 @@ class _Pass:
 
     # -- what the cluster needs
 
-    def _keep(self, way: _Way, held: Sequence[_Way], cluster: Cluster) -> tuple[Sequence[Reasoned], str]:
+    def _keep(self, way: _Way, held: Sequence[_Way], cluster: ClusterFacts) -> tuple[Sequence[Reasoned], str]:
         """What the cluster needs of the former default route and is kept with it, before ours takes it; or why it cannot be."""
         claim = way.claim
         former = next((each for dst, each in self._by_metric if dst == claim.prefix), None)
@@ -373,10 +375,10 @@ class _Pass:
         why = self._unreachable((former.via, former.dev), _Reached(self._by_device, held))
         return ((), f"{kept[0].wanted.dst} cannot stay with the former default route: {why}") if why else (kept, "")
 
-    def _kept(self, claim: Claim, former: PodRoute, held: Sequence[_Way], cluster: Cluster) -> list[Reasoned]:
+    def _kept(self, claim: DestinationClaim, former: PodRoute, held: Sequence[_Way], cluster: ClusterFacts) -> list[Reasoned]:
         """Routes by the former default route to what it alone leads to and the cluster needs."""
         version = claim.prefix.version
-        taken: Table[None] = Table((each.claim.prefix, None) for each in held if not each.claim.prefix.is_default)
+        taken: PrefixTable[None] = PrefixTable((each.claim.prefix, None) for each in held if not each.claim.prefix.is_default)
         kept = []
         for need in cluster.needs:
             if need.prefix.version != version or not need.stays(claim.gates) or taken.best(need.prefix) is not None:
@@ -384,7 +386,7 @@ class _Pass:
             best = self._all.best(need.prefix)
             if best is None or best[0].is_default:
                 taken.add(need.prefix, None)
-                wanted = Wanted(need.dst, former.dev, former.via, self._metrics[version], former.onlink, kept=True)
+                wanted = DesiredRoute(need.dst, former.dev, former.via, self._metrics[version], former.onlink, kept=True)
                 kept.append(Reasoned(wanted, claim.route, f"kept with the former default route: {need.what}"))
         return kept
 
@@ -392,7 +394,7 @@ class _Pass:
 class _Way(NamedTuple):
     """A claim with its gateway, None for on-link, and how that was found."""
 
-    claim: Claim
+    claim: DestinationClaim
     via: Address | None
     how: str
 
@@ -408,7 +410,7 @@ class _Way(NamedTuple):
 
     def reasoned(self, metric: int) -> Reasoned:
         """The route of ours that it becomes."""
-        return Reasoned(Wanted(self.claim.dst, self.claim.dev, self.via, metric), self.claim.route, self.how)
+        return Reasoned(DesiredRoute(self.claim.dst, self.claim.dev, self.via, metric), self.claim.route, self.how)
 
 
 class _Reached:
@@ -420,7 +422,7 @@ class _Reached:
         for each in ours:
             if not each.claim.prefix.is_default:  # those are made last
                 self._ours.setdefault(each.claim.dev, []).append((each.claim.prefix, each.via))
-        self._tables: dict[tuple[str, int], Table[Address | None]] = {}
+        self._tables: dict[tuple[str, int], PrefixTable[Address | None]] = {}
 
     def best(self, gateway: Gateway) -> tuple[Prefix, Address | None] | None:
         """The longest destination that has the gateway in it, and by which gateway that is reached; None where there is none."""
@@ -429,7 +431,7 @@ class _Reached:
         table = self._tables.get(key)
         if table is None:
             others = ((dst, each.via) for dst, each in self._others.get(key, ()))
-            table = self._tables[key] = Table([*self._ours.get(dev, ()), *others])
+            table = self._tables[key] = PrefixTable([*self._ours.get(dev, ()), *others])
         return table.best(host(via))
 
 
@@ -438,7 +440,7 @@ class _Source:
 
     def __init__(self, dev: str, routes: Sequence[tuple[Prefix, PodRoute]]) -> None:
         self._dev = dev
-        self._narrow = Table((dst, each) for dst, each in routes if not dst.is_default)
+        self._narrow = PrefixTable((dst, each) for dst, each in routes if not dst.is_default)
         self._else: tuple[Address | None, str] = None, f"on-link: the pod's other routes by {dev} have no gateway to derive"
         gateways = {each.via for dst, each in routes if not dst.is_default and each.via is not None}
         default = next((each for dst, each in routes if dst.is_default and each.via is not None), None)

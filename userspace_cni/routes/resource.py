@@ -45,7 +45,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Gates:
+class FeatureGates:
     """What `feature_gate` says, of what is known here.
 
     `allow_apiserver`, `allow_dns`: routes may lead to their addresses. `override`: a route of ours stands before another's to the
@@ -99,7 +99,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Route:
+class RouteObject:
     """A Route object, as far as it could be read.
 
     `created`: its creationTimestamp, "" where it has none, as in a file. `selection`: which pods; empty for all. `derive`: an
@@ -117,18 +117,18 @@ class Route:
     selection: Selection = Selection()
     exclude: Selection = Selection()
     priority: int = 0
-    gates: Gates = Gates()
+    gates: FeatureGates = FeatureGates()
     derive: bool = False
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     is_unusable: bool = False
 
 
-def read_route(thing: Mapping[str, Any]) -> Route:
-    """Read a Route object, as the API or a file has it. It never raises: see `Route.problems`."""
+def read_route(thing: Mapping[str, Any]) -> RouteObject:
+    """Read a Route object, as the API or a file has it. It never raises: see `RouteObject.problems`."""
     metadata = _mapping(thing, "metadata")
     name = metadata.get("name")
-    known = Route(
+    known = RouteObject(
         name if isinstance(name, str) else "", _text(metadata, "uid"), _text(metadata, "creationTimestamp"), _generation(metadata)
     )
     try:
@@ -140,7 +140,7 @@ def read_route(thing: Mapping[str, Any]) -> Route:
         return replace(known, problems=("a value is nested too deeply or has too many digits to be shown",), is_unusable=True)
 
 
-def without_services(route: Route) -> Route:
+def without_services(route: RouteObject) -> RouteObject:
     """The Route on a host without a cluster, where no Service is known: its entries of Services are problems."""
     told = tuple(f"{each.place}: there is no cluster whose Services are known" for each in route.services)
     if not told:
@@ -148,7 +148,7 @@ def without_services(route: Route) -> Route:
     return replace(route, services=(), problems=(*route.problems, *told), is_unusable=route.is_unusable or not route.networks)
 
 
-def _read(known: Route, thing: Mapping[str, Any]) -> Route:
+def _read(known: RouteObject, thing: Mapping[str, Any]) -> RouteObject:
     """The whole Route. Raises InvalidConfig for what holds for all of its entries."""
     spec = known_fields({} if thing.get("spec") is None else thing["spec"], _FIELDS, {}, "'spec'")
     exclude = known_fields(_given(spec, "exclude", {}), ("pods", "namespaces", "workloads"), {}, "'spec.exclude'")
@@ -259,7 +259,7 @@ def _derive(spec: Mapping[str, Any]) -> bool:
     return bool(value == "derive")
 
 
-def _gates(value: object, problems: list[str]) -> tuple[Gates, list[str]]:
+def _gates(value: object, problems: list[str]) -> tuple[FeatureGates, list[str]]:
     """The gates that are known here, and a remark on each that is not. Raises InvalidConfig where there is no object."""
     if not isinstance(value, dict):
         raise InvalidConfig(f"'spec.feature_gate' is {quoted(value)}", "it must be an object of texts")
@@ -273,7 +273,7 @@ def _gates(value: object, problems: list[str]) -> tuple[Gates, list[str]]:
         if word not in ("true", "false"):
             problems.append(f'\'spec.feature_gate.{name}\' is {quoted(said)}; it must be "true" or "false"')
         known[name.replace("-", "_")] = word == "true" if word in ("true", "false") else _CAUTIOUS[name]
-    return Gates(**known), remarks
+    return FeatureGates(**known), remarks
 
 
 def _given(fields: Mapping[str, Any], key: str, otherwise: Any) -> Any:

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.facts import NOTHING_KNOWN, Cluster, Pod, Service, completed, left_alone, why_none
+from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, RoutePod, Service, completed, left_alone, why_none
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
-from userspace_cni.routes.resource import Gates, Route
+from userspace_cni.routes.resource import FeatureGates, RouteObject
 from userspace_cni.routes.selecting import specificity
 from userspace_cni.routes.values import ALL, AUTO, ServiceEntry, why_never
 
@@ -39,7 +39,7 @@ class Told(NamedTuple):
     text: str
 
 
-class Claim(NamedTuple):
+class DestinationClaim(NamedTuple):
     """An entry's spec for one destination. `via`: None without a gateway of its own; then `derive` says where to look for one.
 
     `prefix`: the destination once more, as it is looked up. `origin`: the entry, for messages.
@@ -52,7 +52,7 @@ class Claim(NamedTuple):
     derive: bool
     route: str
     origin: str
-    gates: Gates
+    gates: FeatureGates
 
     @property
     def way(self) -> tuple[str, Address | None, bool]:
@@ -71,7 +71,7 @@ class Rank(NamedTuple):
 class Rival(NamedTuple):
     """One of several Routes' claims for one destination."""
 
-    claim: Claim
+    claim: DestinationClaim
     rank: Rank
 
     def lost_to(self, winner: Rival) -> Told:
@@ -81,14 +81,14 @@ class Rival(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class PodClaims:
     """What all Routes together ask of a pod. `claims`: one per destination, the winning Route's, long prefixes first.
 
     `rivals`: of each destination for which several Routes ask, all claims, the winner first. `routes`: the names of those that
     select the pod. `left_out`: what exceeds ROUTES_MAX. `skipped`: why none may.
     """
 
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[DestinationClaim, ...] = ()
     rivals: Mapping[Prefix, tuple[Rival, ...]] = field(default_factory=dict)
     told: tuple[Told, ...] = ()
     routes: tuple[str, ...] = ()
@@ -107,8 +107,8 @@ class Asked:
 class Expanded:
     """A Route with its Services as they are now: what it asks of each of its pods, and what is wrong whatever the pod."""
 
-    route: Route
-    claims: tuple[Claim, ...]
+    route: RouteObject
+    claims: tuple[DestinationClaim, ...]
     told: tuple[Told, ...]
 
 
@@ -117,9 +117,9 @@ class Rulebook:
 
     def __init__(
         self,
-        routes: Iterable[Route],
+        routes: Iterable[RouteObject],
         services: Iterable[Service],
-        cluster: Cluster = NOTHING_KNOWN,
+        cluster: ClusterFacts = NOTHING_KNOWN,
         exclude: Collection[str] = (),
     ) -> None:
         self._services = {(each.namespace, each.name): each for each in services}
@@ -128,17 +128,17 @@ class Rulebook:
         usable = [each for each in routes if not each.is_unusable]
         usable.sort(key=lambda each: (-each.priority, each.created, each.name))
         self._expanded = tuple(self._expand(each) for each in usable)
-        self._asked: dict[tuple[tuple[int, int], ...], Asked] = {}
+        self._asked: dict[tuple[tuple[int, int], ...], PodClaims] = {}
 
     @property
     def expanded(self) -> tuple[Expanded, ...]:
         """Each Route that can be used, the one that wins among equally specific ones first."""
         return self._expanded
 
-    def claims(self, pod: Pod) -> Asked:
+    def claims(self, pod: RoutePod) -> PodClaims:
         """What is asked of the pod."""
         if why := left_alone(pod):
-            return Asked(skipped=why)
+            return PodClaims(skipped=why)
         matches = []
         for number, each in enumerate(self._expanded):
             how = self._specificity(each.route, pod)
@@ -150,20 +150,20 @@ class Rulebook:
             found = self._asked[key] = self._merged(key)
         return found
 
-    def selects(self, route: Route, pod: Pod) -> bool:
+    def selects(self, route: RouteObject, pod: RoutePod) -> bool:
         """Whether the Route is for the pod, if it can have routes at all."""
         return not left_alone(pod) and not route.is_unusable and self._specificity(route, pod) is not None
 
-    def _specificity(self, route: Route, pod: Pod) -> int | None:
+    def _specificity(self, route: RouteObject, pod: RoutePod) -> int | None:
         """How specific the selector is by which the Route has the pod; None where it has not."""
         return specificity(route, pod, self.cluster.namespaces.get(pod.namespace), pod.namespace in self._exclude)
 
     # -- from entries to claims
 
-    def _expand(self, route: Route) -> Expanded:
+    def _expand(self, route: RouteObject) -> Expanded:
         told: list[Told] = []
         others: list[Told] = []
-        found: dict[Prefix, Claim] = {}
+        found: dict[Prefix, DestinationClaim] = {}
         for claim in (*self._of_networks(route), *self._of_services(route, told, others)):
             first = found.get(claim.prefix)
             if first:
@@ -178,19 +178,19 @@ class Rulebook:
         told += [each for claim in found.values() if claim.prefix.is_default for each in self._taken(claim)]
         return Expanded(route, tuple(found.values()), tuple(told))
 
-    def _taken(self, claim: Claim) -> Iterator[Told]:
+    def _taken(self, claim: DestinationClaim) -> Iterator[Told]:
         """What is to be said of a default route that takes networks of the cluster, for they are not known."""
         unknown = self.cluster.unknown(claim.prefix.version)
         if unknown and claim.gates.keep_cluster_routes:
             yield Told(claim.route, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}")
 
-    def _of_networks(self, route: Route) -> Iterator[Claim]:
+    def _of_networks(self, route: RouteObject) -> Iterator[DestinationClaim]:
         for each in route.networks:
             via = None if isinstance(each.via, str) else each.via
             derive = each.via == AUTO or (each.via == "" and route.derive)
-            yield Claim(prefix(each.dst), each.dst, each.dev, via, derive, route.name, each.place, route.gates)
+            yield DestinationClaim(prefix(each.dst), each.dst, each.dev, via, derive, route.name, each.place, route.gates)
 
-    def _of_services(self, route: Route, told: list[Told], others: list[Told]) -> Iterator[Claim]:
+    def _of_services(self, route: RouteObject, told: list[Told], others: list[Told]) -> Iterator[DestinationClaim]:
         """The claims; `others` gets what is to be said of addresses unless another entry has them."""
         for entry in route.services:
             via = None if isinstance(entry.via, str) else entry.via
@@ -208,13 +208,13 @@ class Rulebook:
                     if why := why_never(host(address)):
                         told.append(Told(route.name, "refused", alone(address), f"{origin}: {address}: {why}"))
                         continue
-                    yield Claim(host(address), alone(address), entry.dev, via, derive, route.name, origin, route.gates)
+                    yield DestinationClaim(host(address), alone(address), entry.dev, via, derive, route.name, origin, route.gates)
             if entry.name == ALL and not addresses:
                 of = "any namespace" if entry.namespace == ALL else f"namespace {entry.namespace}"
                 why = f"{entry.place}: no Service of {of} has an address of its own that it may have"
                 told.append(Told(route.name, "service", None, why))
 
-    def _named(self, entry: ServiceEntry, route: Route, told: list[Told]) -> Iterator[Service]:
+    def _named(self, entry: ServiceEntry, route: RouteObject, told: list[Told]) -> Iterator[Service]:
         """The Services of an entry that have addresses; of all of a namespace, or of all, those which the Route may have."""
         if entry.name == ALL:
             for service in self._in_namespace.get(entry.namespace, ()) if entry.namespace != ALL else self._in_order:
@@ -241,7 +241,7 @@ class Rulebook:
 
     # -- API server and DNS
 
-    def _closed(self, claim: Claim) -> str:
+    def _closed(self, claim: DestinationClaim) -> str:
         """Why the Route's gates do not allow the destination; "" where they do. The default route keeps what it must itself."""
         if claim.prefix.is_default:
             return ""
@@ -250,7 +250,7 @@ class Rulebook:
                 return f"{claim.dst} has an address of {what}; the gate {gate.replace('_', '-')} allows it"
         return ""
 
-    def _closed_to(self, address: Address, gates: Gates) -> bool:
+    def _closed_to(self, address: Address, gates: FeatureGates) -> bool:
         return any(not getattr(gates, gate) and host(address) in closed for closed, gate, _ in self._guarded)
 
     @cached_property
@@ -263,7 +263,7 @@ class Rulebook:
 
     # -- conflicts
 
-    def _merged(self, matches: tuple[tuple[int, int], ...]) -> Asked:
+    def _merged(self, matches: tuple[tuple[int, int], ...]) -> PodClaims:
         """The claims of these Routes, the winning Route first."""
         taken: dict[Prefix, list[Rival]] = {}
         told: list[Told] = []
@@ -287,7 +287,7 @@ class Rulebook:
         claims = sorted((rivals[0].claim for rivals in taken.values()), key=lambda claim: order(claim.prefix))
         several = {dst: tuple(rivals) for dst, rivals in taken.items() if len(rivals) > 1}
         names = tuple(self._expanded[number].route.name for _, number in matches)
-        return Asked(tuple(claims), several, tuple(told), names, tuple(left_out))
+        return PodClaims(tuple(claims), several, tuple(told), names, tuple(left_out))
 
 
 def order(dst: Prefix) -> tuple[int, int, int]:

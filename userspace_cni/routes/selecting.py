@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from userspace_cni.routes.facts import Pod
-from userspace_cni.routes.resource import NamespaceSelector, PodSelector, Route, Selection, WorkloadSelector
+from userspace_cni.routes.facts import RoutePod
+from userspace_cni.routes.resource import NamespaceSelector, PodSelector, RouteObject, Selection, WorkloadSelector
 
 _BY_POD: Final = 3
 _BY_WORKLOAD: Final = 2
@@ -20,7 +20,7 @@ _BY_ALL: Final = 0
 Labels = Mapping[str, str]
 
 
-def specificity(route: Route, pod: Pod, labels: Labels | None, must_name: bool) -> int | None:
+def specificity(route: RouteObject, pod: RoutePod, labels: Labels | None, must_name: bool) -> int | None:
     """How specific the selector is by which the Route has the pod; None where it has not.
 
     `labels`: of the pod's namespace, None while they are not known. `must_name`: the Route has it only if it names the namespace.
@@ -32,7 +32,7 @@ def specificity(route: Route, pod: Pod, labels: Labels | None, must_name: bool) 
     return max((how for how, named in _matching(route.selection, pod, labels or {}) if named or not must_name), default=None)
 
 
-def _matching(selection: Selection, pod: Pod, labels: Labels) -> Iterator[tuple[int, bool]]:
+def _matching(selection: Selection, pod: RoutePod, labels: Labels) -> Iterator[tuple[int, bool]]:
     """How specific each selector of the pod is, and whether it names the pod's namespace."""
     for selector in selection.pods:
         if _is_pod(selector, pod):
@@ -45,7 +45,7 @@ def _matching(selection: Selection, pod: Pod, labels: Labels) -> Iterator[tuple[
             yield _BY_NAMESPACE, bool(namespace.name)
 
 
-def _excludes(selection: Selection, pod: Pod, labels: Labels | None) -> bool:
+def _excludes(selection: Selection, pod: RoutePod, labels: Labels | None) -> bool:
     return (
         any(_is_pod(each, pod) for each in selection.pods)
         or any(_may_own(each, pod) for each in selection.workloads)
@@ -53,7 +53,7 @@ def _excludes(selection: Selection, pod: Pod, labels: Labels | None) -> bool:
     )
 
 
-def _is_pod(selector: PodSelector, pod: Pod) -> bool:
+def _is_pod(selector: PodSelector, pod: RoutePod) -> bool:
     return (
         selector.namespace in ("", pod.namespace)
         and selector.name in ("", pod.name)
@@ -65,7 +65,7 @@ def _is_namespace(selector: NamespaceSelector, namespace: str, labels: Mapping[s
     return selector.name in ("", namespace) and all(labels.get(key) == value for key, value in selector.labels.items())
 
 
-def _may_own(workload: WorkloadSelector, pod: Pod) -> bool:
+def _may_own(workload: WorkloadSelector, pod: RoutePod) -> bool:
     """Whether the pod is of the workload, or may be while its owners are not known."""
     if workload.namespace != pod.namespace:
         return False

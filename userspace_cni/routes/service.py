@@ -23,7 +23,7 @@ from userspace_cni.routes.events import RefusalEvents
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.known import Known, as_json, from_json
 from userspace_cni.routes.passes import Passes, Rules
-from userspace_cni.routes.places import Places
+from userspace_cni.routes.places import NamespaceSources
 from userspace_cni.routes.reports import described, uses
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.state import RouteUse
-    from userspace_cni.routes.passes import Kernel
+    from userspace_cni.routes.passes import RouteKernel
     from userspace_cni.routes.watching import Watching
 
 ROUND_S: Final = 300.0
@@ -261,7 +261,7 @@ def kernel_of(node: LocalNode, kept: Known) -> PodRoutes:
     return made
 
 
-def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Places]:
+def composed(node: LocalNode, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
     """The passes over the pods of `node`, and where those are found. `kernel`: what the passes do there, else `kernel_of`."""
     settings = node.installation.settings
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
@@ -270,7 +270,7 @@ def composed(node: LocalNode, kernel: Kernel | None = None) -> tuple[Passes, Pla
         from userspace_cni.host.runtimes.cri import Cri
 
         cri = Cri(settings.cri_socket, node.installation.root)
-    return Passes(kernel or kernel_of(node, Known()), rules), Places(node, cri)
+    return Passes(kernel or kernel_of(node, Known()), rules), NamespaceSources(node, cri)
 
 
 def read_kept(node: LocalNode) -> Known:

@@ -42,14 +42,14 @@ from userspace_cni.routes.known import (
     route_name,
     service_name,
 )
-from userspace_cni.routes.resource import Route, Selection
+from userspace_cni.routes.resource import RouteObject, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from userspace_cni.kube.credentials import Session
+    from userspace_cni.kube.credentials import ApiSession
     from userspace_cni.kube.list_watch import WatchTimes
-    from userspace_cni.routes.facts import Cluster
+    from userspace_cni.routes.facts import ClusterFacts
 
 
 class _Followed(NamedTuple):
@@ -88,7 +88,7 @@ class Watching:
 
     def __init__(
         self,
-        session: Session,
+        session: ApiSession,
         node: str,
         changed: Callable[[], None],
         *,
@@ -124,7 +124,7 @@ class Watching:
         """Why something is not watched now; "" when all is."""
         return " | ".join(dict.fromkeys(watch.problem for watch in list(self._watches.values()) if watch.problem))
 
-    def follow(self, routes: Sequence[Route]) -> None:
+    def follow(self, routes: Sequence[RouteObject]) -> None:
         """Follow what these Routes ask for beside pods and Services, from now on. Raises Unavailable."""
         chosen = [selection for each in routes for selection in (each.selection, each.exclude)]
         wanted: set[_Followed] = set()
@@ -173,7 +173,7 @@ class Watching:
             pods=found.pods if _PODS in confirmed else {**before.pods, **found.pods},
         )
 
-    def _cluster(self, cluster: Cluster, confirmed: Collection[_Followed]) -> Cluster:
+    def _cluster(self, cluster: ClusterFacts, confirmed: Collection[_Followed]) -> ClusterFacts:
         if (own := self._of(_OWN_NODE)) is not None and (self._node in own or _OWN_NODE in confirmed):
             addresses, ranges = own.get(self._node, ((), ()))
             cluster = replace(cluster, nodes=addresses, own_ranges=ranges)
@@ -205,7 +205,7 @@ class Watching:
         )
 
 
-def takes_cluster(route: Route) -> bool:
+def takes_cluster(route: RouteObject) -> bool:
     """Whether the Route has a default route, with which the cluster's networks are to stay where they are."""
     return route.gates.keep_cluster_routes and any(not each.dst.prefixlen for each in route.networks)
 

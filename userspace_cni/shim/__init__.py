@@ -21,7 +21,7 @@ _SOCKET, _DIRECTORY, _NUMBER = 108, 250, 16  # bytes with a NUL, as in `installe
 
 
 @dataclass(frozen=True)
-class Carried:
+class BinarySettings:
     """The settings in a binary, by their keys; `socket` is "" for the one in `run_dir`."""
 
     socket: str
@@ -35,7 +35,7 @@ class Carried:
         return self.socket or f"{self.run_dir}/agent.sock"
 
 
-def carried(binary: bytes) -> Carried | None:
+def carried(binary: bytes) -> BinarySettings | None:
     """Read the settings that an installed binary carries; None for a file that is no such binary.
 
     Raises ValueError for a binary of another version, whose settings cannot be read.
@@ -49,7 +49,7 @@ def carried(binary: bytes) -> Carried | None:
     for size in (_SOCKET, _DIRECTORY, _DIRECTORY, _NUMBER):
         texts.append(os.fsdecode(binary[at : at + size].partition(b"\0")[0]))
         at += size
-    return Carried(*texts)
+    return BinarySettings(*texts)
 
 
 def fill(binary: bytes, *, socket: str, run_dir: str, state_dir: str, spool_max: int) -> bytes:

@@ -24,13 +24,13 @@ from typing import Final
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.fastpath.errors import FastPathError, SocketRefused
-from userspace_cni.fastpath.tap import ETHERNET, Carried, End, Flow, Pump, Tap
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.vhost.sockets import Access, is_alive
+from userspace_cni.fastpath.tap import ETHERNET, DirectionCounts, Pump, PumpCounts, PumpEnd, Tap
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.sockets import SocketAccess, is_alive
 from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 from userspace_cni.linux.unix_sockets import connections_here
 from userspace_cni.pod.interface import Interface
-from userspace_cni.pod.source import Found, Sources, own_sandbox_ids
+from userspace_cni.pod.source import SourceLook, Sources, own_sandbox_ids
 
 DEFAULT_MTU: Final = 1500
 POLL_S: Final = 0.2
@@ -45,7 +45,7 @@ _LEAVING_S: Final = 2.0
 _LOOK_S: Final = 1.0
 """Seconds between two checks that our socket is still where the switch looks for it."""
 _SLICE_S: Final = 10.0
-_NOTHING: Final = Carried(Flow(0, 0, 0), Flow(0, 0, 0), 0)
+_NOTHING: Final = PumpCounts(DirectionCounts(0, 0, 0), DirectionCounts(0, 0, 0), 0)
 
 
 class Mode(Enum):
@@ -57,7 +57,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredTap:
     """The tap to make. `name` "" lets the kernel choose, `mac` "" too; `mtu` in bytes; `addresses` with prefix length.
 
     `socket_mode`: of a socket that we make; the switch's user must be able to write to it. `force`: take the port from a
@@ -70,10 +70,10 @@ class Wanted:
     mac: str = ""
     mtu: int | None = None
     addresses: tuple[str, ...] = ()
-    socket_mode: int = Access.mode
+    socket_mode: int = SocketAccess.mode
     force: bool = False
 
-    def overriding(self, other: Wanted) -> Wanted:
+    def overriding(self, other: DesiredTap) -> DesiredTap:
         """Return the values that are given here, and the rest from `other`."""
         return replace(
             other,
@@ -87,7 +87,7 @@ class Wanted:
         )
 
 
-class State(Enum):
+class TapState(Enum):
     """The tap's state."""
 
     WAITING = "waiting"
@@ -99,7 +99,7 @@ class State(Enum):
 class News:
     """A change of the state; `text`: why, or with which process."""
 
-    state: State
+    state: TapState
     text: str
 
 
@@ -111,7 +111,7 @@ def sources_of(annotations: str = "", directory: str = "") -> Sources:
     return Sources([annotations] if annotations else [], [directory] if directory else [], own_ids=own)
 
 
-def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], object] = lambda _: None) -> Wanted:
+def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], object] = lambda _: None) -> DesiredTap:
     """Read the interface `ifname`, "" for the only one, in the pod's own document; waits up to `wait_s` for it to appear.
 
     `tell` is called with what is missing, at each look. Raises Unavailable when it does not appear in time, BadRequest when there
@@ -132,7 +132,7 @@ def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], o
         time.sleep(POLL_S)
 
 
-def _absence(found: Found, ifname: str) -> str:
+def _absence(found: SourceLook, ifname: str) -> str:
     """Say what is missing."""
     if found.interfaces:
         there = ifname in ("", *(interface.ifname for interface in found.interfaces))
@@ -140,8 +140,8 @@ def _absence(found: Found, ifname: str) -> str:
     return f"this container's vhost-user interfaces: {found.trouble}"
 
 
-def _wanted(interface: Interface) -> Wanted:
-    return Wanted(
+def _wanted(interface: Interface) -> DesiredTap:
+    return DesiredTap(
         socket=interface.path,
         mode=Mode(interface.mode),
         name=interface.ifname,
@@ -155,7 +155,7 @@ def _wanted(interface: Interface) -> Wanted:
 class TapBridge:
     """One tap and its socket. `run` works until `stop`, and calls `on_change` for each change, on its own thread."""
 
-    wanted: Wanted
+    wanted: DesiredTap
     on_change: Callable[[News], None] = lambda _: None
     name: str = ""
     mode: Mode = Mode.AUTO
@@ -164,7 +164,7 @@ class TapBridge:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def carried(self) -> Carried:
+    def carried(self) -> PumpCounts:
         """The frames carried so far."""
         return self._pump.carried if self._pump is not None else _NOTHING
 
@@ -211,7 +211,7 @@ class TapBridge:
 
     def _report_waiting(self, text: str) -> None:
         if not self._stop.is_set():
-            self.on_change(News(State.WAITING, text))
+            self.on_change(News(TapState.WAITING, text))
 
     def _serve(self, tap: Tap, pump: Pump, attach: _Attach) -> None:
         """Attach and carry in turns."""
@@ -234,18 +234,18 @@ class TapBridge:
     def _carry(self, tap: Tap, pump: Pump, front: FrontEnd) -> None:
         """Carry frames until the other side hangs up, or we stop."""
         tap.set_carrier(present=True)
-        self.on_change(News(State.READY, f"process {front.peer.pid}"))
-        end, why = End.SLICE, "the switch has hung up"
+        self.on_change(News(TapState.READY, f"process {front.peer.pid}"))
+        end, why = PumpEnd.SLICE, "the switch has hung up"
         try:
-            while end is End.SLICE:
+            while end is PumpEnd.SLICE:
                 end = pump.run(front.pairs[0], _SLICE_S)
         except FastPathError as error:
             why = str(error)
-        if end is End.TAP_GONE:
+        if end is PumpEnd.TAP_GONE:
             raise UserspaceError(f"link {tap.name}: it is gone", "another process has deleted it: ip link")
         tap.set_carrier(present=False)
         if not self._stop.is_set():
-            self.on_change(News(State.LOST, why))
+            self.on_change(News(TapState.LOST, why))
 
 
 def _queue_size(mtu: int) -> int:
@@ -259,7 +259,7 @@ def _queue_size(mtu: int) -> int:
 class _Attach(ABC):
     """Makes the connections with the switch. `tell` is called with what it waits for; `stop_fd` is readable to stop it."""
 
-    def __init__(self, wanted: Wanted, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
+    def __init__(self, wanted: DesiredTap, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
         self._wanted = wanted
         self._options = options
         self._tell = tell
@@ -335,7 +335,7 @@ class _Client(_Attach):
 class _Server(_Attach):
     """Listens for the switch at our socket, which is made again when another process has removed it."""
 
-    def __init__(self, wanted: Wanted, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
+    def __init__(self, wanted: DesiredTap, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
         super().__init__(wanted, options, tell, stop_fd)
         self._listener = self._listen()
 
@@ -359,9 +359,9 @@ class _Server(_Attach):
         """Stop listening."""
         self._listener.close()
 
-    def _listen(self) -> Listener:
+    def _listen(self) -> VhostListener:
         wanted = self._wanted
-        listener = Listener(wanted.socket, self._options, Access(wanted.socket_mode), replace_dead=True)
+        listener = VhostListener(wanted.socket, self._options, SocketAccess(wanted.socket_mode), replace_dead=True)
         self._poller.register(listener.fileno(), select.POLLIN)
         return listener
 

@@ -17,16 +17,16 @@ from userspace_cni.fastpath.errors import FastPathError
 from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
-    Message,
     ProtocolFeature,
-    Request,
+    VhostMessage,
+    VhostRequest,
     VringState,
     acknowledge,
     pack_u64,
     reply,
     require_fds,
 )
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 
 FEATURES = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER | Feature.NET_MRG_RXBUF | Feature.NET_MQ
 PROTOCOL = ProtocolFeature.REPLY_ACK | ProtocolFeature.MQ | ProtocolFeature.STATUS
@@ -40,10 +40,10 @@ class Act(Enum):
     HANG_UP = auto()
 
 
-Answer = Callable[[int, Message], bytes | Act]
+Answer = Callable[[int, VhostMessage], bytes | Act]
 
 
-def good(number: int, message: Message) -> Act:
+def good(number: int, message: VhostMessage) -> Act:
     """Nothing special."""
     return Act.GOOD
 
@@ -55,13 +55,13 @@ class ScriptedBackEnd:
         self, path: Path, answer: Answer = good, *, features: int = FEATURES, protocol: int = PROTOCOL, queues: int = 8
     ) -> None:
         self._path = path
-        self.heard: list[Message] = []
+        self.heard: list[VhostMessage] = []
         self.errors: list[FastPathError] = []
         self.answer = answer
         self._numbers = {
-            Request.GET_FEATURES: features,
-            Request.GET_PROTOCOL_FEATURES: protocol,
-            Request.GET_QUEUE_NUM: queues,
+            VhostRequest.GET_FEATURES: features,
+            VhostRequest.GET_PROTOCOL_FEATURES: protocol,
+            VhostRequest.GET_QUEUE_NUM: queues,
         }
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._channel: Channel | None = None
@@ -120,7 +120,7 @@ class ScriptedBackEnd:
         number = 0
         while not self._ending:
             try:
-                message = channel.receive(Deadline.after(60))
+                message = channel.receive(Instant.after(60))
             except FastPathError as error:
                 self.errors.append(error)
                 return
@@ -137,10 +137,10 @@ class ScriptedBackEnd:
             with suppress(FastPathError):
                 channel.send(text)
 
-    def _usual(self, message: Message) -> bytes:
+    def _usual(self, message: VhostMessage) -> bytes:
         if message.request in self._numbers:
-            return reply(message, pack_u64(self._numbers[Request(message.request)]))
-        if message.request == Request.GET_VRING_BASE:
+            return reply(message, pack_u64(self._numbers[VhostRequest(message.request)]))
+        if message.request == VhostRequest.GET_VRING_BASE:
             return reply(message, VringState(VringState.unpack(message).vring, 0).pack())
         return acknowledge(message) if message.need_reply else b""
 

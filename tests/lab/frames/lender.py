@@ -19,7 +19,7 @@ from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,
     Region,
-    Request,
+    VhostRequest,
     VringAddress,
     VringFd,
     VringState,
@@ -111,27 +111,27 @@ class Lender:
 
     def negotiate(self, features: int = FEATURES) -> None:
         """Owner and features."""
-        self.send(Request.SET_OWNER)
-        self.send(Request.SET_FEATURES, pack_u64(features))
+        self.send(VhostRequest.SET_OWNER)
+        self.send(VhostRequest.SET_FEATURES, pack_u64(features))
 
     def share(self, *regions: Region, fds: Sequence[int] | None = None) -> None:
         """SET_MEM_TABLE: without arguments, all of the memory as one region."""
         regions = regions or (Region(GUEST, len(self.memory), USER, 0),)
-        self.send(Request.SET_MEM_TABLE, pack_table(regions), [self.memfd] * len(regions) if fds is None else fds)
+        self.send(VhostRequest.SET_MEM_TABLE, pack_table(regions), [self.memfd] * len(regions) if fds is None else fds)
 
     def place(self, vring: int, *, size: int = RING, base: int = 0, shift: Sequence[int] = (0, 0, 0)) -> None:
         """Size, base and addresses of a ring, where this class has it; `shift` is added to descriptors, avail and used."""
         start = USER + vring * _RING_BYTES
         address = VringAddress(vring, 0, start + shift[0], start + _USED + shift[2], start + _AVAIL + shift[1])
-        self.send(Request.SET_VRING_NUM, VringState(vring, size).pack())
-        self.send(Request.SET_VRING_BASE, VringState(vring, base).pack())
-        self.send(Request.SET_VRING_ADDR, address.pack())
+        self.send(VhostRequest.SET_VRING_NUM, VringState(vring, size).pack())
+        self.send(VhostRequest.SET_VRING_BASE, VringState(vring, base).pack())
+        self.send(VhostRequest.SET_VRING_ADDR, address.pack())
 
     def start(self, vring: int) -> None:
         """Eventfds, and frames may pass."""
-        self.send(Request.SET_VRING_CALL, VringFd(vring).pack(), [self.call[vring]])
-        self.send(Request.SET_VRING_KICK, VringFd(vring).pack(), [self.kick[vring]])
-        self.send(Request.SET_VRING_ENABLE, VringState(vring, 1).pack())
+        self.send(VhostRequest.SET_VRING_CALL, VringFd(vring).pack(), [self.call[vring]])
+        self.send(VhostRequest.SET_VRING_KICK, VringFd(vring).pack(), [self.kick[vring]])
+        self.send(VhostRequest.SET_VRING_ENABLE, VringState(vring, 1).pack())
 
     def attach(self, features: int = FEATURES) -> None:
         """Everything up to two rings that carry frames, and the answer to a last question."""
@@ -140,13 +140,13 @@ class Lender:
         for vring in (0, 1):
             self.place(vring)
             self.start(vring)
-        self.ask(Request.GET_FEATURES)
+        self.ask(VhostRequest.GET_FEATURES)
 
     def attach_again(self) -> None:
         """Enable what was disabled."""
         for vring in (0, 1):
-            self.send(Request.SET_VRING_ENABLE, VringState(vring, 1).pack())
-        self.ask(Request.GET_FEATURES)
+            self.send(VhostRequest.SET_VRING_ENABLE, VringState(vring, 1).pack())
+        self.ask(VhostRequest.GET_FEATURES)
 
     def describe(self, vring: int, index: int, buffer: Buffer) -> None:
         """Write a descriptor."""

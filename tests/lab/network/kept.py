@@ -17,7 +17,7 @@ from userspace_cni.attachment.specs import Spec, Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.provider_networks import ProviderNetwork, require_possible
 from userspace_cni.base.settings import Settings
-from userspace_cni.network.providers import Site, keep, plan, refused
+from userspace_cni.network.providers import ProviderSite, keep, plan, refused
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.local import LocalNode
 
@@ -33,7 +33,7 @@ class KeptNode:
         self.node = node
         self.gone_s = 0.0
         self.addresses: tuple[str, ...] = ()
-        self.site = Site(node, lambda: self.gone_s, lambda: self.addresses)
+        self.site = ProviderSite(node, lambda: self.gone_s, lambda: self.addresses)
         self._specs = Specs(node, keep(self.site))
 
     def reconcile(self, *networks: ProviderNetwork, complete: bool = True) -> Sequence[SpecStatus]:
@@ -89,7 +89,7 @@ def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points
             os.kill(os.getpid(), signal.SIGKILL)
 
     with closing(TrippedDrivers(settings, {}, pass_by, resident=True)) as node:
-        site = Site(node, lambda: gone_s)
+        site = ProviderSite(node, lambda: gone_s)
         specs = [Spec(PROVIDER_NETWORK, each.name, SOURCE, "", plan(each, site), each) for each in networks]
         statuses = Specs(node).reconcile(specs, {SOURCE})
         assert not any(each.problem for each in statuses if each.desired), statuses

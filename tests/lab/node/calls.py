@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.node import Node
-from userspace_cni.cni.call import Answer, answer
+from userspace_cni.cni.call import CniAnswer, answer
 from userspace_cni.cni.request import Called
 
 
 def call_plugin(
     environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None = None
-) -> Answer:
+) -> CniAnswer:
     """Answer the call as the agent and the plugin as a process do; `node` is asked for when its input is good."""
     return answer(environ, read_stdin, lambda request: verbs.serve(request, node(), called))

@@ -13,7 +13,7 @@ from typing import Self
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.server import Limits, Server
+from userspace_cni.agent.server import PeerLimits, Server
 from userspace_cni.cni import protocol
 
 HEALTH = protocol.request_bytes("/healthz", {}, method="GET")
@@ -25,7 +25,7 @@ SECONDS = 60.0
 class Front:
     """A server on a socket of its own. GET /healthz is answered at once; everything else is held for the test."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: PeerLimits | None = None) -> None:
         self._directory = TemporaryDirectory(prefix="uc-")
         self.path = str(Path(self._directory.name) / "agent.sock")
         self.held: queue.SimpleQueue[Exchange] = queue.SimpleQueue()

@@ -23,7 +23,7 @@ from userspace_cni.attachment.steps import Driver, Lease, Rest, Seen, Step
 from userspace_cni.attachment.store import Store
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 from userspace_cni.linux.boot import boot_id
 from userspace_cni.node.addresses import LocalAddresses
 from userspace_cni.node.installation import Installation
@@ -180,7 +180,7 @@ class TrippedDrivers(LocalNode):
         return _TrippedAddresses(self.installation, lambda: self.subnets, self._trip)
 
 
-def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:
+def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> CniAnswer:
     """One verb in this process, its session with OVSDB closed afterwards."""
     made: list[LocalNode] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
-from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Pod, SocketFacts, SocketPlace
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.listing import Limited
 from userspace_cni.attachment.node import DeadProbe, Service
@@ -303,7 +303,7 @@ class World:
     made_again: list[str] = field(default_factory=list)
     """The kinds of the steps that were made again, without a wait for others."""
     links: set[tuple[str, str]] = field(default_factory=set)
-    place: Place | None = None
+    place: SocketPlace | None = None
     answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})
     forwarded: list[Verb] = field(default_factory=list)
     given: list[bytes] = field(default_factory=list)
@@ -383,7 +383,7 @@ class World:
                 mtu=1500,
                 limits=resolve(options.bandwidth, UNLIMITED),
             )
-        place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
+        place = self.place or SocketPlace(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
         return SocketFacts(
             boot_id=self.boot,
             store=self.journal.identity(),

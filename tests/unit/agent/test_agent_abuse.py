@@ -19,7 +19,7 @@ from tests.lab.node.front import ADD, HEALTH, SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import server as server_module
 from userspace_cni.agent.exchange import Exchange
-from userspace_cni.agent.server import Limits
+from userspace_cni.agent.server import PeerLimits
 from userspace_cni.cni import protocol
 
 NOBODY = 65534
@@ -34,7 +34,7 @@ print(client.recv(65536).decode())
 @pytest.fixture
 def front() -> Iterator[Front]:
     """A server whose time limits no test comes near."""
-    with Front(Limits(request_s=600, taken_s=600)) as started:
+    with Front(PeerLimits(request_s=600, taken_s=600)) as started:
         yield started
 
 
@@ -84,7 +84,7 @@ def test_a_byte_at_a_time(front: Front) -> None:
 )
 def test_an_incomplete_request_has_its_time(sent: bytes) -> None:
     """What is not whole in time is refused with 408 and closed."""
-    with Front(Limits(request_s=0.2)) as hasty, hasty.send(sent) as client:
+    with Front(PeerLimits(request_s=0.2)) as hasty, hasty.send(sent) as client:
         assert refused(answer_on(client), 408, 11)
         hasty.wait_for(0)
         assert hasty.well()
@@ -92,7 +92,7 @@ def test_an_incomplete_request_has_its_time(sent: bytes) -> None:
 
 def test_time_runs_from_the_first_byte(front: Front) -> None:
     """A peer that keeps sending does not gain time by it."""
-    with Front(Limits(request_s=0.2)) as hasty, hasty.connect() as client:
+    with Front(PeerLimits(request_s=0.2)) as hasty, hasty.connect() as client:
 
         def fed_until_closed() -> bool:
             try:
@@ -176,7 +176,7 @@ def test_peers_that_never_read(front: Front) -> None:
 
 def test_room_is_made_for_who_comes() -> None:
     """At the limit the oldest connection without a whole request is closed, with a reason; one that is served is not."""
-    with Front(Limits(connections=5)) as small, ExitStack() as crowd:
+    with Front(PeerLimits(connections=5)) as small, ExitStack() as crowd:
         served = crowd.enter_context(small.send())
         exchange = small.next()
         idle = [crowd.enter_context(small.connect()) for _ in range(4)]
@@ -189,14 +189,14 @@ def test_room_is_made_for_who_comes() -> None:
 
 def test_no_room_among_those_that_are_served() -> None:
     """When every connection is being served, the next one is refused at once."""
-    with Front(Limits(connections=2)) as small, small.send(), small.send(), small.connect() as late:
+    with Front(PeerLimits(connections=2)) as small, small.send(), small.send(), small.connect() as late:
         small.next(), small.next()
         assert refused(answer_on(late), 503, 11)
 
 
 def test_answered_connections_make_room() -> None:
     """A peer that keeps its answered connection is closed for one that comes, which is no loss of the answer."""
-    with Front(Limits(connections=1)) as small, small.send() as client:
+    with Front(PeerLimits(connections=1)) as small, small.send() as client:
         small.next().answer(200, b"{}")
         assert small.well()
         assert answer_on(client).status == 200
@@ -206,7 +206,7 @@ def test_answered_connections_make_room() -> None:
 def test_unfinished_requests_are_bounded_together() -> None:
     """Big bodies that are all but whole do not add up without end: the oldest is refused."""
     nearly = protocol.request_bytes("/api/v1/add", {}, b"b" * 200_000)[:-1]
-    with Front(Limits(held=1_000_000)) as small, ExitStack() as crowd:
+    with Front(PeerLimits(held=1_000_000)) as small, ExitStack() as crowd:
         clients = [crowd.enter_context(small.send(nearly)) for _ in range(6)]
         assert refused(answer_on(clients[0]), 503, 11)
         assert small.well()

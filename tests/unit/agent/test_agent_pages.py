@@ -11,8 +11,8 @@ import pytest
 
 from tests.lab.node.front import SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.pages import Content, Page
-from userspace_cni.agent.server import Limits
+from userspace_cni.agent.pages import Content, ServedPage
+from userspace_cni.agent.server import PeerLimits
 from userspace_cni.base.errors import NotServing
 from userspace_cni.cni import protocol
 
@@ -39,8 +39,8 @@ class Slow:
 @contextmanager
 def serving(make: Callable[[], Content], waiting: int = 1024) -> Iterator[Front]:
     """A front that answers everything but /healthz with such a page."""
-    with Front(Limits(request_s=600, taken_s=600)) as front:
-        page = Page("/metrics", make, waiting)
+    with Front(PeerLimits(request_s=600, taken_s=600)) as front:
+        page = ServedPage("/metrics", make, waiting)
         front.script = page.ask
         yield front
 
@@ -121,7 +121,7 @@ def test_no_thread_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_hangs_is_seen() -> None:
     """How long a page has been in the making is known while it is, and no thread stays when no request waits."""
     slow = Slow()
-    page = Page("/metrics", slow.make)
+    page = ServedPage("/metrics", slow.make)
     with Front() as front:
         front.script = page.ask
         assert page.seconds == 0

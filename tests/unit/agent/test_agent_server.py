@@ -13,7 +13,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import server as serving
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.listener import peer_of
-from userspace_cni.agent.server import Limits
+from userspace_cni.agent.server import PeerLimits
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cni import protocol
 
@@ -24,7 +24,7 @@ BIG = b"x" * (4 * 1024 * 1024)
 @pytest.fixture
 def front() -> Iterator[Front]:
     """A server whose time limits no test comes near."""
-    with Front(Limits(request_s=600, taken_s=600)) as started:
+    with Front(PeerLimits(request_s=600, taken_s=600)) as started:
         yield started
 
 
@@ -32,7 +32,7 @@ def front() -> Iterator[Front]:
 def brisk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
     """A server that gives a peer no time to take its answer, and looks often."""
     monkeypatch.setattr(serving, "_TICK_S", 0.05)
-    with Front(Limits(taken_s=0.1, unread_s=0.2)) as started:
+    with Front(PeerLimits(taken_s=0.1, unread_s=0.2)) as started:
         yield started
 
 
@@ -248,7 +248,7 @@ def test_doubt_keeps(brisk: Front) -> None:
 
 def test_doubt_that_is_resolved(front: Front) -> None:
     """A peer that closes without reading, long after the answer's time, is told to have lost it."""
-    with Front(Limits(taken_s=0.05, unread_s=600)) as patient:
+    with Front(PeerLimits(taken_s=0.05, unread_s=600)) as patient:
         client = patient.send()
         exchange = patient.next()
         answered(patient, exchange)

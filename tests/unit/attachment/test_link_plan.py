@@ -28,7 +28,7 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
-from userspace_cni.cni.result import EMPTY, Addresses, Interface
+from userspace_cni.cni.result import EMPTY, Addresses, ResultInterface
 from userspace_cni.consumers import CONSUMERS
 
 CONTAINER = "0123456789abcdef0123456789abcdef"
@@ -69,8 +69,8 @@ def test_order_and_names() -> None:
     assert link.addresses == ("10.56.0.7/24", "fd00::7/64")
     assert (port.name, port.interface, port.datapath, port.mac) == (HOST, HostEnd("system", 1450), "netdev", link.mac)
     assert attachment.interfaces == (
-        Interface(HOST, "", link.host_mac, 1450),
-        Interface("eth0", "/run/netns/x", link.mac, 1450),
+        ResultInterface(HOST, "", link.host_mac, 1450),
+        ResultInterface("eth0", "/run/netns/x", link.mac, 1450),
     )
 
 

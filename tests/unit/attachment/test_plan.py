@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from userspace_cni.attachment.facts import Allocation, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Allocation, Pod, SocketFacts, SocketPlace
 from userspace_cni.attachment.plan import plan
 from userspace_cni.attachment.planned import Attachment
 from userspace_cni.attachment.steps import (
@@ -28,7 +28,7 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
-from userspace_cni.cni.result import EMPTY, Addresses, Interface
+from userspace_cni.cni.result import EMPTY, Addresses, ResultInterface
 from userspace_cni.consumers import CONSUMERS
 from userspace_cni.pod import launcher
 from userspace_cni.pod.document import parse_entry, render
@@ -39,10 +39,10 @@ UID = "11111111-2222-3333-4444-555555555555"
 EMPTY_DIR = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/shared-dir"
 MAPPED = "/var/lib/cni/usrspcni/"
 
-IN_EMPTY_DIR = Place(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False, mount_name=UID)
-IN_HOST_PATH = Place("/data/sockets", "/data/sockets", create=False, own=False)
-IN_SHARED_DIR = Place(f"/shared/{CID}", "/shared", create=True, own=False, parents=True)
-IN_DEFAULT_DIR = Place(f"/usr/local/var/run/openvswitch/{CID}", "/usr/local/var/run/openvswitch", create=True, own=False)
+IN_EMPTY_DIR = SocketPlace(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False, mount_name=UID)
+IN_HOST_PATH = SocketPlace("/data/sockets", "/data/sockets", create=False, own=False)
+IN_SHARED_DIR = SocketPlace(f"/shared/{CID}", "/shared", create=True, own=False, parents=True)
+IN_DEFAULT_DIR = SocketPlace(f"/usr/local/var/run/openvswitch/{CID}", "/usr/local/var/run/openvswitch", create=True, own=False)
 
 FACTS = SocketFacts(
     boot_id="boot",
@@ -98,7 +98,7 @@ PUBLIC = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/public"
 LAUNCHER = replace(
     FACTS,
     pod=Pod("ns", "virt-launcher-vm-1-abcde", UID),
-    place=Place(f"{PUBLIC}/vhostuser", "/var/lib/kubelet", create=True, own=True),
+    place=SocketPlace(f"{PUBLIC}/vhostuser", "/var/lib/kubelet", create=True, own=True),
     mapped_dir=launcher.MAPPED_DIR,
 )
 """What is known of a virt-launcher pod."""
@@ -125,7 +125,7 @@ def test_client_in_an_empty_dir() -> None:
         OvsPort("br0", f"{CID}-net1", VhostUserClient(path), mac=DERIVED_MAC, marks=MARKS),
     )
     assert [step.kind for step in attachment.steps[4:]] == ["pod-note"]
-    assert attachment.interfaces[-1] == Interface("net1", "/run/netns/x", DERIVED_MAC, None, path)
+    assert attachment.interfaces[-1] == ResultInterface("net1", "/run/netns/x", DERIVED_MAC, None, path)
 
 
 def test_server_in_an_empty_dir() -> None:
@@ -151,7 +151,7 @@ def test_server_in_an_empty_dir() -> None:
     ],
     ids=["emptyDir", "hostPath", "sharedDir", "default"],
 )
-def test_places(place: Place, mount: str) -> None:
+def test_places(place: SocketPlace, mount: str) -> None:
     """Wherever the sockets go: who may make and own the directory is passed on, and the mount has the UID or a hash for name."""
     attachment = planned(replace(FACTS, place=place))
     assert only(attachment, Directory) == Directory(place.path, place.trusted, place.create, place.own, parents=place.parents)
@@ -159,7 +159,7 @@ def test_places(place: Place, mount: str) -> None:
     assert only(attachment, OvsPort).server_path == f"/var/lib/vhost_sockets/{mount}/{CID}-net1"
 
 
-IN_DEVICE = Place(
+IN_DEVICE = SocketPlace(
     "/run/userspace-cni/devices/br0-3", "/run/userspace-cni/devices", create=False, own=False,
     mount_name="beef", subdirectory="br0-3/", closed=True,
 )  # fmt: skip
@@ -205,7 +205,7 @@ def test_short_paths_without_a_mount() -> None:
 def test_long_paths_with_a_mount(length: int, mounted: bool) -> None:
     """With mount_pod_dirs = long, the mount begins where the socket's path has more than 107 bytes."""
     path = "/" + "x" * (length - len(f"//{CID}-net1"))
-    attachment = planned(replace(FACTS, place=Place(path, path, create=False, own=False), mount_always=False))
+    attachment = planned(replace(FACTS, place=SocketPlace(path, path, create=False, own=False), mount_always=False))
     assert ("pod-mount" in [step.kind for step in attachment.steps]) == mounted
     assert len(only(attachment, OvsPort).server_path.encode()) <= 107
 
@@ -213,7 +213,7 @@ def test_long_paths_with_a_mount(length: int, mounted: bool) -> None:
 def test_path_length_counts_bytes() -> None:
     """A socket's path is measured in bytes, not characters."""
     path = "/" + "é" * 45
-    attachment = planned(replace(FACTS, place=Place(path, path, create=False, own=False), mount_always=False))
+    attachment = planned(replace(FACTS, place=SocketPlace(path, path, create=False, own=False), mount_always=False))
     assert len(f"{path}/{CID}-net1") < 107
     assert only(attachment, PodMount).source == path
 
@@ -252,7 +252,7 @@ def test_path_limit_for_the_server(length: int, fits: bool) -> None:
     else:
         with pytest.raises(InvalidConfig, match="path at which OVS listens"):
             planned(facts, host=server())
-    deep = Place("/" + "d" * 200, "/", create=False, own=False)
+    deep = SocketPlace("/" + "d" * 200, "/", create=False, own=False)
     assert only(planned(replace(FACTS, place=deep), host=server()), PlacedSocket).directory == deep.path
 
 

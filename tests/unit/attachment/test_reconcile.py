@@ -12,7 +12,7 @@ import pytest
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import MemoryPods, World, name_of, no_fault
 from userspace_cni.attachment import cleanup, reconcile
-from userspace_cni.attachment.facts import Noted, Place
+from userspace_cni.attachment.facts import Noted, SocketPlace
 from userspace_cni.attachment.journal import Shared
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
@@ -479,7 +479,7 @@ def test_what_is_no_next_sandbox(agent: Agent, other: dict[str, str]) -> None:
 def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
     """The pod's other sandbox is in the same directory: its mount stays as long as that lives."""
     agent.rewrite(pod_uid="uid")
-    agent.world.place = Place(f"/pods/{CONTAINER[:12]}", "/pods", create=True, own=True)
+    agent.world.place = SocketPlace(f"/pods/{CONTAINER[:12]}", "/pods", create=True, own=True)
     other = add_another(agent, pod_uid="")
     agent.world.gone = {NETNS}
     assert agent.passes(3) == []

@@ -16,7 +16,7 @@ from userspace_cni.attachment.spool import Entry, Spool
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.cni import protocol
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 from userspace_cni.cni.request import Called
 
 CONTAINER = "c0ffee0123456789"
@@ -35,7 +35,7 @@ def put(world: World, boottime_ns: int, *, boot: str = "boot-1", container: str 
     return path
 
 
-def call(world: World, verb: str, container: str = CONTAINER) -> Answer:
+def call(world: World, verb: str, container: str = CONTAINER) -> CniAnswer:
     """One call of a runtime."""
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
     return call_plugin(environ, lambda: STDIN, lambda: world)

@@ -25,7 +25,7 @@ from userspace_cni.base import log
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, begin, bound, learn, say
 from userspace_cni.cni import protocol
-from userspace_cni.cni.call import Answer
+from userspace_cni.cni.call import CniAnswer
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 FIELD = re.compile(r'([a-z_]+)=("(?:[^"\\]|\\.)*"|[^ "=\\]+)(?: |$)')
@@ -62,7 +62,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) if line.startswith("{") else fields_of(line) for line in lines]
 
 
-def call(world: World, verb: str, stdin: bytes = b"", **environ: str) -> Answer:
+def call(world: World, verb: str, stdin: bytes = b"", **environ: str) -> CniAnswer:
     """One call for the pod blue/web."""
     config = {"cniVersion": "1.1.0", "name": "net-a", "type": "userspace", "ipam": {"type": "host-local"}}
     variables = {"CNI_COMMAND": verb, "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}

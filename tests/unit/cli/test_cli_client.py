@@ -14,7 +14,7 @@ import pytest
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli import client, node_load
-from userspace_cni.cli.client import Client, NoAgent, SlowAgent
+from userspace_cni.cli.client import AgentClient, NoAgent, SlowAgent
 from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cni import protocol
 
@@ -66,7 +66,7 @@ def told(status: int, value: object) -> bytes:
 def test_all_is_well(tmp_path: Path) -> None:
     """An agent without problems returns none, and was asked for the page in the protocol."""
     with answering(tmp_path / "s", told(200, {"problems": []})) as heard:
-        assert Client(str(tmp_path / "s")).problems("healthz") == []
+        assert AgentClient(str(tmp_path / "s")).problems("healthz") == []
     [request] = heard
     head, body = protocol.read_request(request)
     assert (head.method, head.target, body) == ("GET", "/healthz", b"")
@@ -85,23 +85,23 @@ def test_all_is_well(tmp_path: Path) -> None:
 def test_problems(tmp_path: Path, answer: bytes, problems: list[str]) -> None:
     """Every answer but 200 is a problem, in the agent's words where it has any."""
     with answering(tmp_path / "s", answer):
-        assert Client(str(tmp_path / "s")).problems("readyz") == problems
+        assert AgentClient(str(tmp_path / "s")).problems("readyz") == problems
 
 
 def test_about_the_agent(tmp_path: Path) -> None:
     """Version and problems come from one page; a missing version is not asked for again."""
     path = tmp_path / "s"
     with answering(path, told(200, {"problems": [], "version": "1.2"})):
-        assert Client(str(path)).about() == {"version": "1.2", "problems": []}
+        assert AgentClient(str(path)).about() == {"version": "1.2", "problems": []}
     path.unlink()
     with answering(path, told(200, {"problems": []})):
-        assert Client(str(path)).about() == {"version": "", "problems": []}
+        assert AgentClient(str(path)).about() == {"version": "", "problems": []}
 
 
 def test_reconcile(tmp_path: Path) -> None:
     """The actions of a pass are counted by name."""
     with answering(tmp_path / "s", told(200, {"actions": {"removed-unfinished": 2}})) as heard:
-        assert Client(str(tmp_path / "s")).reconcile() == {"removed-unfinished": 2}
+        assert AgentClient(str(tmp_path / "s")).reconcile() == {"removed-unfinished": 2}
     assert heard[0].startswith(b"POST /api/v1/reconcile HTTP/1.1\r\n")
 
 
@@ -109,13 +109,13 @@ def test_reconcile(tmp_path: Path) -> None:
 def test_reconciliation_that_did_not_happen(tmp_path: Path, answer: bytes) -> None:
     """Anything but counted actions is an error that names the socket."""
     with answering(tmp_path / "s", answer), pytest.raises(Unavailable, match=f"{tmp_path}/s to reconcile: it answered"):
-        Client(str(tmp_path / "s")).reconcile()
+        AgentClient(str(tmp_path / "s")).reconcile()
 
 
 def test_no_socket(tmp_path: Path) -> None:
     """Without a socket there is no agent: that is an error of its own."""
     with pytest.raises(NoAgent, match="no such socket"):
-        Client(str(tmp_path / "s")).problems("healthz")
+        AgentClient(str(tmp_path / "s")).problems("healthz")
 
 
 def test_no_process_listens(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_no_process_listens(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with pytest.raises(Unavailable, match="no process listens") as caught:
-        Client(str(path)).problems("healthz")
+        AgentClient(str(path)).problems("healthz")
     assert not isinstance(caught.value, NoAgent)
 
 
@@ -132,16 +132,16 @@ def test_something_else_is_there(tmp_path: Path) -> None:
     """A file in the socket's place, and a path that is too long, are named in the error."""
     (tmp_path / "s").touch()
     with pytest.raises(Unavailable):
-        Client(str(tmp_path / "s")).problems("healthz")
+        AgentClient(str(tmp_path / "s")).problems("healthz")
     with pytest.raises(Unavailable, match="path too long"):
-        Client(f"{tmp_path}/{'x' * 120}").problems("healthz")
+        AgentClient(f"{tmp_path}/{'x' * 120}").problems("healthz")
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\0" * 100, told(200, {"problems": []})[:-3]])
 def test_half_an_answer(tmp_path: Path, answer: bytes) -> None:
     """An incomplete answer is refused."""
     with answering(tmp_path / "s", answer, cut=True), pytest.raises(Unavailable, match="agent's answer"):
-        Client(str(tmp_path / "s")).problems("healthz")
+        AgentClient(str(tmp_path / "s")).problems("healthz")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_agent_that_says_nothing(
     monkeypatch.setattr(client, "LOOK_S", 0.1)
     monkeypatch.setattr(node_load, "look", lambda: load)
     with answering(tmp_path / "s", None), pytest.raises(SlowAgent, match="it lives") as caught:
-        Client(str(tmp_path / "s")).problems("healthz")
+        AgentClient(str(tmp_path / "s")).problems("healthz")
     assert f"(process {os.getpid()}, which holds the socket)" in str(caught.value)
     assert str(caught.value).endswith(said)
     assert caught.value.busy is busy
@@ -171,10 +171,10 @@ def test_a_late_answer_of_a_busy_node(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(node_load, "look", lambda load=load: load)
         with answering(tmp_path / "s", told(200, {"problems": []}), late_s=1.0):
             if load.is_busy:
-                assert Client(str(tmp_path / "s")).problems("healthz") == []
+                assert AgentClient(str(tmp_path / "s")).problems("healthz") == []
             else:
                 with pytest.raises(SlowAgent):
-                    Client(str(tmp_path / "s")).problems("healthz")
+                    AgentClient(str(tmp_path / "s")).problems("healthz")
         (tmp_path / "s").unlink()
 
 

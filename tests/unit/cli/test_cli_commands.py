@@ -35,7 +35,7 @@ from userspace_cni.cli.site import Site, attachment_limit
 from userspace_cni.cni import protocol
 from userspace_cni.diagnosis.attachments import Outcome, check_one
 from userspace_cni.fastpath.memory import hugepages
-from userspace_cni.fastpath.memory.hugepages import HugePages, HugetlbMount, Pool
+from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugePages, HugetlbMount
 
 CONTAINER = "c0ffee0123456789"
 OTHER = "deadbeef01234567"
@@ -600,8 +600,8 @@ def test_status_of_a_directory_that_cannot_be_written(town: Town) -> None:
 def test_status_tells_huge_pages(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools by size and node, with their mounts; that there are none is shown, and is no finding."""
     found = HugePages(
-        machine=(Pool(2 << 20, None, 96, 64, 4, 0), Pool(1 << 30, None, 2, 0, 0, 0)),
-        nodes=(Pool(2 << 20, 0, 32, 0, None, 0), Pool(2 << 20, 1, 64, 64, None, 0)),
+        machine=(HugepagePool(2 << 20, None, 96, 64, 4, 0), HugepagePool(1 << 30, None, 2, 0, 0, 0)),
+        nodes=(HugepagePool(2 << 20, 0, 32, 0, None, 0), HugepagePool(2 << 20, 1, 64, 64, None, 0)),
         mounts=(HugetlbMount("/dev/hugepages", 2 << 20, 0o755, 0, 0, None, None, writable=True),),
     )
     monkeypatch.setattr(hugepages, "look", lambda **_: found)

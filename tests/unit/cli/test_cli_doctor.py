@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kubevirt.manifests import Wanted
+from kubevirt.manifests import ManifestOptions
 from kubevirt.plugin_manifests import plugin_manifests
 from kubevirt.plugin_schema import Version
 from tests.lab.kube.apiserver import ApiServer, Fault
@@ -23,7 +23,7 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.kubevirt.sockets import Parties
 from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.memory import hugepages
-from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
+from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugePages
 from userspace_cni.linux.unix_sockets import UnixSocket, file_of
 
 
@@ -46,9 +46,9 @@ def test_who_is_at_a_socket(tmp_path: Path) -> None:
     assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "none"
 
 
-def _pages(free: int) -> Pool:
+def _pages(free: int) -> HugepagePool:
     """Huge pages of a node."""
-    return Pool(2 << 20, 0, 512, free, None, 0)
+    return HugepagePool(2 << 20, 0, 512, free, None, 0)
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def install(api: ApiServer, cluster: str, form: Version) -> None:
         "status": {"observedKubeVirtVersion": f"v{cluster}.0"},
     }
     api.add(kubevirt, "kubevirt")
-    [plugin] = [each.object for each in plugin_manifests(Wanted(kubevirt=form)) if each.object["kind"] == "Plugin"]
+    [plugin] = [each.object for each in plugin_manifests(ManifestOptions(kubevirt=form)) if each.object["kind"] == "Plugin"]
     api.add(stored(plugin, cluster))
 
 

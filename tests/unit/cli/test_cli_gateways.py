@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.client import Client
+from userspace_cni.cli.client import AgentClient
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 
@@ -30,8 +30,8 @@ def answer(passages: Passages | None, *, ready: bool = True) -> dict[str, Any]:
 
 def run(monkeypatch: pytest.MonkeyPatch, directory: Path, found: dict[str, Any], *arguments: str) -> Result:
     """The command, whose agent tries and says this; without a trial it knows nothing."""
-    monkeypatch.setattr(Client, "gateways", lambda _: found)
-    monkeypatch.setattr(Client, "network", lambda _: answer({}))
+    monkeypatch.setattr(AgentClient, "gateways", lambda _: found)
+    monkeypatch.setattr(AgentClient, "network", lambda _: answer({}))
     settings = Settings(state_dir=str(directory / "state"), run_dir=str(directory / "run"), short_dir=str(directory / "short"))
     return CliRunner().invoke(userspace_cni, ["gateway", "status", *arguments], obj=Site(settings, None, environ={}))
 

@@ -15,7 +15,7 @@ from tests.lab.node.world import World
 from tests.unit.cli.test_cli_client import answering, told
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.client import Client, DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.client import AgentClient, DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 
@@ -73,13 +73,13 @@ def run(tmp_path: Path) -> Run:
 def says(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     """The agent answers this, or it is the error with which it is not reached."""
 
-    def routes(_: Client, *, look: bool = False) -> Any:
+    def routes(_: AgentClient, *, look: bool = False) -> Any:
         assert not look
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(Client, "routes", routes)
+    monkeypatch.setattr(AgentClient, "routes", routes)
 
 
 def cells(result: Result) -> list[list[str]]:
@@ -246,13 +246,13 @@ def test_only_root_looks_into_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_agent_s_answers(tmp_path: Path) -> None:
     """The page is taken as it is; that routes are off is told from other failures; what is no such page is none."""
     with answering(tmp_path / "a", told(200, TOLD)):
-        assert Client(str(tmp_path / "a")).routes(look=True) == TOLD
+        assert AgentClient(str(tmp_path / "a")).routes(look=True) == TOLD
     off = {"code": 11, "msg": "routes in pods are off", "details": "the setting"}
     with answering(tmp_path / "b", told(503, off)), pytest.raises(RoutesOff):
-        Client(str(tmp_path / "b")).routes()
+        AgentClient(str(tmp_path / "b")).routes()
     for number, answer in enumerate([told(503, {"msg": "later"}), told(200, {"routes": []}), told(200, [])]):
         with answering(tmp_path / str(number), answer), pytest.raises(Unavailable) as caught:
-            Client(str(tmp_path / str(number))).routes()
+            AgentClient(str(tmp_path / str(number))).routes()
         assert not isinstance(caught.value, RoutesOff)
 
 

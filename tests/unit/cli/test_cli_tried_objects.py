@@ -13,7 +13,7 @@ from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import Settings
 from userspace_cni.cli.network.tried import objects_for
-from userspace_cni.cli.site import Refused, Site
+from userspace_cni.cli.site import CommandRefused, Site
 
 FILE = """\
 apiVersion: v1
@@ -105,6 +105,6 @@ def test_files_that_cannot_be_meant(tmp_path: Path, text: str, words: str) -> No
     """They are refused with their name."""
     path = tmp_path / "odd.yaml"
     path.write_text(text)
-    with pytest.raises(Refused, match=words) as error:
+    with pytest.raises(CommandRefused, match=words) as error:
         objects_for(site(tmp_path), [str(path)])
     assert str(path) in str(error.value)

@@ -14,7 +14,7 @@ from userspace_cni.attachment.specs import Spec, meet
 from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings, load
-from userspace_cni.cli.client import Client, DeadAgent, NoAgent
+from userspace_cni.cli.client import AgentClient, DeadAgent, NoAgent
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 from userspace_cni.network import commanded
@@ -67,7 +67,7 @@ class Served(World):
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """One whose agent is content."""
     served = Served(tmp_path)
-    monkeypatch.setattr(Client, "network", lambda _, *, reconcile=False: served.agent_says(reconcile=reconcile))
+    monkeypatch.setattr(AgentClient, "network", lambda _, *, reconcile=False: served.agent_says(reconcile=reconcile))
     return served
 
 

@@ -78,7 +78,7 @@ def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Pa
     settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
     path, settings = install_shim(str(bin_dir))
     carried = shim.carried(path.read_bytes())
-    assert carried == shim.Carried("", "/run/x", "/srv/x", "7")
+    assert carried == shim.BinarySettings("", "/run/x", "/srv/x", "7")
     assert carried.agent_socket == settings.agent_socket
     assert shim.carried(install_launcher(str(tmp_path)).read_bytes()) is None
     with pytest.raises(ValueError, match="another version"):

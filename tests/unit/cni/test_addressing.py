@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.cni.addressing import Noted, chosen_vlan, missing, read_addresses_noted, read_noted
+from userspace_cni.cni.addressing import NotedAddresses, chosen_vlan, missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read
 from userspace_cni.cni.result import EMPTY, Addresses
 
@@ -44,9 +44,9 @@ def test_both_families() -> None:
         {"dst": "198.51.100.0/24", "gw": "10.16.0.9"},
     )
     assert read_addresses_noted(noted, ETH0) == Addresses(ips, routes)
-    assert read_noted(noted, ETH0) == Noted("00:00:00:aa:00:07", 100, nic_type="internal-port")
+    assert read_noted(noted, ETH0) == NotedAddresses("00:00:00:aa:00:07", 100, nic_type="internal-port")
     for other in (NET1, PodInterface("podnet", "blue", "eth0")):
-        assert (read_addresses_noted(noted, other), read_noted(noted, other)) == (EMPTY, Noted())
+        assert (read_addresses_noted(noted, other), read_noted(noted, other)) == (EMPTY, NotedAddresses())
 
 
 def test_a_further_interface() -> None:
@@ -69,7 +69,7 @@ def test_ovns_own_annotation() -> None:
     found = read_addresses_noted(noted, ETH0)
     assert found.ips == ({"address": "192.168.3.4/24", "gateway": "192.168.3.1"},)
     assert (found.routes, read_noted(noted, ETH0).mac) == (({"dst": "0.0.0.0/0", "gw": "192.168.3.1"},), "0a:00:00:00:00:01")
-    assert (read_addresses_noted({"ovn": text}, NET1), read_noted({"ovn": text}, NET1)) == (EMPTY, Noted())
+    assert (read_addresses_noted({"ovn": text}, NET1), read_noted({"ovn": text}, NET1)) == (EMPTY, NotedAddresses())
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_annotations_that_cannot_be_meant(noted: dict[str, str], named: str) -> 
 )
 def test_a_vlan_within_the_networks(network: Vlan, vlan: int | None, port: Vlan) -> None:
     """A pod chooses one of the VLANs that its port would carry anyway."""
-    assert chosen_vlan(network, Noted(vlan=vlan)) == port
+    assert chosen_vlan(network, NotedAddresses(vlan=vlan)) == port
 
 
 @pytest.mark.parametrize("network", [Vlan(5), Vlan(trunks=(5, 6)), Vlan(5, (100,), "native-tagged")])
 def test_a_vlan_beyond_the_networks(network: Vlan) -> None:
     """A pod cannot leave the VLANs of its network by an annotation."""
     with pytest.raises(InvalidConfig, match="VLAN 100, which its network does not allow"):
-        chosen_vlan(network, Noted(vlan=100))
+        chosen_vlan(network, NotedAddresses(vlan=100))
 
 
 @given(st.dictionaries(st.sampled_from(["ip_address", "cidr", "gateway", "routes", "vlan_id"]), st.text()), st.text())

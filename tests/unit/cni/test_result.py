@@ -17,7 +17,7 @@ from userspace_cni.cni.result import (
     LATEST,
     SUPPORTED_VERSIONS,
     Addresses,
-    Interface,
+    ResultInterface,
     build,
     encode,
     error_json,
@@ -31,7 +31,7 @@ from userspace_cni.cni.result import (
 OLD = ("0.3.0", "0.3.1", "0.4.0")
 MODERN = ("1.0.0", "1.1.0")
 NETNS = "/var/run/netns/cni-1"
-OURS = Interface("net1", NETNS, "02:AA:bb:CC:00:01", 1500, "/var/lib/vhost_sockets/u/s.sock")
+OURS = ResultInterface("net1", NETNS, "02:AA:bb:CC:00:01", 1500, "/var/lib/vhost_sockets/u/s.sock")
 LEASED = Addresses(
     ips=({"address": "10.1.0.5/24", "gateway": "10.1.0.1"}, {"address": "fd00::5/64"}),
     routes=({"dst": "0.0.0.0/0", "gw": "10.1.0.1"},),
@@ -91,7 +91,7 @@ class TestBuild:
         """Without addresses there is only the interface, and the empty dns that old versions print."""
         assert set(build("1.1.0", [OURS], EMPTY)) == {"cniVersion", "interfaces"}
         assert build("0.4.0", [OURS])["dns"] == {}
-        assert build("1.0.0", [Interface("net1", NETNS, "02:00:00:00:00:01")])["interfaces"] == [
+        assert build("1.0.0", [ResultInterface("net1", NETNS, "02:00:00:00:00:01")])["interfaces"] == [
             {"name": "net1", "mac": "02:00:00:00:00:01", "sandbox": NETNS}
         ]
 
@@ -137,7 +137,7 @@ class TestBuild:
     def test_every_conversion_keeps_what_all_versions_know(self, there: str, back: str) -> None:
         """A result read back from any version and built in any other has the same names, addresses and routes."""
         first = build(there, [OURS], LEASED)
-        again = build(back, [Interface("net2", NETNS, "02:00:00:00:00:02")], EMPTY, None, read_prev_result(first, back))
+        again = build(back, [ResultInterface("net2", NETNS, "02:00:00:00:00:02")], EMPTY, None, read_prev_result(first, back))
         assert [entry["name"] for entry in again["interfaces"]] == ["net1", "net2"]
         assert [ip["address"] for ip in again["ips"]] == ["10.1.0.5/24", "fd00::5/64"]
         assert again["routes"] == list(LEASED.routes)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.facts import Allocation, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Allocation, Pod, SocketFacts, SocketPlace
 from userspace_cni.attachment.plan import plan
 from userspace_cni.attachment.planned import Attachment
 from userspace_cni.attachment.steps import Directory, OvsPort, SocketFile
@@ -42,9 +42,9 @@ class Process:
         """A user of its own."""
         return replace(access, user="process")
 
-    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:
+    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> SocketPlace:
         """Always the same."""
-        return Place("/run/process", "/run", create=True, own=True)
+        return SocketPlace("/run/process", "/run", create=True, own=True)
 
     def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
         """It is in no pod."""

@@ -12,11 +12,11 @@ from tests.lab.node.ports import changed
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.steps import Directory, OvsPort, PodMount, SocketFile, VhostUserClient
 from userspace_cni.base.findings import Finding
-from userspace_cni.consumers.kubevirt.drifts import Access
+from userspace_cni.consumers.kubevirt.drifts import DirectoryAccess
 from userspace_cni.consumers.kubevirt.guests import (
     Guest,
     Party,
-    Socket,
+    SeenSocket,
     is_guest,
     is_named,
     judge_guest,
@@ -25,8 +25,8 @@ from userspace_cni.consumers.kubevirt.guests import (
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.switch import Switch, User, judge_hugepages, judge_switch, read_user
-from userspace_cni.fastpath.memory.hugepages import Pool
+from userspace_cni.consumers.kubevirt.switch import SeenSwitch, User, judge_hugepages, judge_switch, read_user
+from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.pod import launcher
 
 IFNAME = launcher.interface_name("dpdk")
@@ -43,7 +43,7 @@ STEPS = (
     PodMount(PLACE, "/var/lib/kubelet", "/short/0123456789abcdef"),
     PORT,
 )
-SEEN = Socket("socket", launcher.QEMU_ID, True, "connected")
+SEEN = SeenSocket("socket", launcher.QEMU_ID, True, "connected")
 GUEST = Guest("ns/vm", IFNAME, "ready", STEPS, vhost="connected", error="", socket=SEEN, mtu=9000, age_s=600.0)
 WAITING = replace(GUEST, vhost="disconnected")
 DRIFT = Drift("port x", "state", "an open interface", "not opened by ovs-vswitchd", joint=", ")
@@ -58,9 +58,9 @@ def names(found: Any) -> list[tuple[str, str]]:
     return [(each.name, each.severity) for each in found]
 
 
-def at_socket(party: Party) -> Socket:
+def at_socket(party: Party) -> SeenSocket:
     """QEMU's socket, and who is there."""
-    return Socket("socket", launcher.QEMU_ID, is_seen=True, party=party)
+    return SeenSocket("socket", launcher.QEMU_ID, is_seen=True, party=party)
 
 
 def with_port(guest: Guest, **changes: Any) -> Guest:
@@ -86,26 +86,26 @@ def ownership(*fields: str) -> Guest:
 
 def owned(guest: Guest, uid: int, gid: int, mode: int) -> Guest:
     """The same with this owner and mode of its directory."""
-    return replace(guest, socket=replace(guest.socket, access=Access(uid, gid, mode)))
+    return replace(guest, socket=replace(guest.socket, access=DirectoryAccess(uid, gid, mode)))
 
 
 def test_a_connected_guest_is_good() -> None:
     """Nothing is found of an interface whose QEMU is connected, whether the kernel was asked or not."""
     assert judge_guest(GUEST) == []
     assert judge_guest(replace(GUEST, socket=at_socket(""))) == []
-    assert judge_guest(replace(GUEST, socket=Socket(None))) == []
+    assert judge_guest(replace(GUEST, socket=SeenSocket(None))) == []
 
 
 GUESTS = {
-    "no socket yet": (replace(WAITING, socket=Socket(""), age_s=5.0), "no-listener", "note"),
-    "no socket for long": (replace(WAITING, socket=Socket("")), "no-listener", "warning"),
+    "no socket yet": (replace(WAITING, socket=SeenSocket(""), age_s=5.0), "no-listener", "note"),
+    "no socket for long": (replace(WAITING, socket=SeenSocket("")), "no-listener", "warning"),
     "the guest is not up": (replace(WAITING, socket=at_socket("connected")), "guest-not-up", "note"),
     "no connection": (replace(WAITING, socket=at_socket("listening")), "no-listener", "warning"),
     "no process listens": (replace(WAITING, socket=at_socket("none")), "no-listener", "warning"),
-    "connected without a name": (replace(GUEST, socket=Socket("")), "no-listener", "warning"),
+    "connected without a name": (replace(GUEST, socket=SeenSocket("")), "no-listener", "warning"),
     "connected and another's name": (replace(GUEST, socket=at_socket("none")), "no-listener", "warning"),
-    "a socket of another user": (replace(WAITING, socket=Socket("socket", 1000)), "no-listener", "warning"),
-    "not seen by the switch": (replace(WAITING, socket=Socket("", is_seen=False)), "short-mount", "error"),
+    "a socket of another user": (replace(WAITING, socket=SeenSocket("socket", 1000)), "no-listener", "warning"),
+    "not seen by the switch": (replace(WAITING, socket=SeenSocket("", is_seen=False)), "short-mount", "error"),
     "error of the port": (replace(GUEST, error="could not open"), "port-down", "error"),
     "another MTU": (replace(GUEST, mtu=1500), "mtu-mismatch", "warning"),
     "server mode": (with_port(GUEST, interface_type="dpdkvhostuser", server_path=""), "server-mode", "error"),
@@ -174,8 +174,8 @@ def test_traps_of_a_guest(case: str) -> None:
 
 def test_what_could_not_be_seen_is_not_judged() -> None:
     """There is no finding about a socket that could not be looked at, nor about a port while the switch was away."""
-    assert judge_guest(replace(WAITING, socket=Socket(None))) == []
-    assert judge_guest(replace(GUEST, vhost="unknown", error=None, socket=Socket(None))) == []
+    assert judge_guest(replace(WAITING, socket=SeenSocket(None))) == []
+    assert judge_guest(replace(GUEST, vhost="unknown", error=None, socket=SeenSocket(None))) == []
 
 
 def test_a_socket_without_a_visible_process_is_unknown() -> None:
@@ -216,11 +216,11 @@ def test_names_of_a_guest() -> None:
 
 def test_a_server_mode_port_has_no_socket_of_qemu_s() -> None:
     """A port that makes the socket itself gives no finding about QEMU's."""
-    guest = with_port(replace(WAITING, socket=Socket("")), interface_type="dpdkvhostuser")
+    guest = with_port(replace(WAITING, socket=SeenSocket("")), interface_type="dpdkvhostuser")
     assert names(judge_guest(guest)) == [("server-mode", "error")]
 
 
-SWITCH = Switch(short_dir="/var/lib/vhost_sockets", user=User(0, frozenset(), 0))
+SWITCH = SeenSwitch(short_dir="/var/lib/vhost_sockets", user=User(0, frozenset(), 0))
 SWITCHES = {
     "dead": (replace(SWITCH, problem="ovs-vswitchd is dead"), "port-down", "error"),
     "another user": (replace(SWITCH, user=User(996, frozenset({995}), 0)), "ovs-user", "error"),
@@ -266,9 +266,9 @@ def test_users_who_may_connect() -> None:
     assert read_user("Uid:\t1\nGid:\tx\n") is None
 
 
-def pool(free: int, total: int = 512, node: int | None = 0, page: int = 2 << 20) -> Pool:
+def pool(free: int, total: int = 512, node: int | None = 0, page: int = 2 << 20) -> HugepagePool:
     """Huge pages of a node."""
-    return Pool(page, node, total, free, None, 0)
+    return HugepagePool(page, node, total, free, None, 0)
 
 
 def test_huge_pages() -> None:

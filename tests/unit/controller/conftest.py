@@ -14,8 +14,8 @@ from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.client import Clients
-from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
 
 
@@ -27,14 +27,14 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def session(api: ApiServer, tmp_path: Path) -> Callable[[], Session]:
+def session(api: ApiServer, tmp_path: Path) -> Callable[[], ApiSession]:
     """Makes a connection with the server."""
     path = api.kubeconfig(tmp_path)
-    return lambda: Clients(Bounds.of(Settings()), HERE, path).of("").session
+    return lambda: Clients(KubeconfigBounds.of(Settings()), HERE, path).of("").session
 
 
 @pytest.fixture
-def watching(session: Callable[[], Session]) -> Iterator[Callable[[Callable[[], None]], Watches]]:
+def watching(session: Callable[[], ApiSession]) -> Iterator[Callable[[Callable[[], None]], Watches]]:
     """Makes watches of all that the controller knows, which call the given function, and starts them."""
     made: list[Watches] = []
 

@@ -23,7 +23,7 @@ from userspace_cni.base.settings import load
 from userspace_cni.controller.election import NAME
 from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.objects import Objects
 from userspace_cni.node.objects import NodeObjects
@@ -131,7 +131,7 @@ def test_the_controller_is_no_root_and_probed_where_it_answers(deployment: dict[
 
 
 def test_the_controllers_rights_are_what_it_uses(
-    api: ApiServer, session: Callable[[], Session], documents: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, session: Callable[[], ApiSession], documents: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From an empty cluster to the garbage of a node that is gone, each request is allowed, and each right is used."""
     monkeypatch.setattr("userspace_cni.controller.absence.Absence.held", lambda _self, nodes, _named, _now: frozenset(nodes))
@@ -168,7 +168,7 @@ def test_the_controllers_rights_are_what_it_uses(
     assert bound == allowed
 
 
-def test_the_agents_right_to_watch_objects_is_what_it_uses(api: ApiServer, session: Callable[[], Session]) -> None:
+def test_the_agents_right_to_watch_objects_is_what_it_uses(api: ApiServer, session: Callable[[], ApiSession]) -> None:
     """Each request of the watches is allowed by the base's role, and but for `get` each right to what they watch is used."""
     watching = NodeObjects(session(), "a", lambda: None)
     watching.start()
@@ -182,7 +182,7 @@ def test_the_agents_right_to_watch_objects_is_what_it_uses(api: ApiServer, sessi
 
 
 def test_the_agents_right_to_report_is_what_it_uses(
-    api: ApiServer, session: Callable[[], Session], documents: dict[str, dict[str, Any]]
+    api: ApiServer, session: Callable[[], ApiSession], documents: dict[str, dict[str, Any]]
 ) -> None:
     """Each request of a report is allowed, and each right is used; making an object by server-side apply takes create as well."""
     api.add(node("a"))

@@ -15,7 +15,7 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.election import NAME, Election, LeaseTimes
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.objects import Objects
 
 QUICK = LeaseTimes(lease_s=1, renew_s=0.6, retry_s=0.1, again_s=0.1)
@@ -25,9 +25,9 @@ from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.election import Election, LeaseTimes
 from userspace_cni.kube.client import Clients
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.objects import Objects
-session = Clients(Bounds.of(Settings()), HERE, sys.argv[1]).of("").session
+session = Clients(KubeconfigBounds.of(Settings()), HERE, sys.argv[1]).of("").session
 times = LeaseTimes(lease_s=1, renew_s=0.6, retry_s=0.1)
 election = Election(Objects(session), "system", times, lambda: print("leads", flush=True))
 election.start()
@@ -36,7 +36,7 @@ threading.Event().wait()
 
 
 @pytest.fixture
-def candidate(session: Callable[[], Session]) -> Iterator[Callable[[], Election]]:
+def candidate(session: Callable[[], ApiSession]) -> Iterator[Callable[[], Election]]:
     """Makes a candidate with a connection of its own, and starts it."""
     made: list[Election] = []
 
@@ -105,7 +105,7 @@ def test_a_leader_that_cannot_renew_leads_no_longer(api: ApiServer, candidate: C
     assert lease(api)["holderIdentity"] == leader.identity
 
 
-def test_a_lapse_within_one_request_is_told(session: Callable[[], Session]) -> None:
+def test_a_lapse_within_one_request_is_told(session: Callable[[], ApiSession]) -> None:
     """A leader whose renewal came too late, but came, is told to act again: what was asked of it meanwhile it has not done."""
     told: list[None] = []
     late: list[None] = []

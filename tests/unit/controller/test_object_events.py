@@ -14,7 +14,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.gateways import gateway_port
 from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 
 NODES = 40
@@ -24,7 +24,7 @@ NO_NIC = "there is no NIC eth1 on this node"
 
 
 @pytest.fixture
-def start(api: ApiServer, session: Callable[[], Session]) -> Iterator[Callable[[], Controller]]:
+def start(api: ApiServer, session: Callable[[], ApiSession]) -> Iterator[Callable[[], Controller]]:
     """Starts a controller, which leads when a former one has been stopped."""
     for number in range(NODES):
         api.add(node(f"n{number:02}"))

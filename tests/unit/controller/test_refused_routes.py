@@ -16,7 +16,7 @@ from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.service import Controller
 from userspace_cni.controller.status_events import told
 from userspace_cni.controller.writes import Summary
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.resources import ROUTES
 
@@ -29,7 +29,7 @@ LOOPBACK = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}, {"dst": "172.16.0.0
 class Watched:
     """Controllers, one after the other, on a cluster with one node that has a part in Routes."""
 
-    def __init__(self, api: ApiServer, session: Callable[[], Session]) -> None:
+    def __init__(self, api: ApiServer, session: Callable[[], ApiSession]) -> None:
         self.api = api
         self._session = session
         self._made: list[Controller] = []
@@ -75,7 +75,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(api: ApiServer, session: Callable[[], Session]) -> Iterator[Watched]:
+def watched(api: ApiServer, session: Callable[[], ApiSession]) -> Iterator[Watched]:
     """No controller yet."""
     made = Watched(api, session)
     yield made

@@ -14,11 +14,11 @@ from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.cluster import Cluster
+from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.watches import Watches
 from userspace_cni.controller.writes import versions
-from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.objects import Objects
 
 QUICK = RoundTimes(rounds_s=0.05, writes_s=0.0, lag_s=0.0, back_off=BackOff(0.1, 0.2))
@@ -29,19 +29,21 @@ AT_REST = 50
 class Leader:
     """A controller's rounds on watches of its own, with what it counted. `leads` may be set to False."""
 
-    def __init__(self, session: Callable[[], Session], watching: Callable[[Callable[[], None]], Watches]) -> None:
+    def __init__(self, session: Callable[[], ApiSession], watching: Callable[[Callable[[], None]], Watches]) -> None:
         self.leads = True
         self.counted: Counter[tuple[str, str]] = Counter()
         self.absence = Absence()
         self.rounds = self.on(self._cluster, session)
         self.watches = watching(self.rounds.ask)
 
-    def on(self, cluster: Callable[[], Cluster | None], session: Callable[[], Session], times: RoundTimes = QUICK) -> Rounds:
+    def on(
+        self, cluster: Callable[[], ClusterState | None], session: Callable[[], ApiSession], times: RoundTimes = QUICK
+    ) -> Rounds:
         """Rounds on what `cluster` gives."""
         hearing = Hearing(lambda resource, outcome: self.counted.update([(resource, outcome)]))
         return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, times)
 
-    def known(self, told: Callable[[Cluster], Any]) -> Any:
+    def known(self, told: Callable[[ClusterState], Any]) -> Any:
         """Wait until something is true of the cluster as it is known; what that is."""
         return wait_until(lambda: (cluster := self.watches.cluster()) and told(cluster))
 
@@ -53,7 +55,7 @@ class Leader:
             wait_until(self._seen)
         return writes
 
-    def _cluster(self) -> Cluster | None:
+    def _cluster(self) -> ClusterState | None:
         return self.watches.cluster()
 
     def _seen(self) -> bool:
@@ -63,7 +65,7 @@ class Leader:
 
 
 @pytest.fixture
-def leader(session: Callable[[], Session], watching: Callable[[Callable[[], None]], Watches]) -> Iterator[Leader]:
+def leader(session: Callable[[], ApiSession], watching: Callable[[Callable[[], None]], Watches]) -> Iterator[Leader]:
     """A leader, whose thread does not run unless a test starts it."""
     made = Leader(session, watching)
     yield made
@@ -91,10 +93,10 @@ def populate(api: ApiServer, count: int) -> None:
         api.add(state(f"n{number:04}", [spec()]))
 
 
-def populated(count: int) -> Callable[[Cluster], bool]:
+def populated(count: int) -> Callable[[ClusterState], bool]:
     """Whether all of `populate` is known: each kind of object is told by a watch of its own."""
 
-    def is_known(cluster: Cluster) -> bool:
+    def is_known(cluster: ClusterState) -> bool:
         specs = cluster.provider_networks and cluster.vlans and cluster.subnets
         return bool(specs) and len(cluster.states) == len(cluster.nodes) == count
 
@@ -136,7 +138,7 @@ def test_changes_that_come_together_are_few_writes(api: ApiServer, leader: Leade
 
 
 def test_a_large_status_is_left_alone_for_a_while_unless_nodes_wait_for_it(
-    api: ApiServer, leader: Leader, session: Callable[[], Session]
+    api: ApiServer, leader: Leader, session: Callable[[], ApiSession]
 ) -> None:
     """Reports that change in a large cluster wait, a node's first range does not; what waited is written by itself."""
     populate(api, 2)
@@ -167,7 +169,7 @@ def test_a_controller_that_does_not_lead_writes_nothing(api: ApiServer, leader: 
 
 
 def test_a_death_between_two_writes_is_finished_by_the_next_leader(
-    api: ApiServer, leader: Leader, session: Callable[[], Session], watching: Callable[[Callable[[], None]], Watches]
+    api: ApiServer, leader: Leader, session: Callable[[], ApiSession], watching: Callable[[Callable[[], None]], Watches]
 ) -> None:
     """What was not written is written by another controller, which begins with what the server has; ranges stay as they are."""
     populate(api, 3)
@@ -192,7 +194,7 @@ def test_a_death_between_two_writes_is_finished_by_the_next_leader(
 
 
 def test_a_former_leader_cannot_write_over_what_the_next_one_wrote(
-    api: ApiServer, leader: Leader, session: Callable[[], Session]
+    api: ApiServer, leader: Leader, session: Callable[[], ApiSession]
 ) -> None:
     """A write that follows from an older version is refused by the server, so that two leaders never give one range twice."""
     populate(api, 1)
@@ -293,7 +295,7 @@ def test_an_outage_of_the_server_takes_nothing_away(api: ApiServer, leader: Lead
 
 
 def test_nothing_is_done_before_everything_is_known(
-    api: ApiServer, session: Callable[[], Session], watching: Callable[[Callable[[], None]], Watches]
+    api: ApiServer, session: Callable[[], ApiSession], watching: Callable[[Callable[[], None]], Watches]
 ) -> None:
     """A resource that cannot be listed, as one whose definition is missing, keeps the controller from all writes."""
     fault = Fault("LIST", status=404, about="/ips")

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, state
 from tests.unit.controller.test_rounds import AT_REST, NODES, Leader, leader, writes
-from userspace_cni.controller.cluster import Cluster, Kept, Node, Reported
+from userspace_cni.controller.cluster import ClusterNode, ClusterState, Reported, SummedObject
 from userspace_cni.controller.route_statuses import FAILURES_MAX, reports_of, route_status
 from userspace_cni.controller.writes import summaries
 
@@ -26,17 +26,17 @@ def use(generation: int = 1, **changes: Any) -> dict[str, Any]:
     return {"name": "one", "uid": "u", **counts, **changes}
 
 
-def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1, status: Any = None) -> Cluster:
+def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1, status: Any = None) -> ClusterState:
     """A cluster with the Route and a node for each report; None for a node that has not told of it."""
     states = {f"n{number}": Reported("u", (), (), [each] if each else []) for number, each in enumerate(uses)}
-    return Cluster(
-        routes={"one": Kept("u", "1", NOW, spec, status or {}, generation)},
+    return ClusterState(
+        routes={"one": SummedObject("u", "1", NOW, spec, status or {}, generation)},
         states=states | {"off": Reported("u", (), (), None)},
-        nodes={name: Node("u", "") for name in (*states, "off")},
+        nodes={name: ClusterNode("u", "") for name in (*states, "off")},
     )
 
 
-def told(of: Cluster, now: str = NOW) -> dict[str, Any]:
+def told(of: ClusterState, now: str = NOW) -> dict[str, Any]:
     """The Route's status."""
     return route_status("one", of, reports_of(of), now)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from userspace_cni.controller import cluster as known
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.cluster import Cluster
+from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.controller.statuses import COUNT_MAX, MESSAGE_MAX, Sums
 from userspace_cni.controller.writes import garbage, named, summaries
 
@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-def cluster(*things: Mapping[str, Any]) -> Cluster:
+def cluster(*things: Mapping[str, Any]) -> ClusterState:
     """The cluster with these objects, the first the oldest."""
     found: dict[str, Any] = {field: {} for field, _ in KINDS.values()}
     for number, thing in enumerate(things):
@@ -40,10 +40,10 @@ def cluster(*things: Mapping[str, Any]) -> Cluster:
             "creationTimestamp": f"2026-01-01T00:00:{number:02}Z",
         }
         found[field][name] = keep({**thing, "metadata": own})
-    return Cluster(**found)
+    return ClusterState(**found)
 
 
-def sums(of: Cluster, now: str = NOW) -> Sums:
+def sums(of: ClusterState, now: str = NOW) -> Sums:
     """The sums while no node is away."""
     return Sums(of, set(of.nodes), now)
 

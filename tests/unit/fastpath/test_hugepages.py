@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.fastpath.memory.hugepages import (
+    HugepagePool,
     HugePages,
     HugetlbMount,
-    Pool,
     look,
     machine_pools,
     mounts,
@@ -44,12 +44,16 @@ def sysfs(tmp_path: Path) -> str:
 
 def test_pools_of_the_machine(sysfs: str) -> None:
     """Total, free, reserved and surplus pages of each size, smallest page first."""
-    assert machine_pools(sysfs) == (Pool(MIB2, None, 96, 64, 4, 1), Pool(GIB, None, 2, 0, 0, 0))
+    assert machine_pools(sysfs) == (HugepagePool(MIB2, None, 96, 64, 4, 1), HugepagePool(GIB, None, 2, 0, 0, 0))
 
 
 def test_pools_of_nodes(sysfs: str) -> None:
     """Each NUMA node has its own pools; promised pages are known for the machine only."""
-    assert node_pools(sysfs) == (Pool(MIB2, 0, 32, 0, None, 0), Pool(MIB2, 10, 64, 64, None, 1), Pool(GIB, 10, 2, 0, None, 0))
+    assert node_pools(sysfs) == (
+        HugepagePool(MIB2, 0, 32, 0, None, 0),
+        HugepagePool(MIB2, 10, 64, 64, None, 1),
+        HugepagePool(GIB, 10, 2, 0, None, 0),
+    )
 
 
 def test_promised_pages_are_not_available(sysfs: str) -> None:
@@ -59,7 +63,10 @@ def test_promised_pages_are_not_available(sysfs: str) -> None:
 
 def test_finest_pools() -> None:
     """Where the kernel shows no nodes for a size, the machine's pool is used."""
-    machine, node = (Pool(MIB2, None, 3, 3, 0, 0), Pool(GIB, None, 1, 1, 0, 0)), (Pool(MIB2, 0, 3, 3, None, 0),)
+    machine, node = (
+        (HugepagePool(MIB2, None, 3, 3, 0, 0), HugepagePool(GIB, None, 1, 1, 0, 0)),
+        (HugepagePool(MIB2, 0, 3, 3, None, 0),),
+    )
     assert HugePages(machine, node, ()).pools() == (node[0], machine[1])
 
 
@@ -128,7 +135,7 @@ def test_shortage(sysfs: str, page: int, wanted: int, words: str) -> None:
 
 def test_empty_pool() -> None:
     """An empty pool has another text than one that is used up."""
-    assert "none are reserved" in HugePages((Pool(MIB2, None, 0, 0, 0, 0),), (), ()).shortage(MIB2, 1)
+    assert "none are reserved" in HugePages((HugepagePool(MIB2, None, 0, 0, 0, 0),), (), ()).shortage(MIB2, 1)
 
 
 def test_this_machine() -> None:

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lab.node.belongings import descriptors, nothing_left
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, PeerError, Reason, TimedOut
+from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
-from userspace_cni.fastpath.vhost.messages import FDS_MAX, Message, Request, VringFd, encode, pack_u64
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.fastpath.vhost.messages import FDS_MAX, VhostMessage, VhostRequest, VringFd, encode, pack_u64
+from userspace_cni.linux.deadline import Instant
 
-KICK = encode(Request.SET_VRING_KICK, VringFd(1).pack())
+KICK = encode(VhostRequest.SET_VRING_KICK, VringFd(1).pack())
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
         yield channel, far
 
 
-def received(channel: Channel, seconds: float = 60.0) -> Message:
+def received(channel: Channel, seconds: float = 60.0) -> VhostMessage:
     """The next message; its descriptors are closed."""
-    message = channel.receive(Deadline.after(seconds))
+    message = channel.receive(Instant.after(seconds))
     assert message is not None
     for fd in message.fds:
         os.close(fd)
@@ -50,7 +50,7 @@ def test_a_message_with_descriptors(ends: tuple[Channel, socket.socket]) -> None
     channel, far = ends
     with nothing_left():
         Channel(far).send(KICK, (1,))
-        message = channel.receive(Deadline.after(60))
+        message = channel.receive(Instant.after(60))
         assert message is not None
         assert (message.name, message.payload) == ("SET_VRING_KICK", VringFd(1).pack())
         (fd,) = message.fds
@@ -63,9 +63,9 @@ def test_messages_sent_at_once_stay_apart(ends: tuple[Channel, socket.socket]) -
     """Of messages that arrive together each gets its own descriptors, however they were sent."""
     channel, far = ends
     with nothing_left():
-        far.sendall(encode(Request.SET_OWNER) + encode(Request.GET_FEATURES))
-        send_with(far, KICK + encode(Request.SET_FEATURES, pack_u64(3)), [0, 1])
-        far.sendall(encode(Request.GET_QUEUE_NUM))
+        far.sendall(encode(VhostRequest.SET_OWNER) + encode(VhostRequest.GET_FEATURES))
+        send_with(far, KICK + encode(VhostRequest.SET_FEATURES, pack_u64(3)), [0, 1])
+        far.sendall(encode(VhostRequest.GET_QUEUE_NUM))
         send_with(far, KICK, [2])
         heard = [received(channel) for _ in range(6)]
     assert [(message.request, len(message.fds)) for message in heard] == [(3, 0), (1, 0), (12, 2), (2, 0), (17, 0), (12, 1)]
@@ -93,8 +93,8 @@ def test_a_message_that_is_cut_off(ends: tuple[Channel, socket.socket], length: 
     far.shutdown(socket.SHUT_WR)
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(60))
-    assert caught.value.reason is Reason.TRUNCATED
+        channel.receive(Instant.after(60))
+    assert caught.value.reason is BreachReason.TRUNCATED
     assert descriptors() == before
 
 
@@ -104,8 +104,8 @@ def test_a_message_that_is_never_finished(ends: tuple[Channel, socket.socket]) -
     send_with(far, KICK[:15], [0])
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(60), patience_s=0.01)
-    assert caught.value.reason is Reason.SLOW
+        channel.receive(Instant.after(60), patience_s=0.01)
+    assert caught.value.reason is BreachReason.SLOW
     assert caught.value.step == "SET_VRING_KICK"
     assert descriptors() == before
 
@@ -117,8 +117,8 @@ def test_too_many_descriptors(ends: tuple[Channel, socket.socket], count: int) -
     send_with(far, KICK, [0] * count)
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(60))
-    assert caught.value.reason is Reason.FDS_EXTRA
+        channel.receive(Instant.after(60))
+    assert caught.value.reason is BreachReason.FDS_EXTRA
     assert descriptors() == before
 
 
@@ -129,8 +129,8 @@ def test_descriptors_amid_a_payload(ends: tuple[Channel, socket.socket]) -> None
     send_with(far, KICK[12:], [1])
     before = descriptors()
     with pytest.raises(PeerError) as caught:
-        channel.receive(Deadline.after(60))
-    assert caught.value.reason is Reason.FDS_EXTRA
+        channel.receive(Instant.after(60))
+    assert caught.value.reason is BreachReason.FDS_EXTRA
     assert descriptors() == before
 
 
@@ -141,8 +141,8 @@ def test_descriptors_for_a_front_end() -> None:
         send_with(far, KICK, [0])
         before = descriptors()
         with pytest.raises(PeerError) as caught:
-            channel.receive(Deadline.after(60))
-        assert caught.value.reason is Reason.FDS_EXTRA
+            channel.receive(Instant.after(60))
+        assert caught.value.reason is BreachReason.FDS_EXTRA
         assert descriptors() == before
 
 
@@ -151,10 +151,10 @@ def test_an_impossible_header(ahead: bool) -> None:
     """A size beyond any message is refused at once; nothing is awaited for it."""
     near, far = socket.socketpair()
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel, far:
-        far.sendall(struct.pack("=III", Request.GET_CONFIG, 1, 2**32 - 1))
+        far.sendall(struct.pack("=III", VhostRequest.GET_CONFIG, 1, 2**32 - 1))
         with pytest.raises(PeerError) as caught:
-            channel.receive(Deadline.after(60))
-    assert caught.value.reason is Reason.OVERSIZED
+            channel.receive(Instant.after(60))
+    assert caught.value.reason is BreachReason.OVERSIZED
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -163,14 +163,14 @@ def test_a_hang_up_between_messages(ahead: bool) -> None:
     near, far = socket.socketpair()
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel:
         assert not channel.hung_up()
-        far.sendall(encode(Request.SET_OWNER))
+        far.sendall(encode(VhostRequest.SET_OWNER))
         far.close()
         assert channel.hung_up()
-        assert received(channel).request == Request.SET_OWNER
+        assert received(channel).request == VhostRequest.SET_OWNER
         with pytest.raises(Disconnected):
-            channel.receive(Deadline.after(60))
+            channel.receive(Instant.after(60))
         with pytest.raises(Disconnected):
-            channel.send(encode(Request.SET_OWNER))
+            channel.send(encode(VhostRequest.SET_OWNER))
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -179,10 +179,10 @@ def test_silence(ahead: bool) -> None:
     near, far = socket.socketpair()
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel, far:
         with pytest.raises(TimedOut, match="GET_FEATURES"):
-            channel.receive(Deadline.after(0.01), step="GET_FEATURES")
-        far.sendall(encode(Request.SET_OWNER)[:5])
+            channel.receive(Instant.after(0.01), step="GET_FEATURES")
+        far.sendall(encode(VhostRequest.SET_OWNER)[:5])
         with pytest.raises(FastPathError):
-            channel.receive(Deadline.after(0.01))
+            channel.receive(Instant.after(0.01))
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -191,7 +191,7 @@ def test_a_wake_ends_the_wait(ahead: bool) -> None:
     near, far = socket.socketpair()
     wake = os.eventfd(1)
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel, far:
-        assert channel.receive(Deadline.after(None), wake=wake) is None
+        assert channel.receive(Instant.after(None), wake=wake) is None
     os.close(wake)
 
 
@@ -201,7 +201,7 @@ def test_a_peer_that_reads_nothing(ends: tuple[Channel, socket.socket]) -> None:
 
     def fill() -> None:
         for _ in range(1000):
-            channel.send(encode(Request.SET_LOG_BASE, bytes(4000)), deadline=Deadline.after(0.01))
+            channel.send(encode(VhostRequest.SET_LOG_BASE, bytes(4000)), deadline=Instant.after(0.01))
 
     with pytest.raises(TimedOut, match="SET_LOG_BASE"):
         fill()
@@ -215,7 +215,7 @@ def test_closed_by_us(ends: tuple[Channel, socket.socket]) -> None:
     assert channel.fileno() == -1
     assert channel.hung_up()
     with pytest.raises(Closed):
-        channel.receive(Deadline.after(1))
+        channel.receive(Instant.after(1))
     with pytest.raises(Closed):
         channel.send(KICK)
 
@@ -227,7 +227,7 @@ def test_shutdown_ends_a_wait_in_another_thread(ends: tuple[Channel, socket.sock
 
     def wait() -> None:
         try:
-            channel.receive(Deadline.after(60))
+            channel.receive(Instant.after(60))
         except FastPathError as error:
             outcome.append(error)
 
@@ -250,7 +250,7 @@ def test_another_connection_under_the_same_number(ends: tuple[Channel, socket.so
     near.close()
     assert channel.fileno() == number
     with other:
-        other.sendall(encode(Request.SET_OWNER))
+        other.sendall(encode(VhostRequest.SET_OWNER))
     with pytest.raises(ConnectionResetError):
         far.recv(1)
 
@@ -262,11 +262,11 @@ def test_who_is_there(ends: tuple[Channel, socket.socket]) -> None:
 
 def test_deadlines() -> None:
     """Milliseconds are rounded up, never negative, and there are none for a deadline that never comes."""
-    assert Deadline.after(None).milliseconds() is None
-    assert Deadline.after(-1).milliseconds() == 0
-    assert Deadline.after(-1).remaining() == 0.0
-    assert Deadline.after(0.0005).milliseconds() in (0, 1)
-    assert Deadline.after(60).within(1).remaining() <= 1
+    assert Instant.after(None).milliseconds() is None
+    assert Instant.after(-1).milliseconds() == 0
+    assert Instant.after(-1).remaining() == 0.0
+    assert Instant.after(0.0005).milliseconds() in (0, 1)
+    assert Instant.after(60).within(1).remaining() <= 1
 
 
 @settings(max_examples=300)

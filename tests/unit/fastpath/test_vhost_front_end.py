@@ -22,20 +22,20 @@ from tests.lab.frames.backend import Act, Answer, ScriptedBackEnd, back_end, dia
 from tests.lab.node.belongings import nothing_left
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.errors import (
+    BreachReason,
     Closed,
     Disconnected,
     FastPathError,
     NegotiationFailed,
     PeerError,
-    Reason,
     SocketRefused,
     TimedOut,
 )
-from userspace_cni.fastpath.memory.hugepages import Pool
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.vhost.messages import Feature, ProtocolFeature, Region, Request, VringAddress, unpack_table
+from userspace_cni.fastpath.memory.hugepages import HugepagePool
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.messages import Feature, ProtocolFeature, Region, VhostRequest, VringAddress, unpack_table
 from userspace_cni.fastpath.vhost.sockets import connect
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 
 SMALL = FrontEndOptions(queue_size=8, room=128)
 FLAGS_REPLY = 5
@@ -87,7 +87,7 @@ def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 60.0) 
 @contextmanager
 def awaited(path: Path, answer: Answer = good, options: FrontEndOptions = SMALL, **offers: int) -> Iterator[ScriptedBackEnd]:
     """A back-end, as that of a dpdkvhostuserclient port, to which a front-end was attached that is closed by now."""
-    with Listener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
+    with VhostListener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
         listener.accept(60).close()
         yield peer
 
@@ -136,7 +136,7 @@ def test_memory_and_rings(path: Path) -> None:
     """The table is one region whose guest and user addresses are ours, and all rings are in it, aligned."""
     with back_end(path) as peer, attach(path):
         (region,) = unpack_table(peer.heard[7])
-        rings = [VringAddress.unpack(message) for message in peer.heard if message.request == Request.SET_VRING_ADDR]
+        rings = [VringAddress.unpack(message) for message in peer.heard if message.request == VhostRequest.SET_VRING_ADDR]
     assert isinstance(region, Region)
     assert region.guest == region.user
     assert region.offset == 0
@@ -213,7 +213,7 @@ def test_each_message_refused(path: Path) -> None:
     """A refusal is an error with the name of the refused message and a place to look at."""
     for step, name in enumerate(ATTACHMENT):
         if step in ANSWERED and not name.startswith("GET_"):
-            refusal = struct.pack("=IIIQ", Request[name], FLAGS_REPLY, 8, 1)
+            refusal = struct.pack("=IIIQ", VhostRequest[name], FLAGS_REPLY, 8, 1)
             error = failure(path, at(step, refusal))
             assert isinstance(error, NegotiationFailed)
             assert (error.step, error.look_at) == (name, error.look_at)
@@ -249,18 +249,18 @@ def header(request: int, flags: int, size: int, payload: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (lambda message: header(message.request, 5, 4, bytes(4)), Reason.BAD_SIZE),
-        (lambda message: header(message.request, 5, 16, bytes(16)), Reason.BAD_SIZE),
-        (lambda message: header(message.request, 5, 0), Reason.BAD_SIZE),
-        (lambda message: header(message.request + 1, 5, 8, bytes(8)), Reason.WRONG_REPLY),
-        (lambda message: header(4711, 5, 8, bytes(8)), Reason.WRONG_REPLY),
-        (lambda message: header(message.request, 1, 8, bytes(8)), Reason.NOT_A_REPLY),
-        (lambda message: header(message.request, 6, 8, bytes(8)), Reason.BAD_VERSION),
-        (lambda message: header(message.request, 0x85, 8, bytes(8)), Reason.BAD_FLAGS),
-        (lambda message: header(message.request, 5, 2**31), Reason.OVERSIZED),
+        (lambda message: header(message.request, 5, 4, bytes(4)), BreachReason.BAD_SIZE),
+        (lambda message: header(message.request, 5, 16, bytes(16)), BreachReason.BAD_SIZE),
+        (lambda message: header(message.request, 5, 0), BreachReason.BAD_SIZE),
+        (lambda message: header(message.request + 1, 5, 8, bytes(8)), BreachReason.WRONG_REPLY),
+        (lambda message: header(4711, 5, 8, bytes(8)), BreachReason.WRONG_REPLY),
+        (lambda message: header(message.request, 1, 8, bytes(8)), BreachReason.NOT_A_REPLY),
+        (lambda message: header(message.request, 6, 8, bytes(8)), BreachReason.BAD_VERSION),
+        (lambda message: header(message.request, 0x85, 8, bytes(8)), BreachReason.BAD_FLAGS),
+        (lambda message: header(message.request, 5, 2**31), BreachReason.OVERSIZED),
     ],
 )
-def test_malformed_answers(path: Path, wrong: Any, reason: Reason) -> None:
+def test_malformed_answers(path: Path, wrong: Any, reason: BreachReason) -> None:
     """A malformed answer to any message ends the attachment with the way in which it is malformed."""
     for step in ANSWERED:
         error = failure(path, lambda number, message, step=step: wrong(message) if number == step else Act.GOOD)  # type: ignore[misc]
@@ -286,7 +286,7 @@ def test_an_answer_that_is_cut_off(path: Path) -> None:
         with pytest.raises(PeerError) as caught:
             attach(path)
         thread.join(60)
-    assert caught.value.reason is Reason.TRUNCATED
+    assert caught.value.reason is BreachReason.TRUNCATED
 
 
 @settings(max_examples=150)
@@ -310,7 +310,7 @@ def test_random_answers(step: int, answer: bytes) -> None:
 
 def test_close_of_a_back_end_that_fails(path: Path) -> None:
     """Close raises nothing when the back-end does not answer, refuses or hangs up."""
-    refusal = struct.pack("=IIIQ", Request.SET_VRING_ENABLE, FLAGS_REPLY, 8, 1)
+    refusal = struct.pack("=IIIQ", VhostRequest.SET_VRING_ENABLE, FLAGS_REPLY, 8, 1)
     for answer in (Act.HANG_UP, b"rubbish that is no message", refusal):
         for step in range(4):
             with nothing_left(), awaited(path, at(len(ATTACHMENT) + step, answer)):
@@ -322,7 +322,7 @@ def test_a_detach_that_fails(path: Path) -> None:
     silent = at(len(ATTACHMENT) + 3, Act.SILENT)
     with (
         nothing_left(),
-        Listener(str(path), SMALL) as listener,
+        VhostListener(str(path), SMALL) as listener,
         dialling_back_end(path, silent),
         listener.accept(60) as front_end,
     ):
@@ -356,7 +356,7 @@ def test_reattach_of_one_that_is_alive(path: Path) -> None:
     """An attachment that is alive is ended in good order before the next."""
     with (
         nothing_left(),
-        Listener(str(path), SMALL) as listener,
+        VhostListener(str(path), SMALL) as listener,
         dialling_back_end(path) as first,
         listener.accept(60) as front_end,
         dialling_back_end(path) as second,
@@ -499,7 +499,7 @@ def test_reattach_to_one_that_is_stuck(path: Path) -> None:
 
 def test_close_ends_a_reattachment(path: Path) -> None:
     """A reattach that waits for a back-end ends with Closed when another thread closes."""
-    with nothing_left(), Listener(str(path), SMALL) as listener:
+    with nothing_left(), VhostListener(str(path), SMALL) as listener:
         front_ends: list[FrontEnd] = []
         peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(60)))
         peer_thread.start()
@@ -523,8 +523,8 @@ def test_close_ends_a_reattachment(path: Path) -> None:
 
 def test_a_listener(path: Path) -> None:
     """A connection to a listener is a back-end, the next one too for the same front-end; close removes the socket."""
-    with nothing_left(), Listener(str(path), SMALL) as listener:
-        connect(str(path), Deadline.after(1)).close()  # a connection that ended before it was accepted is ignored
+    with nothing_left(), VhostListener(str(path), SMALL) as listener:
+        connect(str(path), Instant.after(1)).close()  # a connection that ended before it was accepted is ignored
         with dialling_back_end(path):
             front_end = listener.accept(60)
             assert front_end.alive()
@@ -539,7 +539,7 @@ def test_a_listener(path: Path) -> None:
 
 def test_a_listener_that_is_closed(path: Path) -> None:
     """A closed listener accepts no connection, and its front-ends cannot be attached again."""
-    listener = Listener(str(path), SMALL)
+    listener = VhostListener(str(path), SMALL)
     with dialling_back_end(path), listener.accept(60) as front_end:
         listener.close()
         assert front_end.alive()
@@ -576,7 +576,7 @@ def test_impossible_options(wrong: dict[str, int]) -> None:
 
 def test_sizes_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the kernel's sizes are accepted, and the error lists them; where none is known, any power of two is accepted."""
-    has = tuple(Pool(size, None, 0, 0, 0, 0) for size in (2 << 20, 1 << 30))
+    has = tuple(HugepagePool(size, None, 0, 0, 0, 0) for size in (2 << 20, 1 << 30))
     monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.machine_pools", lambda: has)
     assert FrontEndOptions(hugepage_bytes=2 << 20).hugepage_bytes == 2 << 20
     with pytest.raises(ValueError, match=r"2097152 \(2 MiB\) or 1073741824 \(1 GiB\) bytes"):
@@ -591,19 +591,19 @@ def test_another_front_end(path: Path) -> None:
     """When two front-ends are connected, the error of each says that the other side is a front-end too."""
     raised: list[FastPathError] = []
 
-    def accept(listener: Listener) -> None:
+    def accept(listener: VhostListener) -> None:
         try:
             listener.accept(60)
         except FastPathError as error:
             raised.append(error)
 
-    with nothing_left(), Listener(str(path), SMALL) as listener:
+    with nothing_left(), VhostListener(str(path), SMALL) as listener:
         thread = threading.Thread(target=accept, args=(listener,))
         thread.start()
         with pytest.raises(PeerError, match="another tap, and no switch") as caught:
             attach(path)
         thread.join()
-    assert caught.value.reason is Reason.NOT_A_REPLY
+    assert caught.value.reason is BreachReason.NOT_A_REPLY
     assert "another tap, and no switch" in str(raised[0])
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.lab.node.belongings import nothing_left
 from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort, SocketRefused, TimedOut
-from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect, is_alive
+from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess, connect, is_alive
 from userspace_cni.linux import paths
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 
 SOON = 0.01
 
@@ -37,8 +37,8 @@ def deep(place: Path) -> Path:
 
 def meet(path: Path, listening: ListeningSocket) -> None:
     """Connect, accept, and pass a byte."""
-    near = connect(str(path), Deadline.after(60))
-    far = listening.accept(Deadline.after(60))
+    near = connect(str(path), Instant.after(60))
+    far = listening.accept(Instant.after(60))
     assert far is not None
     with near, far:
         near.sendall(b"x")
@@ -71,7 +71,7 @@ def test_mode_and_group(place: Path, mode: int) -> None:
     """The socket appears with the mode, owner and group that were asked for, whatever the umask."""
     before = os.umask(0o077)
     try:
-        with ListeningSocket(str(place / "s"), Access(mode, os.geteuid(), os.getegid())):
+        with ListeningSocket(str(place / "s"), SocketAccess(mode, os.geteuid(), os.getegid())):
             facts = (place / "s").stat()
     finally:
         os.umask(before)
@@ -103,7 +103,7 @@ def test_a_dead_socket(place: Path) -> None:
         with pytest.raises(SocketRefused, match="dead socket"):
             ListeningSocket(str(place / "s"))
         with pytest.raises(SocketRefused, match="no process listens"):
-            connect(str(place / "s"), Deadline.after(60))
+            connect(str(place / "s"), Instant.after(60))
         with ListeningSocket(str(place / "s"), replace_dead=True) as listening:
             meet(place / "s", listening)
 
@@ -123,7 +123,7 @@ def test_something_else_in_its_place(place: Path, kind: str) -> None:
     assert [entry.name for entry in place.iterdir()] == ["s"]
     if kind == "file":
         with pytest.raises(SocketRefused, match="no socket"):
-            connect(str(path), Deadline.after(60))
+            connect(str(path), Instant.after(60))
 
 
 def test_a_name_taken_over_is_left_alone(place: Path) -> None:
@@ -142,18 +142,18 @@ def test_no_link_below_the_trusted_part(place: Path) -> None:
     (place / "real" / "pod" / "away").symlink_to("/tmp")
     trusted = str(place / "trusted")
     with ListeningSocket(f"{trusted}/pod/s", trusted=trusted) as listening:
-        connect(f"{trusted}/pod/s", Deadline.after(60), trusted=trusted).close()
-        listening.accept(Deadline.after(60)).close()  # type: ignore[union-attr]
+        connect(f"{trusted}/pod/s", Instant.after(60), trusted=trusted).close()
+        listening.accept(Instant.after(60)).close()  # type: ignore[union-attr]
         meet(place / "real" / "pod" / "s", listening)
         (place / "real" / "pod" / "alias").symlink_to("s")
         for way in ("link/s", "pod/alias"):
             with nothing_left(), pytest.raises(SocketRefused, match=r"symbolic link|no socket"):
-                connect(f"{trusted}/{way}", Deadline.after(60), trusted=trusted)
+                connect(f"{trusted}/{way}", Instant.after(60), trusted=trusted)
     for way in ("link/new", "pod/away/new", "../new"):
         with nothing_left(), pytest.raises(SocketRefused):
             ListeningSocket(f"{trusted}/{way}", trusted=trusted)
     with pytest.raises(SocketRefused, match="leads out"):
-        connect("/tmp/s", Deadline.after(60), trusted=trusted)
+        connect("/tmp/s", Instant.after(60), trusted=trusted)
 
 
 @pytest.mark.parametrize(
@@ -170,23 +170,23 @@ def test_paths_of_no_socket(path: str, words: str) -> None:
         with pytest.raises(SocketRefused, match=f"listening at .*: {words}"):
             ListeningSocket(path)
         with pytest.raises(SocketRefused, match=f"connecting to .*: {words}"):
-            connect(path, Deadline.after(60))
+            connect(path, Instant.after(60))
 
 
 def test_an_empty_path() -> None:
     """The message shows an empty path as ''."""
     with pytest.raises(SocketRefused, match="connecting to '': this is no path of a socket"):
-        connect("", Deadline.after(60))
+        connect("", Instant.after(60))
 
 
 def test_a_socket_that_is_not_made_yet(place: Path) -> None:
     """In a directory that is there the port is what to look at; the dead socket of a pod can be made again."""
     with pytest.raises(SocketRefused, match=r"nothing is there; the port: Interface\.status"):
-        connect(str(place / "s"), Deadline.after(60))
+        connect(str(place / "s"), Instant.after(60))
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(place / "s"))
     with pytest.raises(SocketRefused, match="userspace-cni gc"):
-        connect(str(place / "s"), Deadline.after(60))
+        connect(str(place / "s"), Instant.after(60))
 
 
 def test_whether_it_is_in_place(place: Path) -> None:
@@ -209,14 +209,14 @@ def test_whether_it_is_in_place(place: Path) -> None:
 def test_no_connection_comes(place: Path) -> None:
     """The deadline ends a wait for a connection, and the error says what to look at."""
     with ListeningSocket(str(place / "s")) as listening, pytest.raises(TimedOut, match=r"dpdkvhostuserclient.*Interface\.error"):
-        listening.accept(Deadline.after(SOON))
+        listening.accept(Instant.after(SOON))
 
 
 def test_a_wake_ends_a_wait_for_a_connection(place: Path) -> None:
     """A descriptor beside the socket ends the wait."""
     wake = os.eventfd(1)
     with ListeningSocket(str(place / "s")) as listening:
-        assert listening.accept(Deadline.after(60), wake) is None
+        assert listening.accept(Instant.after(60), wake) is None
     os.close(wake)
 
 
@@ -229,7 +229,7 @@ def test_close_ends_a_wait_in_another_thread(place: Path) -> None:
     def wait() -> None:
         waits.set()
         try:
-            listening.accept(Deadline.after(60))
+            listening.accept(Instant.after(60))
         except FastPathError as error:
             outcome.append(error)
 
@@ -241,7 +241,7 @@ def test_close_ends_a_wait_in_another_thread(place: Path) -> None:
     assert isinstance(outcome[0], Closed)
     listening.close()
     with pytest.raises(Closed):
-        listening.accept(Deadline.after(60))
+        listening.accept(Instant.after(60))
 
 
 def test_a_full_queue(place: Path) -> None:
@@ -250,11 +250,11 @@ def test_a_full_queue(place: Path) -> None:
         other.bind(str(place / "s"))
         other.listen(0)
         with (
-            connect(str(place / "s"), Deadline.after(60)),
+            connect(str(place / "s"), Instant.after(60)),
             nothing_left(),
             pytest.raises(TimedOut, match="accepts no connection"),
         ):
-            connect(str(place / "s"), Deadline.after(SOON))
+            connect(str(place / "s"), Instant.after(SOON))
 
 
 def test_a_socket_of_another_type(place: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_socket_of_another_type(place: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(place / "s"))
         with pytest.raises(SocketRefused, match="another type"):
-            connect(str(place / "s"), Deadline.after(60))
+            connect(str(place / "s"), Instant.after(60))
 
 
 def test_no_descriptors_left(place: Path) -> None:
@@ -311,10 +311,10 @@ def test_a_child_closes_only_its_own(place: Path) -> None:
             assert os.waitpid(child, 0) == (child, 0)
             assert listening.in_place()
         with pytest.raises(Closed, match="closed"):
-            listening.accept(Deadline.after(60))
+            listening.accept(Instant.after(60))
 
 
 def test_deadlines_that_poll_cannot_count() -> None:
     """Months are as good as never."""
-    assert Deadline.after(3e6).milliseconds() is None
-    assert Deadline.after(1e6).milliseconds() is not None
+    assert Instant.after(3e6).milliseconds() is None
+    assert Instant.after(1e6).milliseconds() is not None

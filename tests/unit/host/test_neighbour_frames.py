@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.host.pod_net.neighbour_frames import Address, Claim, announcement, claim, question
+from userspace_cni.host.pod_net.neighbour_frames import Address, AddressClaim, announcement, claim, question
 
 MAC = "02:00:00:00:00:01"
 V4, V6 = IPv4Address("10.9.0.1"), IPv6Address("2001:db8::1:2345")
@@ -50,8 +50,8 @@ def test_bytes_on_the_wire(frame: bytes, expected: str) -> None:
 @given(MACS, ADDRESSES)
 def test_what_is_announced_is_read(mac: str, address: Address) -> None:
     """An announcement claims its address for its MAC, whatever follows the frame as padding."""
-    assert claim(announcement(mac, address)) == Claim(address, mac)
-    assert claim(announcement(mac, address) + bytes(18)) == Claim(address, mac)
+    assert claim(announcement(mac, address)) == AddressClaim(address, mac)
+    assert claim(announcement(mac, address) + bytes(18)) == AddressClaim(address, mac)
 
 
 @given(MACS, ADDRESSES)
@@ -59,19 +59,19 @@ def test_a_probe_claims_nothing(mac: str, address: Address) -> None:
     """Who only asks has no address, and a question from an address of IPv4 claims that one."""
     assert claim(question(mac, ip_address("::" if address.version == 6 else "0.0.0.0"), address)) is None
     if isinstance(address, IPv4Address):
-        assert claim(question(mac, address, V4)) == Claim(address, mac)
+        assert claim(question(mac, address, V4)) == AddressClaim(address, mac)
 
 
 @given(MACS, ADDRESSES, st.integers(0, 100), st.binary(max_size=40))
 def test_hostile_frames(mac: str, address: Address, cut: int, rest: bytes) -> None:
     """A frame that is cut off, goes on as another, or is no frame at all, raises nothing."""
     for frame in (rest, announcement(mac, address)[:cut], announcement(mac, address)[:cut] + rest):
-        assert isinstance(claim(frame), Claim | None)
+        assert isinstance(claim(frame), AddressClaim | None)
 
 
 def test_an_answer_without_the_option() -> None:
     """An advertisement that names no MAC is its sender's own; one that was routed (hop limit 254) is none."""
     frame = announcement(MAC, V6)
     short = frame[:18] + b"\x00\x18" + frame[20:-8]
-    assert claim(short) == Claim(V6, MAC)
+    assert claim(short) == AddressClaim(V6, MAC)
     assert claim(frame[:21] + b"\xfe" + frame[22:]) is None

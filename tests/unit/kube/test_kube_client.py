@@ -24,8 +24,8 @@ from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, U
 from userspace_cni.base.root import HostRoot
 from userspace_cni.kube import client as kube
 from userspace_cni.kube.client import CLIENTS_MAX, Clients, KubeClient
-from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
+from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.kubeconfig import Kubeconfig, KubeconfigBounds
 
 SPEC: dict[str, Any] = {
     "volumes": [
@@ -395,7 +395,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / "token").write_text(TOKEN)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
-        session = Session(None, service_account=str(tmp_path))
+        session = ApiSession(None, service_account=str(tmp_path))
         path = "/api/v1/namespaces/default/pods/app"
         assert session.request("GET", path, soon()).body["metadata"]["uid"] == "u1"
         api.token = "rotated"
@@ -411,14 +411,14 @@ def test_a_process_outside_of_a_pod_is_not_in_cluster(tmp_path: Path) -> None:
     assert kube.in_cluster(environ, str(tmp_path))
     assert not kube.in_cluster({}, str(tmp_path))
     with pytest.raises(Unavailable, match="credentials"):
-        Session(None, service_account=str(tmp_path)).request("GET", "/", soon())
+        ApiSession(None, service_account=str(tmp_path)).request("GET", "/", soon())
 
 
 def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path: Path) -> None:
     """One connection and one set of credentials per account; paths are the node's, seen from where we run."""
     (tmp_path / "etc").mkdir()
     api.kubeconfig(tmp_path / "etc")
-    clients = Clients(Bounds(("/etc",)), HostRoot(str(tmp_path)))
+    clients = Clients(KubeconfigBounds(("/etc",)), HostRoot(str(tmp_path)))
     assert clients.of("/etc/kubeconfig") is clients.of("/etc/kubeconfig")
     assert read(clients.of("/etc/kubeconfig")).uid == "u1"
     assert clients.of("") is clients.of("")
@@ -426,7 +426,7 @@ def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path:
 
 def test_clients_of_many_kubeconfigs() -> None:
     """Tenants write the names: the clients of those that were used last are kept, and always our own."""
-    clients = Clients(Bounds(("/etc",)))
+    clients = Clients(KubeconfigBounds(("/etc",)))
     own, first = clients.of(""), clients.of("/etc/first")
     for number in range(CLIENTS_MAX - 1):
         clients.of(f"/etc/{number}")
@@ -444,7 +444,7 @@ def test_a_kubeconfig_that_is_elsewhere_now_is_followed(api: ApiServer, tmp_path
         api.kubeconfig(tmp_path / name, {"token": TOKEN if name == "new" else "outdated"})
     link = tmp_path / "current"
     link.symlink_to("old")
-    clients = Clients(Bounds(("/old", "/new")), HostRoot(str(tmp_path)))
+    clients = Clients(KubeconfigBounds(("/old", "/new")), HostRoot(str(tmp_path)))
     with pytest.raises(NoteRefused):
         read(clients.of("/current/kubeconfig"))
     link.unlink()
@@ -474,7 +474,7 @@ def test_one_client_serves_many_threads(client: KubeClient) -> None:
 @pytest.mark.parametrize("thread", [1, 2])
 def test_no_thread_to_ask_in(api: ApiServer, tmp_path: Path, thread: int) -> None:
     """Neither credentials nor an answer can be had without a thread: it is "try again later", and the next request is served."""
-    session, path = Session(Kubeconfig(api.kubeconfig(tmp_path))), "/api/v1/namespaces/default/pods/app"
+    session, path = ApiSession(Kubeconfig(api.kubeconfig(tmp_path))), "/api/v1/namespaces/default/pods/app"
     with (
         scarce(thread, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})),
         pytest.raises(Unavailable, match="no thread can be started"),

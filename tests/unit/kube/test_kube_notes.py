@@ -22,8 +22,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.kube import notes
 from userspace_cni.kube.client import Clients
-from userspace_cni.kube.credentials import Session
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
 from userspace_cni.linux import deadline
 from userspace_cni.pod import document
@@ -44,7 +44,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def driver(tmp_path: Path) -> PodNoteDriver:
     """A driver as the composition root makes it."""
-    return PodNoteDriver(Clients(Bounds((str(tmp_path),))))
+    return PodNoteDriver(Clients(KubeconfigBounds((str(tmp_path),))))
 
 
 @pytest.fixture
@@ -294,15 +294,15 @@ def test_loading_credentials_takes_nothing_of_the_servers_time(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy node it takes as long as the server may: the entry is removed all the same."""
-    clock, prepare = Clock(), Session.prepare
+    clock, prepare = Clock(), ApiSession.prepare
 
-    def slow(session: Session, what: str, limit: Deadline) -> None:
+    def slow(session: ApiSession, what: str, limit: Deadline) -> None:
         prepare(session, what, limit)
         clock.skip(notes.UNDO_LIMIT_S)
 
-    PodNoteDriver(Clients(Bounds((str(tmp_path),)))).apply(note, soon())
+    PodNoteDriver(Clients(KubeconfigBounds((str(tmp_path),)))).apply(note, soon())
     monkeypatch.setattr(deadline, "time", clock)
-    monkeypatch.setattr(Session, "prepare", slow)
+    monkeypatch.setattr(ApiSession, "prepare", slow)
     driver.undo(note, soon())
     assert noted(api) == []
 

@@ -12,7 +12,7 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.errors import Conflict, InvalidConfig, ObjectRefused, Unavailable
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.credentials import Answer
+from userspace_cni.kube.credentials import ApiAnswer
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import LEASES, NODE_STATES, NODES, PROVIDER_NETWORKS, SUBNETS, VLANS
 
@@ -162,7 +162,7 @@ def test_what_is_not_there_and_what_is_not_valid(api: ApiServer, objects: Object
 )
 def test_what_a_server_says(body: dict[str, Any], said: str) -> None:
     """Its own words are repeated, in one line, and only so many of them."""
-    assert Answer(403, body).said == said
+    assert ApiAnswer(403, body).said == said
 
 
 @pytest.mark.parametrize("name", ["", "../nodes", "A", "a/b", "a?b", "-", "x" * 254])

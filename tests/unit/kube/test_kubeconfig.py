@@ -18,11 +18,11 @@ from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.kube.client import Clients, KubeClient
-from userspace_cni.kube.kubeconfig import CONTAINERS, Bounds, Kubeconfig
+from userspace_cni.kube.kubeconfig import CONTAINERS, Kubeconfig, KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
 
 HOSTS = "/var/lib/kubelet/pods/0123-uid/etc-hosts"
-BOUNDS = Bounds.of(Settings())
+BOUNDS = KubeconfigBounds.of(Settings())
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def host(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(api: ApiServer, host: Path, path: str, bounds: Bounds | None = BOUNDS) -> None:
+def read(api: ApiServer, host: Path, path: str, bounds: KubeconfigBounds | None = BOUNDS) -> None:
     """Read the pod with a kubeconfig of that host."""
     assert KubeClient(path, HostRoot(str(host)), bounds).get_pod("default", "app", Deadline.after(60))
 
@@ -92,7 +92,7 @@ def test_what_containers_write(api: ApiServer, host: Path, path: str) -> None:
     widest = Settings(kubeconfig_dirs=("/etc", "/var", "/run", "/opt", "/proc"), kubeconfig_exec=True)
     for named in (path, "/etc/cni/link"):
         with pytest.raises(InvalidConfig, match="where containers write"):
-            read(api, host, named, Bounds.of(widest))
+            read(api, host, named, KubeconfigBounds.of(widest))
     assert api.requests == []
 
 
@@ -102,7 +102,7 @@ def test_what_containers_write_by_another_name(api: ApiServer, host: Path) -> No
     (host / "var/lib/kubelet-link").symlink_to("/data/kubelet")
     settings = Settings(kubelet_dir="/var/lib/kubelet-link", kubeconfig_dirs=("/data",))
     with pytest.raises(InvalidConfig, match="where containers write"):
-        read(api, host, "/data/kubelet/pods/0123-uid/etc-hosts", Bounds.of(settings))
+        read(api, host, "/data/kubelet/pods/0123-uid/etc-hosts", KubeconfigBounds.of(settings))
 
 
 def programs(witness: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.kube import notes
 from userspace_cni.kube.client import MIRROR, Clients
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
 from userspace_cni.kube.watch import PodWatch
 from userspace_cni.pod import document
@@ -38,7 +38,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def clients(tmp_path: Path) -> Clients:
     """The accounts that driver and watch share."""
-    return Clients(Bounds((str(tmp_path),)))
+    return Clients(KubeconfigBounds((str(tmp_path),)))
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.source import Source
-from kubevirt.vmi import Interface, Machine
+from kubevirt.source import VmSocketSource
+from kubevirt.vmi import VirtualMachine, VmInterface
 
 DATA = Path(__file__).parent / "data"
 QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
@@ -29,23 +29,26 @@ PLAIN = """\
 """
 
 
-def vm(*interfaces: Interface, **more: Any) -> Machine:
+def vm(*interfaces: VmInterface, **more: Any) -> VirtualMachine:
     """A VM, with one interface on `net1` unless told otherwise."""
-    return Machine("ns", "vm", interfaces=interfaces or (Interface("net1", "vhostuser"),), **more)
+    return VirtualMachine("ns", "vm", interfaces=interfaces or (VmInterface("net1", "vhostuser"),), **more)
 
 
-def source(network: str = "net1", **more: Any) -> Source:
+def source(network: str = "net1", **more: Any) -> VmSocketSource:
     """Where a network's socket is."""
-    return replace(Source(f"/var/run/kubevirt/vhostuser/{network}.sock", f"02:00:00:00:00:0{network[-1]}"), **more)
+    return replace(VmSocketSource(f"/var/run/kubevirt/vhostuser/{network}.sock", f"02:00:00:00:00:0{network[-1]}"), **more)
 
 
-def sources(machine: Machine, **more: Any) -> dict[str, Source]:
+def sources(machine: VirtualMachine, **more: Any) -> dict[str, VmSocketSource]:
     """A source for each interface of a VM."""
     return {each.network: source(each.network, **more) for each in machine.interfaces}
 
 
 def mutated(
-    domain: str, machine: Machine | None = None, found: Mapping[str, Source] | None = None, policy: Policy | None = None
+    domain: str,
+    machine: VirtualMachine | None = None,
+    found: Mapping[str, VmSocketSource] | None = None,
+    policy: Policy | None = None,
 ) -> str:
     """What the mutator makes of it, and that it makes nothing more of its own work."""
     machine = machine or vm()

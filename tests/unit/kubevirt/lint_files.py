@@ -7,17 +7,17 @@ import json
 from typing import Any
 
 from kubevirt.findings import Trap
-from kubevirt.lint.documents import Document, judge
-from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
+from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 
 OURS = "userspace/vhostuser"
-WANTED = Wanted(mtu=9000, queues=2, vlan=5, dedicated=True, hugepages="1Gi", memory="4Gi", cpus=4, namespace="nfv")
+WANTED = ManifestOptions(mtu=9000, queues=2, vlan=5, dedicated=True, hugepages="1Gi", memory="4Gi", cpus=4, namespace="nfv")
 
 
 class Files:
     """The manifests of a cluster in which everything is right, to be spoilt. Each object is its own."""
 
-    def __init__(self, wanted: Wanted = WANTED) -> None:
+    def __init__(self, wanted: ManifestOptions = WANTED) -> None:
         [self.kubevirt] = [each.object for each in kubevirt_manifests(wanted)]
         [self.hco] = [each.object for each in hco_manifests(wanted)]
         [self.network] = [each.object for each in nad_manifests(wanted)]
@@ -74,7 +74,7 @@ class Files:
 
 def found(*contents: Any) -> list[Trap]:
     """What is found in these documents."""
-    return list(judge([Document("f.yaml", content) for content in contents]).findings)
+    return list(judge([ManifestDocument("f.yaml", content) for content in contents]).findings)
 
 
 def grave(found: list[Trap]) -> list[Trap]:

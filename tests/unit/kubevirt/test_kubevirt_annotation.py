@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.annotation import ANNOTATION, Spec, read_annotation
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 
 NETWORKS = frozenset({"net1", "net2"})
 
@@ -22,7 +22,7 @@ JSON = st.recursive(
 KEYS = st.sampled_from(["path", "mode", "mtu", "queues", "rxQueueSize", "txQueueSize", "Mtu", ""])
 
 
-def read(value: Any) -> dict[str, Spec]:
+def read(value: Any) -> dict[str, InterfaceAnnotation]:
     """The specs of an annotation with that JSON value."""
     return read_annotation(json.dumps(value), NETWORKS)
 
@@ -45,8 +45,8 @@ def test_every_key_is_optional() -> None:
         "txQueueSize": 256,
     }
     assert read({"net1": {}, "net2": everything}) == {
-        "net1": Spec(),
-        "net2": Spec("/var/run/kubevirt/a.sock", "client", 9000, 4, 1024, 256),
+        "net1": InterfaceAnnotation(),
+        "net2": InterfaceAnnotation("/var/run/kubevirt/a.sock", "client", 9000, 4, 1024, 256),
     }
 
 
@@ -87,7 +87,7 @@ def test_a_network_that_the_vm_does_not_have_is_refused() -> None:
 @pytest.mark.parametrize("key", ["rxQueueSize", "txQueueSize"])
 def test_a_ring_that_qemu_refuses_has_its_own_name(key: str, size: int) -> None:
     """QEMU ends over such a size, when the VM starts: it is refused before, as ring-size."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(DefinitionRefused) as caught:
         read({"net1": {key: size}})
     assert caught.value.name == "ring-size"
     assert "256, 512, 1024" in caught.value.message

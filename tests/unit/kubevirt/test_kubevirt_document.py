@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.document import BYTES_MAX, DEPTH_MAX, NODES_MAX, Document, Element, read_document
+from kubevirt.document import BYTES_MAX, DEPTH_MAX, NODES_MAX, Element, XmlDocument, read_document
 from kubevirt.edits import Edits, Fragment, escaped
 from kubevirt.errors import BadInput
 
@@ -69,7 +69,7 @@ def elements(element: Element) -> Iterator[Element]:
         yield from elements(child)
 
 
-def read(raw: str | bytes) -> tuple[Document, Element]:
+def read(raw: str | bytes) -> tuple[XmlDocument, Element]:
     """A document and its root."""
     document = read_document(raw)
     return document, document.root

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.findings import TRAPS
-from kubevirt.vmi import Interface
+from kubevirt.vmi import VmInterface
 from tests.unit.kubevirt.domains import (
     PLAIN,
     QEMU,
@@ -58,7 +58,7 @@ SHARED = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBa
 
 def refused(domain: str = PLAIN, **more: Any) -> KubevirtError:
     """Why a definition is refused. `interface` and `source`: what those of net1 have; `policy`; the rest is the VM's."""
-    interface = Interface("net1", "vhostuser", **more.pop("interface", {}))
+    interface = VmInterface("net1", "vhostuser", **more.pop("interface", {}))
     found = {"net1": source(**more.pop("source", {}))}
     policy = more.pop("policy", Policy())
     with pytest.raises(KubevirtError) as error:
@@ -107,7 +107,7 @@ def test_what_the_vm_says_of_its_interface_is_written(
     interface: dict[str, Any], child: str, attributes: dict[str, str] | None
 ) -> None:
     """Each field of the VM's interface has its element, and what it leaves to libvirt has none."""
-    machine = vm(Interface("net1", "vhostuser", **interface))
+    machine = vm(VmInterface("net1", "vhostuser", **interface))
     assert ours(mutated(PLAIN, machine)).get(child) == attributes
 
 
@@ -168,7 +168,7 @@ def test_transitional_machines_have_transitional_interfaces() -> None:
 def test_encrypted_memory_needs_the_iommu_and_no_rom() -> None:
     """As KubeVirt does for its own interfaces in a VM with launchSecurity."""
     domain = with_memory('<launchSecurity type="sev"><policy>0x0003</policy></launchSecurity>')
-    found = ours(mutated(domain, vm(Interface("net1", "vhostuser", boot_order=1))))
+    found = ours(mutated(domain, vm(VmInterface("net1", "vhostuser", boot_order=1))))
     assert found["driver"] == {"name": "vhost", "iommu": "on"}
     assert found["rom"] == {"enabled": "no"}
 
@@ -186,7 +186,7 @@ def test_values_can_not_become_markup() -> None:
 
 def test_interfaces_come_in_the_vms_order_behind_all_others() -> None:
     """Guests number their NICs by it; other interfaces keep their places."""
-    machine = vm(Interface("net2", "vhostuser"), Interface("default"), Interface("net1", "vhostuser"))
+    machine = vm(VmInterface("net2", "vhostuser"), VmInterface("default"), VmInterface("net1", "vhostuser"))
     domain = with_device(f"{PASST}\n    {VHOST_DISK}")
     after = mutated(domain, machine, {name: source(name) for name in ("net1", "net2")})
     assert [each.findall("alias")[0].get("name") for each in interfaces(after)] == ["ua-default", "ua-net2", "ua-net1"]
@@ -198,7 +198,7 @@ def test_interfaces_come_in_the_vms_order_behind_all_others() -> None:
 @pytest.mark.parametrize("first", ["net1", "net2", "net3"])
 def test_a_missing_one_takes_its_place_among_those_that_are_there(first: str) -> None:
     """Also when another run knew fewer sources."""
-    machine = vm(*(Interface(f"net{number}", "vhostuser") for number in (1, 2, 3)))
+    machine = vm(*(VmInterface(f"net{number}", "vhostuser") for number in (1, 2, 3)))
     found = sources(machine)
     once = mutated(PLAIN, machine, {first: found[first]})
     assert mutated(once, machine, found) == mutated(PLAIN, machine, found)
@@ -206,7 +206,7 @@ def test_a_missing_one_takes_its_place_among_those_that_are_there(first: str) ->
 
 def test_a_missing_one_follows_the_one_before_it() -> None:
     """Also when another sidecar's interface came in behind that."""
-    machine = vm(Interface("net1", "vhostuser"), Interface("net2", "vhostuser"))
+    machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
     domain = mutated(with_device('<interface type="ethernet"/>'), machine, {"net1": source()})
     domain = domain.replace('<interface type="ethernet"/>', "").replace(
         "  </devices>", '    <interface type="ethernet"/>\n  </devices>'
@@ -236,7 +236,7 @@ def test_without_sources_a_definition_comes_back_unread() -> None:
 
 def test_an_absent_interface_is_left_out() -> None:
     """`state: absent` is an unplugged NIC."""
-    machine = vm(Interface("net1", "vhostuser", state="absent"))
+    machine = vm(VmInterface("net1", "vhostuser", state="absent"))
     assert mutate(PLAIN, machine, {"net1": source()}) == PLAIN
 
 
@@ -272,7 +272,7 @@ def test_what_is_missing_is_added_and_what_is_unknown_kept() -> None:
     odd = LIVE.replace("<target dev=''/>", "<!-- c --><coalesce><rx/></coalesce>").replace(
         "rx_queue_size='1024'", "txmode='timer'"
     )
-    machine = vm(Interface("net1", "vhostuser", acpi_index=5))
+    machine = vm(VmInterface("net1", "vhostuser", acpi_index=5))
     after = mutated(live(odd), machine, {"net1": source(queues=2)})
     assert "<!-- c --><coalesce><rx/></coalesce>" in after
     assert ours(after)["driver"] == {"name": "vhost", "txmode": "timer", "queues": "2"}
@@ -310,14 +310,14 @@ def test_a_mac_is_compared_whatever_its_case() -> None:
 
 def test_an_address_is_compared_as_a_number() -> None:
     """0x1 and 0x01 are one slot."""
-    machine = vm(Interface("net1", "vhostuser", pci_address="0000:01:00.0"))
+    machine = vm(VmInterface("net1", "vhostuser", pci_address="0000:01:00.0"))
     domain = live(LIVE.replace("bus='0x01' slot='0x00'", "bus='1' slot='0x0'"))
     assert mutated(domain, machine) == domain
 
 
 def test_an_address_that_is_asked_for_replaces_another() -> None:
     """The VM's own spec counts more than what libvirt chose."""
-    machine = vm(Interface("net1", "vhostuser", pci_address="0000:05:00.0"))
+    machine = vm(VmInterface("net1", "vhostuser", pci_address="0000:05:00.0"))
     assert ours(mutated(live(), machine))["address"]["bus"] == "0x05"
 
 
@@ -334,7 +334,7 @@ def test_an_address_that_is_asked_for_replaces_another() -> None:
 def test_an_alias_that_is_anothers_is_refused(device: str) -> None:
     """Two devices of one alias are no definition, and another's interface is not changed into ours."""
     error = refused(live(device))
-    assert (type(error), error.name) == (Refused, "foreign-interface")
+    assert (type(error), error.name) == (DefinitionRefused, "foreign-interface")
     assert "net1" in error.message
     if "ethernet" in device:
         assert "domainAttachmentType" in error.remedy
@@ -533,7 +533,7 @@ def test_an_mtu_joins_overrides_of_the_same_device(device: str, expected: dict[s
 def test_what_could_not_work_is_refused_by_name(more: dict[str, Any], name: str, told: str) -> None:
     """Before the VM starts, with network, what it is and what to do about it."""
     error = refused(**more)
-    assert (type(error), error.name) == (Refused, name)
+    assert (type(error), error.name) == (DefinitionRefused, name)
     assert told in error.message
     assert name == "mtu-element" or "network net1" in error.message
     assert error.remedy
@@ -579,7 +579,7 @@ def test_what_can_not_be_read_is_bad_input(more: dict[str, Any]) -> None:
 def test_a_name_that_libvirt_takes_in_no_alias_is_bad_input() -> None:
     """KubeVirt takes no such name either."""
     with pytest.raises(BadInput, match="alias"):
-        mutate(PLAIN, vm(Interface("net.1", "vhostuser")), {"net.1": source()})
+        mutate(PLAIN, vm(VmInterface("net.1", "vhostuser")), {"net.1": source()})
 
 
 def test_a_source_for_no_interface_is_bad_input() -> None:
@@ -590,8 +590,8 @@ def test_a_source_for_no_interface_is_bad_input() -> None:
 
 def test_two_networks_of_one_socket_are_refused() -> None:
     """QEMU would listen twice at one path, and the first network would be dead."""
-    machine = vm(Interface("net1", "vhostuser"), Interface("net2", "vhostuser"))
-    with pytest.raises(Refused, match="net1 too") as error:
+    machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
+    with pytest.raises(DefinitionRefused, match="net1 too") as error:
         mutate(PLAIN, machine, {"net1": source(path="/run/s"), "net2": source("net2", path="/run/s")})
     assert error.value.name == "socket-name-collision"
 
@@ -613,13 +613,13 @@ def test_a_socket_that_another_device_has_is_refused(device: str, root: str) -> 
     other = device.format(f"{root}/kubevirt/vhostuser/net1.sock")
     for domain in (with_device(other), live(LIVE + other)):
         error = refused(domain)
-        assert (type(error), error.name) == (Refused, "socket-name-collision")
+        assert (type(error), error.name) == (DefinitionRefused, "socket-name-collision")
         assert error.message.startswith("network net1: its socket /var/run/kubevirt/vhostuser/net1.sock is that of a <")
 
 
 def test_interfaces_of_ours_may_change_sockets() -> None:
     """What each has is corrected, so that none of it counts as another's."""
-    machine = vm(Interface("net1", "vhostuser"), Interface("net2", "vhostuser"))
+    machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
     before = mutated(PLAIN, machine)
     changed = {"net1": source(path="/var/run/kubevirt/vhostuser/net2.sock"), "net2": source("net2", path="/var/run/x/a")}
     assert ours(mutated(before, machine, changed))["source"]["path"] == "/var/run/kubevirt/vhostuser/net2.sock"
@@ -627,8 +627,8 @@ def test_interfaces_of_ours_may_change_sockets() -> None:
 
 def test_two_networks_of_one_address_are_refused() -> None:
     """By their names, which libvirt does not know."""
-    machine = vm(*(Interface(name, "vhostuser", pci_address="0000:02:00.0") for name in ("net1", "net2")))
-    with pytest.raises(Refused, match="network net1") as error:
+    machine = vm(*(VmInterface(name, "vhostuser", pci_address="0000:02:00.0") for name in ("net1", "net2")))
+    with pytest.raises(DefinitionRefused, match="network net1") as error:
         mutate(PLAIN, machine, sources(machine))
     assert error.value.name == "pci-address"
 
@@ -636,20 +636,20 @@ def test_two_networks_of_one_address_are_refused() -> None:
 def test_an_address_that_ours_has_is_free_once_it_moves() -> None:
     """Two interfaces of ours may change places; one that libvirt gave to ours is taken like any other."""
     there, other = (
-        Interface("net1", "vhostuser", pci_address="0000:05:00.0"),
-        Interface("net2", "vhostuser", pci_address="0000:01:00.0"),
+        VmInterface("net1", "vhostuser", pci_address="0000:05:00.0"),
+        VmInterface("net2", "vhostuser", pci_address="0000:01:00.0"),
     )
     after = mutated(live(), vm(there, other))
     assert [ours(after, name)["address"]["bus"] for name in ("net1", "net2")] == ["0x05", "0x01"]
-    machine = vm(Interface("net1", "vhostuser"), other)
-    with pytest.raises(Refused, match="ua-net1") as error:
+    machine = vm(VmInterface("net1", "vhostuser"), other)
+    with pytest.raises(DefinitionRefused, match="ua-net1") as error:
         mutate(live(), machine, sources(machine))
     assert error.value.name == "pci-address"
 
 
 def test_addresses_of_hosts_and_other_buses_do_not_count() -> None:
     """A passed-through device's own address, and a disk's unit, are not the guest's PCI slots."""
-    machine = vm(Interface("net1", "vhostuser", pci_address="0000:00:02.0"))
+    machine = vm(VmInterface("net1", "vhostuser", pci_address="0000:00:02.0"))
     domain = with_device(
         "<hostdev><source><address type='pci' bus='0' slot='2'/></source><address type='pci'/></hostdev>"
         "<disk><address type='drive' bus='0' slot='2'/></disk>"

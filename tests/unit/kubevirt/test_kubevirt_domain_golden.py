@@ -11,7 +11,7 @@ import difflib
 import pytest
 
 from kubevirt.domain import Policy
-from kubevirt.vmi import Interface
+from kubevirt.vmi import VmInterface
 from tests.unit.kubevirt.domains import DATA, complete, mutated, source, vm
 
 FILES = (
@@ -24,9 +24,9 @@ FILES = (
     "domain-hugepages-numa.xml",
 )
 MACHINE = vm(
-    Interface("default", ""),
-    Interface("net1", "vhostuser", pci_address="0000:02:01.0", acpi_index=3),
-    Interface("net2", "vhostuser", boot_order=1, state="down"),
+    VmInterface("default", ""),
+    VmInterface("net1", "vhostuser", pci_address="0000:02:01.0", acpi_index=3),
+    VmInterface("net2", "vhostuser", boot_order=1, state="down"),
     multiqueue=True,
 )
 SOURCES = {"net1": source("net1", rx_queue_size=1024, tx_queue_size=512), "net2": source("net2", mtu=9000, mode="client")}

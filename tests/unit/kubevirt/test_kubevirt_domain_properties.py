@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from kubevirt.domain import Policy, mutate
 from kubevirt.errors import KubevirtError
-from kubevirt.vmi import Interface
+from kubevirt.vmi import VmInterface
 from tests.unit.kubevirt.domains import PLAIN, QEMU, mutated, ours, source, sources, vm
 
-MACHINE = vm(Interface("net1", "vhostuser"), Interface("net2", "vhostuser", boot_order=3), multiqueue=True)
+MACHINE = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser", boot_order=3), multiqueue=True)
 SOURCES = sources(MACHINE, mtu=1500)
 POLICIES = st.sampled_from([Policy(), Policy("element"), Policy("override")])
 
@@ -165,7 +165,7 @@ CHANGES = st.fixed_dictionaries(
 def test_what_libvirt_would_write_of_ours_is_not_written_again(changes: dict[str, Any], queues: int, ring: int | None) -> None:
     """Children in another order, a target, an address, an element of times to come: what we want holds, so it stays."""
     found = {"net1": source(queues=queues, rx_queue_size=ring)}
-    machine = vm(Interface("net1", "vhostuser", acpi_index=10))
+    machine = vm(VmInterface("net1", "vhostuser", acpi_index=10))
     root = ET.fromstring(mutated(PLAIN, machine, found))
     (interface,) = root.findall("./devices/interface")
     if changes["target"]:

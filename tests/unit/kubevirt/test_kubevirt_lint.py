@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import SEVERITIES, TRAPS
-from kubevirt.lint.documents import Document, judge
-from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
+from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
 from kubevirt.plugin_schema import Version
 from tests.unit.kubevirt import lint_files
@@ -29,7 +29,7 @@ MAKERS = {
     "hco": (hco_manifests, nad_manifests, vm_manifests),
     "plugin": (plugin_manifests, nad_manifests, vm_manifests),
 }
-WANTED = {"usual": Wanted(), "tuned": lint_files.WANTED}
+WANTED = {"usual": ManifestOptions(), "tuned": lint_files.WANTED}
 
 
 # -- what is right -----------------------------------------------------------------------------------------------------------
@@ -37,10 +37,12 @@ WANTED = {"usual": Wanted(), "tuned": lint_files.WANTED}
 
 @pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
 @pytest.mark.parametrize("makers", MAKERS.values(), ids=MAKERS)
-def test_our_own_manifests_are_clean(makers: tuple[Callable[[Wanted], Any], ...], wanted: Wanted) -> None:
+def test_our_own_manifests_are_clean(makers: tuple[Callable[[ManifestOptions], Any], ...], wanted: ManifestOptions) -> None:
     """What `kubevirt manifests` prints has no finding at all, not even a note."""
     objects = [
-        each.object for make in makers for each in make(Wanted(**{**vars(wanted), "injected": makers[0] is plugin_manifests}))
+        each.object
+        for make in makers
+        for each in make(ManifestOptions(**{**vars(wanted), "injected": makers[0] is plugin_manifests}))
     ]
     assert found(*objects) == []
 
@@ -54,7 +56,7 @@ def test_documents_of_others_are_ignored() -> None:
     """Unknown kinds and groups are reported as ignored, and not judged."""
     others = [{"apiVersion": "v1", "kind": "Service"}, {"apiVersion": "other.io/v1", "kind": "Plugin"}, [1], 3, {}]
     ordinary = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
-    judged = judge([Document("f", each) for each in (*others, ordinary)])
+    judged = judge([ManifestDocument("f", each) for each in (*others, ordinary)])
     assert (judged.findings, judged.checked, len(judged.ignored)) == ((), {}, 6)
 
 
@@ -78,7 +80,7 @@ def test_bindings_can_be_named() -> None:
     """With the names of our bindings given, nothing is guessed from other names."""
     files = Files()
     files.nic["model"] = "e1000"
-    documents = [Document("f", each) for each in (files.kubevirt, files.network, files.vm)]
+    documents = [ManifestDocument("f", each) for each in (files.kubevirt, files.network, files.vm)]
     assert [each.name for each in grave(list(judge(documents, ["vhostuser"]).findings))] == ["wrong-model"]
     assert grave(list(judge(documents, ["another"]).findings)) == []
 
@@ -214,7 +216,7 @@ def test_two_bindings_where_kubevirt_tells_them_apart() -> None:
 @pytest.mark.parametrize(("form", "cluster"), [((1, 9), "1.10"), ((1, 10), "1.9")])
 def test_what_a_server_of_another_version_makes_of_our_plugin(form: Version, cluster: str) -> None:
     """It drops the hook; what is left is named, with what to apply. It is named with the cluster's version known or not."""
-    wanted = Wanted(injected=True, kubevirt=form)
+    wanted = ManifestOptions(injected=True, kubevirt=form)
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     there = [stored(each, cluster) if each["kind"] == "Plugin" else each for each in objects]
     for status in ({}, {"observedKubeVirtVersion": f"v{cluster}.0"}):
@@ -228,7 +230,7 @@ def test_what_a_server_of_another_version_makes_of_our_plugin(form: Version, clu
 @pytest.mark.parametrize("version", ["v1.10.0", "v1.11.3-12-gabc", None])
 def test_the_newer_form_where_it_is_known(version: str | None) -> None:
     """Our manifests for 1.10 have no finding on 1.10 and newer, nor where the version is not told."""
-    wanted = Wanted(injected=True, kubevirt=(1, 10))
+    wanted = ManifestOptions(injected=True, kubevirt=(1, 10))
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     if version:
         objects[0]["status"] = {"observedKubeVirtVersion": version}
@@ -267,7 +269,7 @@ def test_a_binding_that_is_not_registered_is_told_right() -> None:
 
 def test_a_gate_that_goes_with_plugins_alone() -> None:
     """With gate and Plugin, a binding whose sidecar is injected is good; and a Plugin without the gate does no harm."""
-    wanted = Wanted(injected=True)
+    wanted = ManifestOptions(injected=True)
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     objects[0]["spec"]["configuration"]["developerConfiguration"] = {"featureGates": ["Plugins"]}
     assert found(*objects, plugin("theirs")) == []

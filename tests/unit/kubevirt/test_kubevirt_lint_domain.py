@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import TRAPS, Trap
-from kubevirt.lint.documents import Document, judge
+from kubevirt.lint.documents import ManifestDocument, judge
 from tests.unit.kubevirt.domains import DATA, mutated
 from tests.unit.kubevirt.lint_files import Files
 
@@ -33,7 +33,7 @@ CELLS = '<cpu><numa><cell id="0" memAccess="{}"/><cell id="1" memAccess="{}"/></
 
 def found(*texts: object) -> list[Trap]:
     """What is found in these documents."""
-    return list(judge([Document("d.xml", text) for text in texts]).findings)
+    return list(judge([ManifestDocument("d.xml", text) for text in texts]).findings)
 
 
 def test_a_good_definition() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from kubevirt.lint.documents import Document, judge
+from kubevirt.lint.documents import ManifestDocument, judge
 from tests.unit.kubevirt.lint_files import Files, found, grave, policy
 
 MAC = "02:00:00:00:00:07"
@@ -44,7 +44,7 @@ def test_kinds_of_the_groups_that_are_of_no_concern() -> None:
 
 def test_a_misspelt_kind_is_reported_with_the_likely_one() -> None:
     """The remedy names the kind that is nearest, and the object counts as not looked at."""
-    judged = judge([Document("f", {"apiVersion": "kubevirt.io/v1", "kind": "virtualmachine"})])
+    judged = judge([ManifestDocument("f", {"apiVersion": "kubevirt.io/v1", "kind": "virtualmachine"})])
     [only] = judged.findings
     assert (only.name, only.path, only.remedy) == ("unknown-kind", "kind", "write VirtualMachine, if that is meant")
     assert (judged.checked, len(judged.ignored)) == ({}, 1)
@@ -95,8 +95,8 @@ def test_each_vm_has_the_network_of_its_own_file() -> None:
         each.spec(mtu=9000)
         each.vm["metadata"]["name"] = name
     other.config(host={"mtu": 1500})
-    documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
-    documents += [Document("b.yaml", each) for each in (other.network, other.vm)]
+    documents = [ManifestDocument("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
+    documents += [ManifestDocument("b.yaml", each) for each in (other.network, other.vm)]
     told = [(each.name, each.subject) for each in judge(documents).findings]
     assert told == [
         ("given-twice", "b.yaml: NetworkAttachmentDefinition nfv/dpdk"),
@@ -109,8 +109,8 @@ def test_a_copy_of_a_vm_in_another_file_is_judged_there() -> None:
     files, other = Files(), Files()
     files.spec(mtu=9000)
     other.config(host={"mtu": 1500})
-    documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
-    documents += [Document("b.yaml", each) for each in (other.network, copy.deepcopy(files.vm))]
+    documents = [ManifestDocument("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
+    documents += [ManifestDocument("b.yaml", each) for each in (other.network, copy.deepcopy(files.vm))]
     told = {(each.name, each.subject.partition(":")[0]) for each in judge(documents).findings}
     assert told == {("given-twice", "b.yaml"), ("mtu-mismatch", "b.yaml")}
 

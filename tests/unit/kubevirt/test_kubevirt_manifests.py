@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from kubevirt.domain import mutate
 from kubevirt.manifests import LABEL
-from kubevirt.sources import Places, resolve
+from kubevirt.sources import SidecarPlaces, resolve
 from kubevirt.vmi import read_vmi
 from tests.lab.kube.admission import AdmissionPolicy, AdmissionRequest
 from tests.unit.kubevirt.plugin_definition import refused, stored
@@ -158,7 +158,7 @@ class TestEveryVariant:
         vmi = read_vmi(launched(of_kind(printed(*what, *options), "VirtualMachine")))
         network = "fast" if options else "dpdk"
         (ours,) = [each for each in vmi.interfaces if each.binding]
-        sources = resolve(vmi, ours.binding, Places("/nowhere/network-info", "/nowhere"), 0.0, lambda _: None)
+        sources = resolve(vmi, ours.binding, SidecarPlaces("/nowhere/network-info", "/nowhere"), 0.0, lambda _: None)
         assert list(sources) == [network]
         after = mutate(rendered(), vmi, sources)
         (made,) = ET.fromstring(after).findall("./devices/interface[@type='vhostuser']")
@@ -224,7 +224,7 @@ def test_tuning_is_in_the_annotation() -> None:
     assert plain["labels"] == {"kubevirt.io/domain": "dpdk-vm"}
     (vm,) = printed("vm", "--mtu", "9000", "--queues", "2")
     vmi = read_vmi(launched(vm))
-    (source,) = resolve(vmi, "vhostuser", Places("/nowhere/network-info", "/nowhere"), 0.0, lambda _: None).values()
+    (source,) = resolve(vmi, "vhostuser", SidecarPlaces("/nowhere/network-info", "/nowhere"), 0.0, lambda _: None).values()
     assert (source.mtu, source.queues) == (9000, 2)
 
 

@@ -14,10 +14,10 @@ import pytest
 from kubevirt import definition
 from kubevirt.definition import Call, Definer, Failed
 from kubevirt.domain import Policy
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.protocol import info_pb2
-from kubevirt.server import CALLBACKS_MAX, Server
-from kubevirt.sources import Places
+from kubevirt.server import CALLBACKS_MAX, SidecarServer
+from kubevirt.sources import SidecarPlaces
 from tests.lab.guests.hooks import INFO_S, Callback, HookError, call, dialled, encoded, vmi
 
 VMI = encoded(vmi(net1="vhostuser"))
@@ -27,7 +27,7 @@ class Scripted(Definer):
     """Answers a call with what `script` makes of it."""
 
     def __init__(self, script: object) -> None:
-        super().__init__("vhostuser", Places(), Policy())
+        super().__init__("vhostuser", SidecarPlaces(), Policy())
         object.__setattr__(self, "script", script)
 
     def define(self, call: Call) -> bytes:
@@ -41,7 +41,7 @@ def serving(script: object, ended: threading.Event | None = None) -> Iterator[Ca
     """A server in this process, and the way to ask it."""
     with TemporaryDirectory(prefix="uk-") as directory:
         path = Path(directory) / "s"
-        server = Server(Scripted(script), (ended or threading.Event()).set)
+        server = SidecarServer(Scripted(script), (ended or threading.Event()).set)
         server.listen(path)
         server.start()
         try:
@@ -79,7 +79,7 @@ def test_info_while_all_callbacks_wait() -> None:
     ("cause", "code"),
     [
         (BadInput("m", "r"), "INVALID_ARGUMENT"),
-        (Refused("private-memory", "m", "r"), "FAILED_PRECONDITION"),
+        (DefinitionRefused("private-memory", "m", "r"), "FAILED_PRECONDITION"),
         (KubevirtError("mtu-mismatch", "m", "r"), "FAILED_PRECONDITION"),
         (KeyError("x"), "INTERNAL"),
     ],
@@ -120,11 +120,11 @@ def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: 
 
     def resolve(*arguments: object) -> dict[str, object]:
         told.append(float(str(arguments[3])))
-        raise Refused("no-source", "nothing yet", "wait")
+        raise DefinitionRefused("no-source", "nothing yet", "wait")
 
     monkeypatch.setattr(definition, "resolve", resolve)
     with pytest.raises(Failed):
-        Definer("vhostuser", Places(), Policy()).define(Call("x", b"<domain/>", VMI, seconds))
+        Definer("vhostuser", SidecarPlaces(), Policy()).define(Call("x", b"<domain/>", VMI, seconds))
     assert told == [waited]
 
 
@@ -134,7 +134,7 @@ def test_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def fault(*_: object) -> str:
         raise ZeroDivisionError("of our own")
 
-    definer = Definer("vhostuser", Places(podinfo="/nonexistent"), Policy())
+    definer = Definer("vhostuser", SidecarPlaces(podinfo="/nonexistent"), Policy())
     asked = Call("x", b"<domain><devices/></domain>", VMI)
     with monkeypatch.context() as patched:
         patched.setattr(definition, "mutate", fault)

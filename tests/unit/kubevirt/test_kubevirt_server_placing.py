@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kubevirt.errors import Refused
+from kubevirt.errors import DefinitionRefused
 from kubevirt.findings import TRAPS
 from kubevirt.placing import Placed, socket_file
 from tests.lab.guests.hooks import START_S, HookManager, Sidecar, dialled, vmi
@@ -156,7 +156,10 @@ def test_what_stands_in_the_way(volume: Path) -> None:
     path.mkdir()
     placed = Placed(path)
     placed.prepare()
-    with bound(placed.address), pytest.raises(Refused, match=r"x\.sock: .* \(as uid \d+, gid \d+\) \(no-hook-directory\); "):
+    with (
+        bound(placed.address),
+        pytest.raises(DefinitionRefused, match=r"x\.sock: .* \(as uid \d+, gid \d+\) \(no-hook-directory\); "),
+    ):
         placed.publish()
     placed.withdraw()
     assert {entry.name for entry in volume.iterdir()} == {left.name, path.name}
@@ -175,7 +178,7 @@ def test_length_of_a_path(volume: Path, over: int, fits: bool, whose: str) -> No
         with bound(placed.address):
             placed.publish()
     else:
-        with pytest.raises(Refused, match=r"108 bytes where 107 are possible \(path-too-long\)"):
+        with pytest.raises(DefinitionRefused, match=r"108 bytes where 107 are possible \(path-too-long\)"):
             placed.prepare()
         assert list(volume.iterdir()) == []
     assert {"path-too-long", "no-hook-directory"} <= TRAPS.keys()

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from kubevirt.annotation import ANNOTATION
-from kubevirt.errors import BadInput, Refused
+from kubevirt.errors import BadInput, DefinitionRefused
 from kubevirt.patience import Patience
-from kubevirt.source import Source
-from kubevirt.sources import Places, resolve
-from kubevirt.vmi import Claim, Interface, Machine, Network
+from kubevirt.source import VmSocketSource
+from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod import launcher
 
@@ -39,11 +39,11 @@ class Bed:
         self.patience = Patience(0)
 
     @property
-    def places(self) -> Places:
+    def places(self) -> SidecarPlaces:
         """As the resolver takes them; nothing is waited for unless a test says so."""
-        return Places(str(self.podinfo), str(self.claims), self.patience)
+        return SidecarPlaces(str(self.podinfo), str(self.claims), self.patience)
 
-    def resolve(self, machine: Machine, deadline_s: float = LONG_S) -> dict[str, Source]:
+    def resolve(self, machine: VirtualMachine, deadline_s: float = LONG_S) -> dict[str, VmSocketSource]:
         """What is found for binding `vhostuser`."""
         return resolve(machine, "vhostuser", self.places, deadline_s, self.lines.append)
 
@@ -81,13 +81,13 @@ def bed(tmp_path: Path) -> Bed:
     return Bed(tmp_path)
 
 
-def machine(*networks: Network | str, mac: str = "", binding: str = "vhostuser", spec: Any = None) -> Machine:
+def machine(*networks: VmNetwork | str, mac: str = "", binding: str = "vhostuser", spec: Any = None) -> VirtualMachine:
     """A VM with an interface of that binding on each network; a name is a network of Multus."""
-    known = [Network(each, multus=f"{each}-nad") if isinstance(each, str) else each for each in networks]
-    return Machine(
+    known = [VmNetwork(each, multus=f"{each}-nad") if isinstance(each, str) else each for each in networks]
+    return VirtualMachine(
         "tenant",
         "vm1",
-        interfaces=tuple(Interface(each.name, binding, mac=mac) for each in known),
+        interfaces=tuple(VmInterface(each.name, binding, mac=mac) for each in known),
         networks={each.name: each for each in known},
         annotations={ANNOTATION: json.dumps(spec)} if spec is not None else {},
     )
@@ -98,9 +98,9 @@ def vhost_user(path: str, mode: str = "server") -> dict[str, Any]:
     return {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": mode, "path": path}}
 
 
-def refused(bed: Bed, vm: Machine) -> Refused:
+def refused(bed: Bed, vm: VirtualMachine) -> DefinitionRefused:
     """Why it is refused."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(DefinitionRefused) as caught:
         bed.resolve(vm)
     return caught.value
 
@@ -109,7 +109,7 @@ def test_without_any_word_the_path_follows_from_the_names(bed: Bed) -> None:
     """No file and no annotation: path, MAC and role are those that the plugin has made without being told."""
     name = launcher.interface_name("net1")
     assert bed.resolve(machine("net1")) == {
-        "net1": Source(launcher.socket_path(name), launcher.derived_mac("tenant", "vm1", name), "server", None, "path")
+        "net1": VmSocketSource(launcher.socket_path(name), launcher.derived_mac("tenant", "vm1", name), "server", None, "path")
     }
     (line,) = bed.lines
     for part in ("network net1", launcher.socket_path(name), "no resourceClaim", "no such file", "no path", "derived", "MTU"):
@@ -118,7 +118,7 @@ def test_without_any_word_the_path_follows_from_the_names(bed: Bed) -> None:
 
 def test_the_pods_own_network_is_eth0(bed: Bed) -> None:
     """The primary interface is not named by hash."""
-    found = bed.resolve(machine(Network("default", pod=True)))["default"]
+    found = bed.resolve(machine(VmNetwork("default", pod=True)))["default"]
     assert found.path == launcher.socket_path("eth0")
     assert found.mac == launcher.derived_mac("tenant", "vm1", "eth0")
 
@@ -126,7 +126,7 @@ def test_the_pods_own_network_is_eth0(bed: Bed) -> None:
 def test_a_name_too_long_for_the_pods_name_derives_the_same_mac(bed: Bed) -> None:
     """The plugin sees of a long VM name only what is left of it in the pod's name."""
     vm = machine("net1")
-    long = Machine("tenant", "v" * 60, interfaces=vm.interfaces, networks=vm.networks)
+    long = VirtualMachine("tenant", "v" * 60, interfaces=vm.interfaces, networks=vm.networks)
     pod = f"virt-launcher-{'v' * 60}-"[:58] + "abcde"
     expected = launcher.derived_mac("tenant", launcher.machine_of_pod(pod), launcher.interface_name("net1"))
     assert bed.resolve(long)["net1"].mac == expected
@@ -142,7 +142,9 @@ def test_device_info_comes_before_names_and_annotation(bed: Bed) -> None:
     """A device plugin's path, role, MAC and MTU are taken as told, and the log names the path that is not used."""
     bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0", "client"), "mac": "02:00:00:00:00:01", "mtu": 9000})
     vm = machine("net1", spec={"net1": {"path": "/var/run/kubevirt/mine.sock", "queues": 2}})
-    assert bed.resolve(vm) == {"net1": Source("/var/run/dp/s0", "02:00:00:00:00:01", "client", 9000, "device-info", queues=2)}
+    assert bed.resolve(vm) == {
+        "net1": VmSocketSource("/var/run/dp/s0", "02:00:00:00:00:01", "client", 9000, "device-info", queues=2)
+    }
     assert "network-info" in bed.lines[0]
     assert "'/var/run/kubevirt/mine.sock' is not used" in bed.lines[0]
 
@@ -175,7 +177,7 @@ def test_an_explicit_path_comes_before_the_one_by_names(bed: Bed) -> None:
 def test_dra_metadata_is_found_in_every_layout(bed: Bed, path: str, request_name: str) -> None:
     """Claims from templates, claims by name, early drivers; with and without the request's name."""
     bed.claim(path, mtu={"int": 1500})
-    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", request_name))))["net1"]
+    found = bed.resolve(machine(VmNetwork("net1", claim=NetworkClaim("vhost", request_name))))["net1"]
     assert (found.path, found.mtu, found.origin) == ("/var/run/ovsdpdk/vhost/port/vhost.sock", 1500, "dra")
     assert "claim 'vhost' (d.example)" in bed.lines[0]
 
@@ -185,13 +187,13 @@ def test_the_file_as_kubernetes_writes_it_is_read(bed: Bed) -> None:
     file = bed.claims / "resourceclaimtemplates" / "vhost" / "vhost-port" / "d-metadata.json"
     file.parent.mkdir(parents=True)
     file.write_bytes((DATA / "dra-metadata.json").read_bytes())
-    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "vhost-port"))))["net1"]
+    found = bed.resolve(machine(VmNetwork("net1", claim=NetworkClaim("vhost", "vhost-port"))))["net1"]
     assert (found.path, found.mtu) == ("/var/run/ovsdpdk/vhost/vhost-port/vhost.sock", 1500)
 
 
 def test_a_claim_that_is_not_mounted_is_refused_with_the_way_out(bed: Bed) -> None:
     """An older KubeVirt does not give the sidecar the claim; the names' path would be a guess, as no CNI runs for it."""
-    error = refused(bed, machine(Network("net1", claim=Claim("vhost", "port"))))
+    error = refused(bed, machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port"))))
     assert error.name == "dra-not-mounted"
     assert "KubeVirt 1.10" in error.remedy
     assert "admission policy" in error.remedy
@@ -200,7 +202,7 @@ def test_a_claim_that_is_not_mounted_is_refused_with_the_way_out(bed: Bed) -> No
 def test_a_claim_that_is_not_mounted_may_have_an_explicit_path(bed: Bed) -> None:
     """The annotation helps where the claim cannot."""
     spec = {"net1": {"path": "/var/run/ovsdpdk/vhost/port/vhost.sock"}}
-    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "port")), spec=spec))["net1"]
+    found = bed.resolve(machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port")), spec=spec))["net1"]
     assert found.origin == "annotation"
     assert "no device metadata" in bed.lines[0]
 
@@ -219,7 +221,7 @@ def test_metadata_that_does_not_name_one_socket_is_no_source(bed: Bed, files: di
     """None and two are refused alike, naming the files."""
     for path, socket in files.items():
         bed.claim(path, socket)
-    error = refused(bed, machine(Network("net1", claim=Claim("vhost", "port"))))
+    error = refused(bed, machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port"))))
     assert error.name == "no-source"
     assert part in error.message
     assert next(iter(files)) in error.message
@@ -229,26 +231,26 @@ def test_metadata_that_does_not_name_one_socket_is_no_source(bed: Bed, files: di
 def test_names_that_would_leave_the_claims_directory_are_refused(bed: Bed, name: str) -> None:
     """They go into paths."""
     with pytest.raises(BadInput, match="no name that Kubernetes gives"):
-        bed.resolve(machine(Network("net1", claim=Claim(name, "port"))))
+        bed.resolve(machine(VmNetwork("net1", claim=NetworkClaim(name, "port"))))
 
 
 def test_multus_and_claims_in_one_vm_are_remarked(bed: Bed) -> None:
     """KubeVirt's API refuses that; who gets past it finds the reason in the log."""
     bed.claim("vhost/port/metadata.json")
-    bed.resolve(machine("net1", Network("net2", claim=Claim("vhost", "port"))))
+    bed.resolve(machine("net1", VmNetwork("net2", claim=NetworkClaim("vhost", "port"))))
     assert bed.lines[0].startswith("mixed-multus-and-dra: networks net1 are of Multus and net2 of resource claims")
 
 
 def test_a_network_of_no_known_kind_is_no_source(bed: Bed) -> None:
     """Nothing says where its socket would be."""
-    assert refused(bed, machine(Network("net1"))).name == "no-source"
+    assert refused(bed, machine(VmNetwork("net1"))).name == "no-source"
 
 
 def test_an_interface_without_its_network_is_bad_input(bed: Bed) -> None:
     """KubeVirt's API refuses that."""
     vm = machine("net1")
     with pytest.raises(BadInput, match="no network of its name"):
-        bed.resolve(Machine("tenant", "vm1", interfaces=vm.interfaces))
+        bed.resolve(VirtualMachine("tenant", "vm1", interfaces=vm.interfaces))
 
 
 class TestMac:
@@ -274,7 +276,7 @@ class TestMac:
         value = json.loads(file.read_text())
         value["requests"][0]["devices"][0]["networkData"] = {"hardwareAddress": "02:00:00:00:00:01"}
         file.write_text(json.dumps(value))
-        network = Network("net1", claim=Claim("vhost", "port"))
+        network = VmNetwork("net1", claim=NetworkClaim("vhost", "port"))
         assert bed.resolve(machine(network))["net1"].mac == "02:00:00:00:00:01"
         assert refused(bed, machine(network, mac="02:00:00:00:00:02")).name == "mac-mismatch"
 
@@ -361,14 +363,14 @@ def test_paths_are_looked_at_whoever_gives_them(bed: Bed, path: str, name: str) 
     bed.tell({"network": "net1", "deviceInfo": vhost_user(path)})
     assert refused(bed, machine("net1")).name == name
     bed.claim("vhost/port/metadata.json", path)
-    assert refused(bed, machine(Network("net1", claim=Claim("vhost", "port")))).name == name
+    assert refused(bed, machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port")))).name == name
 
 
 def test_the_annotation_may_point_to_fewer_places(bed: Bed) -> None:
     """A driver's own directory is its administrator's choice; a VM's owner cannot choose one."""
     path = "/var/run/grout/vhu/vhost.sock"
     bed.claim("vhost/port/metadata.json", path)
-    assert bed.resolve(machine(Network("net1", claim=Claim("vhost", "port"))))["net1"].path == path
+    assert bed.resolve(machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port"))))["net1"].path == path
     assert refused(bed, machine("net1", spec={"net1": {"path": path}})).name == "path-not-allowed"
 
 
@@ -379,7 +381,7 @@ class TestWaiting:
         """The downward API's file is empty at first; its content, half written or whole, is not missed."""
         bed.patience = Patience(LONG_S)
         bed.podinfo.write_text("")
-        found: dict[str, Source] = {}
+        found: dict[str, VmSocketSource] = {}
         thread = threading.Thread(target=lambda: found.update(bed.resolve(machine("net1"))))
         thread.start()
         bed.podinfo.write_text('{"interfaces": [{"netw')
@@ -455,7 +457,7 @@ class TestWaiting:
         """Where the annotation has the path, a start with a claim that is not mounted waits once, too."""
         clock = Clock()
         bed.patience = Patience(NEVER_S, clock)
-        vm = machine(Network("net1", claim=Claim("vhost", "port")), spec={"net1": {"path": "/var/run/ovsdpdk/a.sock"}})
+        vm = machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port")), spec={"net1": {"path": "/var/run/ovsdpdk/a.sock"}})
         assert bed.resolve(vm, deadline_s=0.0)["net1"].origin == "annotation"
         clock.now += NEVER_S
         assert bed.resolve(vm, deadline_s=NEVER_S)["net1"].origin == "annotation"
@@ -470,7 +472,7 @@ class TestWaiting:
     def test_a_claims_file_that_comes_late_is_waited_for(self, bed: Bed) -> None:
         """A driver may add to it after the container has started."""
         bed.patience = Patience(LONG_S)
-        vm, found = machine(Network("net1", claim=Claim("vhost", "port"))), {}
+        vm, found = machine(VmNetwork("net1", claim=NetworkClaim("vhost", "port"))), {}
         thread = threading.Thread(target=lambda: found.update(bed.resolve(vm)))
         thread.start()
         bed.claim("resourceclaimtemplates/vhost/port/d-metadata.json")
@@ -492,7 +494,7 @@ class TestFiles:
         """The directory behind it may vanish between two looks; that is not an absent file."""
         bed.patience = Patience(LONG_S)
         bed.podinfo.symlink_to("..data")
-        found: dict[str, Source] = {}
+        found: dict[str, VmSocketSource] = {}
         thread = threading.Thread(target=lambda: found.update(bed.resolve(machine("net1"))))
         thread.start()
         bed.podinfo.with_name("..data").write_text(json.dumps({"interfaces": [{"network": "net1", "mtu": 1400}]}))

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.dra import Device, read_metadata
-from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.mac import read_mac
 from kubevirt.network_info import Attached, read_network_info
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, Taken, canonical, check_path, collide
+from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, canonical, check_path, collide
 
 DATA = Path(__file__).parent / "data"
 SOCKET = "/var/run/ovsdpdk/vhost/vhost-port/vhost.sock"
@@ -249,7 +249,7 @@ class TestPaths:
     def test_the_cluster_may_have_places_of_its_own(self) -> None:
         """A driver's directory is its administrator's choice, and not the VM owner's."""
         check_path("/var/run/grout/vhu/vhost.sock", CLUSTER_ROOTS, "driver")
-        with pytest.raises(Refused, match="path-not-allowed"):
+        with pytest.raises(DefinitionRefused, match="path-not-allowed"):
             check_path("/var/run/grout/vhu/vhost.sock", OWNER_ROOTS, "annotation")
 
     @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ class TestPaths:
     @pytest.mark.parametrize("roots", [OWNER_ROOTS, CLUSTER_ROOTS])
     def test_other_places_are_refused(self, path: str, roots: tuple[str, ...]) -> None:
         """KubeVirt's own sockets, ways out, other forms of a path, and what QEMU's option parser would split."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(DefinitionRefused) as caught:
             check_path(path, roots, "annotation userspace/vhostuser")
         assert caught.value.name == "path-not-allowed"
         assert "annotation userspace/vhostuser" in str(caught.value)
@@ -288,7 +288,7 @@ class TestPaths:
         """One more than sun_path holds is refused before QEMU does so."""
         longest = "/var/run/kubevirt/" + "x" * (107 - 18)
         check_path(longest, OWNER_ROOTS, "annotation")
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(DefinitionRefused) as caught:
             check_path(longest + "x", OWNER_ROOTS, "annotation")
         assert caught.value.name == "path-too-long"
 
@@ -310,7 +310,7 @@ class TestPaths:
 def test_the_first_socket_that_collides(parts: list[list[str]]) -> None:
     """A socket collides with the first that has its path, or is in its place as a directory, or the other way round."""
     paths = ["/var/run/" + "/".join(each) for each in parts]
-    taken: Taken[int] = Taken()
+    taken: TakenSockets[int] = TakenSockets()
     for number, path in enumerate(paths):
         expected = next((other for other, known in enumerate(paths[:number]) if collide(known, path)), None)
         assert taken.take(path, number) == expected
@@ -318,5 +318,5 @@ def test_the_first_socket_that_collides(parts: list[list[str]]) -> None:
 
 def test_a_path_too_long_for_a_socket() -> None:
     """It collides with none: it is refused for its length."""
-    taken: Taken[int] = Taken()
+    taken: TakenSockets[int] = TakenSockets()
     assert [taken.take("/a" * 60, number) for number in range(2)] == [None, None]

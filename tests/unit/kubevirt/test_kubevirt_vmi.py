@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.errors import BadInput
-from kubevirt.vmi import Claim, Interface, Machine, Network, bound, read_vmi
+from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork, bound, read_vmi
 from tests.unit.kubevirt.domains import DATA
 
 JSON = st.recursive(
@@ -77,7 +77,7 @@ def test_every_field_of_kubevirts_own_sample_is_found() -> None:
     machine = read_vmi((DATA / "vmi-binding-hugepages.json").read_bytes())
     assert (machine.namespace, machine.name, machine.uid) == ("namespaceValue", "nameValue", "uidValue")
     assert machine.interfaces == (
-        Interface(
+        VmInterface(
             network="nameValue",
             binding="nameValue",
             mac="macAddressValue",
@@ -89,7 +89,7 @@ def test_every_field_of_kubevirts_own_sample_is_found() -> None:
         ),
     )
     assert machine.networks == {
-        "nameValue": Network("nameValue", "networkNameValue", Claim("claimNameValue", "requestNameValue"), pod=True)
+        "nameValue": VmNetwork("nameValue", "networkNameValue", NetworkClaim("claimNameValue", "requestNameValue"), pod=True)
     }
     assert machine.annotations == {"annotationsKey": "annotationsValue"}
     assert machine.vcpus == 4294967291 * 4294967289 * 4294967289
@@ -101,13 +101,13 @@ def test_every_field_of_kubevirts_own_sample_is_found() -> None:
 )
 def test_what_is_absent_or_null_is_not_there(nothing: dict[str, Any]) -> None:
     """A VM that says nothing has nothing, however it says it."""
-    assert read_vmi(vmi(**nothing)) == Machine("ns", "vm")
+    assert read_vmi(vmi(**nothing)) == VirtualMachine("ns", "vm")
 
 
 def test_nulls_in_an_interface_are_absent_fields() -> None:
     """Each field of an interface may be null."""
     fields = ("binding", "macAddress", "model", "pciAddress", "acpiIndex", "bootOrder", "state")
-    assert read_vmi(with_interface(**dict.fromkeys(fields))).interfaces == (Interface("net1"),)
+    assert read_vmi(with_interface(**dict.fromkeys(fields))).interfaces == (VmInterface("net1"),)
 
 
 def test_text_bytes_and_objects_are_read_alike() -> None:
@@ -205,20 +205,20 @@ def test_a_message_never_repeats_a_vm() -> None:
 def test_any_value_anywhere_is_read_or_refused(path: tuple[str, ...], value: Any) -> None:
     """Whatever stands where something is used: a VM, or bad input."""
     with suppress(BadInput):
-        assert isinstance(read_vmi(replaced(path, value)), Machine)
+        assert isinstance(read_vmi(replaced(path, value)), VirtualMachine)
 
 
 def test_bound_interfaces_are_those_of_the_binding_that_are_there() -> None:
     """Other bindings are not ours, and an absent interface is no interface."""
-    machine = Machine(
+    machine = VirtualMachine(
         "ns",
         "vm",
         interfaces=(
-            Interface("pod", ""),
-            Interface("b", "vhostuser", state="up"),
-            Interface("a", "vhostuser"),
-            Interface("gone", "vhostuser", state="absent"),
-            Interface("other", "passt"),
+            VmInterface("pod", ""),
+            VmInterface("b", "vhostuser", state="up"),
+            VmInterface("a", "vhostuser"),
+            VmInterface("gone", "vhostuser", state="absent"),
+            VmInterface("other", "passt"),
         ),
     )
     assert [each.network for each in bound(machine, "vhostuser")] == ["b", "a"]
@@ -229,4 +229,4 @@ def test_bound_interfaces_are_those_of_the_binding_that_are_there() -> None:
 def test_a_network_of_multus_in_the_pods_place_is_the_pods(default: bool) -> None:
     """The pod's interface for it is eth0, as for the pod's own network."""
     machine = read_vmi(vmi(networks=[{"name": "a", "multus": {"networkName": "b", "default": default}}]))
-    assert machine.networks["a"] == Network("a", "b", pod=default)
+    assert machine.networks["a"] == VmNetwork("a", "b", pod=default)

@@ -11,7 +11,7 @@ from userspace_cni.attachment.steps import NodeLink, NodeRoute, OvsPort, PolicyR
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.host.node_net.translations import rules
-from userspace_cni.network.gateways import Bridge, part_of, steps_of
+from userspace_cni.network.gateways import GatewayBridge, part_of, steps_of
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
 
 STORE = "c0ffee"
@@ -32,7 +32,7 @@ FULL = Gateway(
 
 def test_all_of_a_gateway() -> None:
     """The port with its columns first, then the link, the routes, and the rules of the egress gateway's family."""
-    port, *others = steps_of(FULL, STORE, "/netns", Bridge())
+    port, *others = steps_of(FULL, STORE, "/netns", GatewayBridge())
     assert isinstance(port, OvsPort)
     assert (port.bridge, port.name, port.vlan.tag, port.interface.mtu) == ("br0", "br0-gw", 100, 1400)
     assert (port.limits, port.foreign_bridge, port.datapath) == (FULL.limits, False, "netdev")
@@ -47,16 +47,16 @@ def test_all_of_a_gateway() -> None:
 def test_the_mac_stays() -> None:
     """Without a MAC in the spec the link has one of this installation's and the port's own, each time the same."""
     plain = replace(FULL, mac="")
-    first, again, other = (steps_of(plain, store, "", Bridge())[0] for store in (STORE, STORE, "f00d"))
+    first, again, other = (steps_of(plain, store, "", GatewayBridge())[0] for store in (STORE, STORE, "f00d"))
     assert first == again
     assert first != other
-    assert steps_of(replace(plain, mac="02:00:00:00:00:01"), STORE, "", Bridge())[0].interface.mac == "02:00:00:00:00:01"  # type: ignore[attr-defined]
+    assert steps_of(replace(plain, mac="02:00:00:00:00:01"), STORE, "", GatewayBridge())[0].interface.mac == "02:00:00:00:00:01"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("asked", "of_bridge", "wanted"), [(0, 1500, 1500), (0, 9000, 9000), (1300, 9000, 1300)])
 def test_it_asks_for_an_mtu(asked: int, of_bridge: int, wanted: int) -> None:
     """Its port always asks for one: the spec's, else the bridge's. Without one it would get the smallest of the pods' ports."""
-    port, *_ = steps_of(replace(FULL, mtu=asked), STORE, "", Bridge(mtu=of_bridge))
+    port, *_ = steps_of(replace(FULL, mtu=asked), STORE, "", GatewayBridge(mtu=of_bridge))
     assert isinstance(port, OvsPort)
     assert port.interface.mtu == wanted
 
@@ -64,13 +64,13 @@ def test_it_asks_for_an_mtu(asked: int, of_bridge: int, wanted: int) -> None:
 def test_an_egress_gateway_on_the_bridge() -> None:
     """An egress gateway that is in the gateway's own subnet is reached by its link."""
     near = replace(FULL, egress_gateway=EgressGateway("fd00:56::9", 1042, 1042))
-    assert steps_of(near, STORE, "", Bridge())[-1] == PolicyRoute(("fd00:56::/64",), "fd00:56::9", 1042, 1042, "br0-gw")
+    assert steps_of(near, STORE, "", GatewayBridge())[-1] == PolicyRoute(("fd00:56::/64",), "fd00:56::9", 1042, 1042, "br0-gw")
 
 
 def test_steps_are_read_back() -> None:
     """Every step is the same after it was in a record: else a gateway would be changed with each look."""
     parts = (part_of(FULL), part_of(replace(FULL, port="other", addresses=("10.9.0.1/24",))))
-    for step in (*steps_of(FULL, STORE, "/netns", Bridge(is_foreign=True)), Translation(STORE, parts, "/netns")):
+    for step in (*steps_of(FULL, STORE, "/netns", GatewayBridge(is_foreign=True)), Translation(STORE, parts, "/netns")):
         assert step_from_json(step_to_json(step)) == step
 
 

@@ -16,7 +16,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.network_managers import Manager
 from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
-from userspace_cni.network.providers import Site, carried, keep, refused, steps_of
+from userspace_cni.network.providers import ProviderSite, carried, keep, refused, steps_of
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.uplinks import UplinkLook
 
@@ -247,12 +247,12 @@ def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
     look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.store.boot_id())})
     bridge, uplink, moved, polled = steps_of(replace(NET, port="afxdp", move_addresses="yes"), look, STORE)
     all_of_it = Record("ready", "s", node_container("provider-network"), "net1", boot_id=node.store.boot_id())
-    for plan in (keep(Site(node, lambda: 60.0)), refused("why", Site(node, lambda: 60.0))):
+    for plan in (keep(ProviderSite(node, lambda: 60.0)), refused("why", ProviderSite(node, lambda: 60.0))):
         assert plan(replace(all_of_it, steps=(bridge, uplink, moved, polled))) == (bridge, uplink, polled)
         assert plan(replace(all_of_it, steps=(bridge, uplink, polled))) == (bridge, uplink)
-    assert keep(Site(node, lambda: 60.0))(replace(all_of_it, steps=(bridge, uplink))) == (bridge, uplink)
+    assert keep(ProviderSite(node, lambda: 60.0))(replace(all_of_it, steps=(bridge, uplink))) == (bridge, uplink)
     lives = replace(all_of_it, steps=(bridge, uplink, moved, polled))
-    assert keep(Site(node))(lives) == lives.steps
+    assert keep(ProviderSite(node))(lives) == lives.steps
 
 
 @pytest.mark.parametrize("port", ["system", "afxdp"])

@@ -23,7 +23,7 @@ from userspace_cni.base.notices import Recipient
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.kube.client import Clients
-from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import Resource
 from userspace_cni.node.reporting import MANAGER, Parts, Report, ReportTimes, Withdrawal
@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A server that has the node."""
     with defined_server() as api:
         api.add(node(NAME, "192.0.2.11") | {"metadata": {"name": NAME, "labels": {"zone": "a"}}})
-        clients = Clients(Bounds.of(Settings()), HERE, api.kubeconfig(tmp_path))
+        clients = Clients(KubeconfigBounds.of(Settings()), HERE, api.kubeconfig(tmp_path))
         made = World(api, Objects(clients.of("").session), clients)
         yield made
         for each in made.reports:

@@ -26,7 +26,7 @@ from userspace_cni.base.root import HERE
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
-from userspace_cni.fastpath.vhost.sockets import Access
+from userspace_cni.fastpath.vhost.sockets import SocketAccess
 from userspace_cni.host.files import borrowed_sockets
 from userspace_cni.host.files.probe_directories import Run
 from userspace_cni.probe import endpoints, opening
@@ -458,7 +458,7 @@ def test_a_signal_whose_exception_was_lost() -> None:
 
 def borrow(step: SocketFile | PlacedSocket, directory: Path) -> BorrowedSocket:
     """In that place, below the test's directory."""
-    return BorrowedSocket(step, str(directory), FrontEndOptions(), Access())
+    return BorrowedSocket(step, str(directory), FrontEndOptions(), SocketAccess())
 
 
 def test_a_name_is_taken_until_the_switch_has_come(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from userspace_cni.base.routing import Inside, PodLink, PodRoute
 from userspace_cni.routes.facts import Service
 from userspace_cni.routes.resolving import Resolved
-from userspace_cni.routes.resource import Route, read_route
+from userspace_cni.routes.resource import RouteObject, read_route
 
 KERNEL = 2
 STATIC = 4
@@ -21,7 +21,7 @@ def thing(name: str = "r", created: str = "2026-01-01T00:00:00Z", **spec: Any) -
     return {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": metadata, "spec": spec}
 
 
-def route(name: str = "r", *entries: str, **spec: Any) -> Route:
+def route(name: str = "r", *entries: str, **spec: Any) -> RouteObject:
     """A Route without problems; each entry as `10.0.0.0/8 eth1 [VIA]`, or with Services as `NAME/SERVICE`, `NAME/*`, `*/*`."""
     networks, services = [], []
     for each in entries:

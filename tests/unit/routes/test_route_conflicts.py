@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.routes.building import link, thing
 from userspace_cni.base.routing import Inside
-from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import Resolved, resolve
-from userspace_cni.routes.resource import Route, read_route
-from userspace_cni.routes.rules import Asked, Rulebook
+from userspace_cni.routes.resource import RouteObject, read_route
+from userspace_cni.routes.rules import PodClaims, Rulebook
 
-POD = Pod("shop", "web-7", "u1", {"app": "web"}, (("ReplicaSet", "web-5d9"), ("Deployment", "web")))
+POD = RoutePod("shop", "web-7", "u1", {"app": "web"}, (("ReplicaSet", "web-5d9"), ("Deployment", "web")))
 SELECTORS: tuple[dict[str, Any], ...] = (
     {},
     {"namespaces": [{"name": "shop"}]},
@@ -25,17 +25,17 @@ SELECTORS: tuple[dict[str, Any], ...] = (
 ALSO: dict[str, Any] = {"namespaces": [{"name": "shop"}], "pods": [{"name": "web-7"}]}
 
 
-def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "2026-01-01T00:00:00Z") -> Route:
+def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "2026-01-01T00:00:00Z") -> RouteObject:
     """A Route to 10.0.0.0/8."""
     spec = {"route": [{"dst": "10.0.0.0/8", "dev": "eth1"}], "priority": priority, **SELECTORS[specificity]}
     return read_route(thing(name, created, **spec))
 
 
-def everywhere(asked: Asked, *lacks: str) -> Resolved:
+def everywhere(asked: PodClaims, *lacks: str) -> Resolved:
     """What becomes of it in a pod that has each device but these."""
     names = [f"eth{number}" for number in range(10)]
     links = {name: link(name, index, "192.0.2.1/24") for index, name in enumerate(names, 2) if name not in lacks}
-    return resolve(asked, Inside(links), Cluster())
+    return resolve(asked, Inside(links), ClusterFacts())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def everywhere(asked: Asked, *lacks: str) -> Resolved:
         (rival("a"), rival("b"), "its name comes first"),
     ],
 )
-def test_who_wins(winner: Route, loser: Route, why: str) -> None:
+def test_who_wins(winner: RouteObject, loser: RouteObject, why: str) -> None:
     """The more specific selector, then priority, then age, then the name; the loser's text has the reason."""
     for routes in ((winner, loser), (loser, winner)):
         found = Rulebook(routes, ()).claims(POD)
@@ -107,7 +107,7 @@ def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
         entries = [{"dst": dst, "dev": f"eth{number}"} for dst in rng.sample(destinations, rng.randrange(1, 7))]
         routes.append(read_route(thing(name, created, route=entries, priority=priority, **SELECTORS[how])))
         ranks[name] = (-how, -priority, created, name)
-    found = Rulebook(routes, (), Cluster()).claims(POD)
+    found = Rulebook(routes, (), ClusterFacts()).claims(POD)
     wanted = {str(entry.dst) for each in routes for entry in each.networks}
     winners = {str(each.dst): each.route for each in found.claims}
     assert len(winners) == len(found.claims)
@@ -123,5 +123,5 @@ def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
     for told in conflicts:
         assert f"'{winners[str(told.dst)]}'" in told.text
     rng.shuffle(routes)
-    again = Rulebook(routes, (), Cluster()).claims(POD)
+    again = Rulebook(routes, (), ClusterFacts()).claims(POD)
     assert again == found

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.unit.routes.building import OURS, found, inside, lines, route, service
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.explanation import drift
-from userspace_cni.routes.facts import Pod
+from userspace_cni.routes.facts import RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook
 
-POD = Pod("default", "client", "u1", phase="Running")
+POD = RoutePod("default", "client", "u1", phase="Running")
 SERVICES = (service("default/slow", "10.86.69.17"), service("default/fast", "10.86.205.109"))
 ROUTE = route(
     "low-latency",

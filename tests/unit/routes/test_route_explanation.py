@@ -10,20 +10,20 @@ import pytest
 from tests.unit.routes.building import OURS, STATIC, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
-from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import Resolved, resolve
-from userspace_cni.routes.resource import Route
+from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Rulebook
 
-POD = Pod("shop", "web-7", "u1")
+POD = RoutePod("shop", "web-7", "u1")
 BACK = "the network there must know the way back to it"
 
 
-def explained(dst: str, *routes: Route, within: Inside | None = None, pod: Pod = POD) -> Explanation:
+def explained(dst: str, *routes: RouteObject, within: Inside | None = None, pod: RoutePod = POD) -> Explanation:
     """What becomes of packets to an address or a network."""
     asked = Rulebook(routes, ()).claims(pod)
     there = within or inside()
-    return explain(ip_network(dst) if "/" in dst else ip_address(dst), asked, resolve(asked, there, Cluster()), there)
+    return explain(ip_network(dst) if "/" in dst else ip_address(dst), asked, resolve(asked, there, ClusterFacts()), there)
 
 
 def applied(within: Inside, outcome: Resolved) -> Inside:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.routes.building import KERNEL, STATIC, found, inside, lines, route
 from userspace_cni.base.routing import Inside, PodRoute
-from userspace_cni.routes.facts import NOTHING_KNOWN, Cluster, Pod
+from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, RoutePod
 from userspace_cni.routes.gateways import Gateway, decide
 from userspace_cni.routes.resolving import Resolved, resolve
 from userspace_cni.routes.rules import Rulebook
@@ -22,10 +22,10 @@ DUAL = ("10.124.2.5/24", "fd00:2::5/64", "fe80::5/64")
 SIX = inside(found("fd00:2::/64 eth1", KERNEL), eth1=DUAL)
 
 
-def resolved(*entries: str, within: Inside | None = None, cluster: Cluster = NOTHING_KNOWN) -> Resolved:
+def resolved(*entries: str, within: Inside | None = None, cluster: ClusterFacts = NOTHING_KNOWN) -> Resolved:
     """What these entries of one Route are in the pod."""
     book = Rulebook([route("r", *entries)], (), cluster)
-    return resolve(book.claims(Pod("shop", "web-7", "u1")), within or inside(), book.cluster)
+    return resolve(book.claims(RoutePod("shop", "web-7", "u1")), within or inside(), book.cluster)
 
 
 def refused(outcome: Resolved) -> list[str]:
@@ -91,7 +91,7 @@ def test_what_is_refused_itself_refuses_nothing() -> None:
     several = PodRoute(ip_network("0.0.0.0/0"), None, "", 0, STATIC)
     within = replace(inside(), routes=(several, found("10.124.2.0/24 eth1", KERNEL)))
     default = ["10.124.2.1/32 eth1 10.124.2.9", "default eth1 10.124.2.1"]
-    outcome = resolved(*default, within=within, cluster=Cluster(nodes=(ip_address("192.0.2.11"),)))
+    outcome = resolved(*default, within=within, cluster=ClusterFacts(nodes=(ip_address("192.0.2.11"),)))
     assert lines(outcome) == ["10.124.2.1/32 via 10.124.2.9 dev eth1"]
     assert "not to one next hop" in refused(outcome)[0]
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.routes.building import KERNEL, OURS, found, inside, link, thing
-from userspace_cni.base.routing import Inside, PodRoute, Wanted
-from userspace_cni.routes.explanation import Way, drift, explain
-from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
+from userspace_cni.routes.explanation import PacketWay, drift, explain
+from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import Reasoned, Resolved, resolve
-from userspace_cni.routes.resource import Route, read_route
-from userspace_cni.routes.rules import Asked, Rulebook
+from userspace_cni.routes.resource import RouteObject, read_route
+from userspace_cni.routes.rules import PodClaims, Rulebook
 
-POD = Pod("shop", "web-7", "u1")
-CLUSTER = Cluster(
+POD = RoutePod("shop", "web-7", "u1")
+CLUSTER = ClusterFacts(
     service_ranges=(ip_network("10.96.0.0/12"),),
     nodes=(ip_address("192.0.2.11"),),
     apiservers=(ip_address("10.96.0.1"), ip_address("192.0.2.10"), ip_address("fd00:96::1")),
@@ -87,7 +87,7 @@ any_seed = given(st.integers())
 """Twenty of them in each run, forty cases each."""
 
 
-def any_routes(rng: random.Random, **spec: Any) -> list[Route]:
+def any_routes(rng: random.Random, **spec: Any) -> list[RouteObject]:
     """A few Routes, of which some entries cannot be."""
     routes = []
     for number in range(rng.randrange(1, 4)):
@@ -114,9 +114,9 @@ def applied(there: Inside, outcome: Resolved) -> Inside:
     return replace(there, routes=(*made, *(each for each in there.routes if each.protocol != OURS)))
 
 
-def way(there: Inside, address: IPv4Address | IPv6Address) -> Way | None:
+def way(there: Inside, address: IPv4Address | IPv6Address) -> PacketWay | None:
     """Where the kernel sends packets to an address."""
-    return explain(address, Asked(), Resolved(), there).now
+    return explain(address, PodClaims(), Resolved(), there).now
 
 
 def each_case(check: Callable[[Inside, Inside, Resolved], None], seed: int, **spec: Any) -> None:
@@ -132,7 +132,7 @@ def each_case(check: Callable[[Inside, Inside, Resolved], None], seed: int, **sp
         assert not [*drift(outcome, again).findings("pod", outcome)]
 
 
-def assert_reachable(before: Inside, after: Inside, ours: Iterable[Wanted]) -> None:
+def assert_reachable(before: Inside, after: Inside, ours: Iterable[DesiredRoute]) -> None:
     """The way to each gateway of the routes before is what it was, where that was on-link; that of ours is on-link there."""
     for each in before.routes:
         former = way(before, each.via) if each.via and not each.via.is_link_local else None
@@ -194,7 +194,7 @@ def test_nothing_is_refused_for_nothing(seed: int) -> None:
             claim = claims.get((told.route, told.dst)) if told.dst else None
             if claim is None or claim.via is None or not re.search("would hide|would not be on-link", told.text):
                 continue
-            one = Wanted(claim.dst, claim.dev, claim.via, 100 if claim.dst.version == 6 else 0)
+            one = DesiredRoute(claim.dst, claim.dev, claim.via, 100 if claim.dst.version == 6 else 0)
             more = replace(outcome, wanted=(*outcome.wanted, Reasoned(one, claim.route, "")))
             named = [PodRoute(each.dst, each.via, each.dev, 0, OURS) for each in outcome.routes]
             with pytest.raises(AssertionError):

@@ -13,13 +13,13 @@ import pytest
 from tests.lab.runtimes.cached import BOX, cached
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.host.pod_net.pod_routes import Place
+from userspace_cni.host.pod_net.pod_routes import PodNamespace
 from userspace_cni.host.runtimes.cni_cache import Sandbox
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import places
 from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import AGAIN, Located, Places
+from userspace_cni.routes.places import AGAIN, Located, NamespaceSources
 
 
 class Rounds(RouteKeeper):
@@ -100,7 +100,7 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
     (tmp_path / "cri.sock").touch()
     settings = Settings(cri_socket=f"{tmp_path}/cri.sock", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
     runtime = Silent()
-    found = Places(LocalNode(settings, {}, resident=True), runtime)
+    found = NamespaceSources(LocalNode(settings, {}, resident=True), runtime)
     asked_at = []
     for second in range(200):
         now = 1000.0 + second
@@ -118,7 +118,7 @@ def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
     for name, asked in (("none.sock", 0), ("loop.sock", 1)):
         settings = Settings(cri_socket=f"{tmp_path}/{name}", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
         runtime = Silent()
-        found = Places(LocalNode(settings, {}, resident=True), runtime)
+        found = NamespaceSources(LocalNode(settings, {}, resident=True), runtime)
         assert (found.located(), runtime.asked, list(found.problems)) == ([], asked, ["cri"] * asked)
 
 
@@ -127,16 +127,16 @@ def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "ns").touch()
     for interface in ("eth1", "eth0"):
         cached(tmp_path, f"{tmp_path}/ns").rename(tmp_path / "results" / f"net-{BOX}-{interface}")
-    found = Places(LocalNode(Settings(state_dir=str(tmp_path), cni_cache_dir=str(tmp_path)), {}, resident=True), None)
-    record = Located(Place(BOX, f"{tmp_path}/ns"), "default", "web-0", "u-web-0", "records", (("net1", 7),))
+    found = NamespaceSources(LocalNode(Settings(state_dir=str(tmp_path), cni_cache_dir=str(tmp_path)), {}, resident=True), None)
+    record = Located(PodNamespace(BOX, f"{tmp_path}/ns"), "default", "web-0", "u-web-0", "records", (("net1", 7),))
     told = {"records": [record]}
 
-    def records(_: Places) -> Iterator[Located]:
+    def records(_: NamespaceSources) -> Iterator[Located]:
         if "records" not in told:
             raise Unavailable("the disk does not answer", "")
         return iter(told["records"])
 
-    monkeypatch.setattr(Places, "_of_records", records)
+    monkeypatch.setattr(NamespaceSources, "_of_records", records)
     [before] = found.located()
     assert (before.source, len(before.interfaces)) == ("records", 3)
     former = told.pop("records")

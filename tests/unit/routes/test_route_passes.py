@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from userspace_cni.base.errors import ContainerGone, HostNamespace
-from userspace_cni.base.routing import Inside, PodLink, Wanted
-from userspace_cni.host.pod_net.pod_routes import Outcome, Place
-from userspace_cni.routes.facts import Cluster, Pod, Service
+from userspace_cni.base.routing import DesiredRoute, Inside, PodLink
+from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
+from userspace_cni.routes.facts import ClusterFacts, RoutePod, Service
 from userspace_cni.routes.known import RANGES_MAX, Known, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
 from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules
 from userspace_cni.routes.places import Located
 from userspace_cni.routes.reports import described, uses
-from userspace_cni.routes.rules import Asked, Rulebook
+from userspace_cni.routes.rules import PodClaims, Rulebook
 
 ETH1 = PodLink("eth1", 3, up=True, addresses=(ip_interface("10.2.0.2/16"),))
 
@@ -32,14 +32,14 @@ class Namespaces:
         self.made: dict[str, list[str]] = {}
         self.looks: list[str] = []
 
-    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+    def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass:
         """Note what is wanted."""
         self.looks.append(place.path)
         found = self.inside.get(place.path, Inside({"eth1": ETH1}))
         if isinstance(found, Exception):
             raise found
         self.made[place.path] = [str(each) for each in decide(found)]
-        return Outcome(found)
+        return RoutePass(found)
 
     def keep(self, sandboxes: Collection[str]) -> None:
         """Nothing is remembered."""
@@ -64,7 +64,7 @@ class Node:
 
 def located(name: str, uid: str = "") -> Located:
     """A sandbox of the pod."""
-    return Located(Place(f"box-{name}", f"/ns/{name}"), "default", name, uid or f"u-{name}", "cache")
+    return Located(PodNamespace(f"box-{name}", f"/ns/{name}"), "default", name, uid or f"u-{name}", "cache")
 
 
 def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
@@ -75,7 +75,9 @@ def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def known(*objects: dict[str, Any], pods: Iterable[Pod] = (Pod("default", "a", "u-a"), Pod("default", "b", "u-b"))) -> Known:
+def known(
+    *objects: dict[str, Any], pods: Iterable[RoutePod] = (RoutePod("default", "a", "u-a"), RoutePod("default", "b", "u-b"))
+) -> Known:
     """This, in a cluster."""
     return Known(objects, pods={each.uid: each for each in pods}, has_api=True)
 
@@ -87,7 +89,7 @@ def test_only_what_changed_is_looked_at() -> None:
     assert node.visit(known(one)) == []
     assert node.visit(known(one, route("two", "172.17.0.0/16", pods=[{"name": "b"}]))) == ["/ns/b"]
     node.located.append(located("c"))
-    pods = [Pod("default", each, f"u-{each}") for each in "abc"]
+    pods = [RoutePod("default", each, f"u-{each}") for each in "abc"]
     assert node.visit(known(one, pods=pods)) == ["/ns/b", "/ns/c"]
     assert (node.kernel.made["/ns/a"], node.kernel.made["/ns/b"]) == (["172.16.0.0/16 dev eth1"], [])
     node.now += RESYNC_S
@@ -114,7 +116,7 @@ def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -
     node, asked = Node(), list[str]()
     claims = Rulebook.claims
 
-    def noted(book: Rulebook, pod: Pod) -> Asked:
+    def noted(book: Rulebook, pod: RoutePod) -> PodClaims:
         asked.append(pod.name)
         return claims(book, pod)
 
@@ -125,7 +127,7 @@ def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -
         node.visit(one)
         assert node.passes.wanted() == set()
     assert asked == ["a", "b"]
-    web = Pod("default", "a", "u-a", {"app": "web"})
+    web = RoutePod("default", "a", "u-a", {"app": "web"})
     assert node.visit(known(labelled, pods=(web,))) == ["/ns/a"]
     assert node.passes.wanted() == {"u-a"}
     assert asked == ["a", "b", "a"]
@@ -202,10 +204,10 @@ def test_a_file_wins_over_an_object_of_its_name() -> None:
 def test_what_is_known_through_a_restart() -> None:
     """The file has all of it; what is no such file is an error of values."""
     pods = (
-        Pod("default", "a", "u-a", {"app": "web"}, (("ReplicaSet", "web-1"), ("Deployment", "web"))),
-        Pod("x", "y", "z", {}, None),
+        RoutePod("default", "a", "u-a", {"app": "web"}, (("ReplicaSet", "web-1"), ("Deployment", "web"))),
+        RoutePod("x", "y", "z", {}, None),
     )
-    cluster = Cluster(
+    cluster = ClusterFacts(
         (ip_network("10.96.0.0/12"),),
         (ip_network("10.244.0.0/22"),),
         (ip_network("10.244.1.0/24"), ip_network("fd00::/64")),
@@ -232,7 +234,7 @@ def test_owners() -> None:
     assert owned(pod, {"ReplicaSet": None}).owners is None
     assert owned(pod, {"ReplicaSet": {}}).owners is None
     assert owned(pod, {"ReplicaSet": {"default/web-1": ("", "")}}).owners == (("ReplicaSet", "web-1"),)
-    before = {"u": Pod("default", "a", "u", {}, (("ReplicaSet", "web-1"), ("Deployment", "web")))}
+    before = {"u": RoutePod("default", "a", "u", {}, (("ReplicaSet", "web-1"), ("Deployment", "web")))}
     assert by_uid([pod], {"ReplicaSet": None}, before)["u"].owners == before["u"].owners
     parents = {"ReplicaSet": {"default/web-1": ("Deployment", "web")}}
     assert owned(pod, parents).owners == (("ReplicaSet", "web-1"), ("Deployment", "web"))
@@ -299,7 +301,7 @@ def test_a_pod_that_ends_keeps_its_routes() -> None:
     """It is terminating for as long as it needs its connections."""
     node, one = Node(), route("one", "172.16.0.0/16")
     node.visit(known(one))
-    ending = [Pod("default", "a", "u-a", terminating=True), Pod("default", "b", "u-b")]
+    ending = [RoutePod("default", "a", "u-a", terminating=True), RoutePod("default", "b", "u-b")]
     node.now += RESYNC_S
     assert node.visit(known(one, pods=ending)) == ["/ns/b"]
     assert len(node.passes.visited) == 2

@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.routes.building import KERNEL, OURS, STATIC, found, inside, lines, link, route, service
 from userspace_cni.base.routing import Inside, PodRoute
-from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import Resolved, resolve
-from userspace_cni.routes.resource import Route
+from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Rulebook
 
-POD = Pod("shop", "web-7", "u1")
-CLUSTER = Cluster(
+POD = RoutePod("shop", "web-7", "u1")
+CLUSTER = ClusterFacts(
     service_ranges=(ip_network("10.96.0.0/12"), ip_network("fd00:96::/108")),
     pod_ranges=(ip_network("10.244.0.0/16"),),
     nodes=(ip_address("192.0.2.11"), ip_address("2001:db8::11")),
@@ -32,20 +32,20 @@ KEPT = [
 DUAL = ("10.124.2.5/24", "fd00:2::5/64", "fe80::5/64")
 
 
-def resolved(*routes: Route, within: Inside | None = None, cluster: Cluster = CLUSTER) -> Resolved:
+def resolved(*routes: RouteObject, within: Inside | None = None, cluster: ClusterFacts = CLUSTER) -> Resolved:
     """What these Routes are in the pod."""
     book = Rulebook(routes, (service("shop/cart", "10.96.1.1", "fd00:96::11"),), cluster)
     return resolve(book.claims(POD), within or inside(), book.cluster)
 
 
-def refusal(*routes: Route, within: Inside | None = None, cluster: Cluster = CLUSTER) -> str:
+def refusal(*routes: RouteObject, within: Inside | None = None, cluster: ClusterFacts = CLUSTER) -> str:
     """Why the one entry is refused, all others being taken."""
     [told] = resolved(*routes, within=within, cluster=cluster).refusals
     assert told.kind == "refused"
     return told.text
 
 
-def skipped(*routes: Route, within: Inside | None = None) -> str:
+def skipped(*routes: RouteObject, within: Inside | None = None) -> str:
     """Why the one entry is skipped in this pod."""
     outcome = resolved(*routes, within=within)
     assert outcome.refusals == ()
@@ -107,7 +107,7 @@ OTHERS = (found("10.124.0.0/16 eth1 10.124.2.1"), found("10.200.0.0/16 eth1 10.1
 )
 def test_gateways(entry: str, others: tuple[PodRoute, ...], via: str | None) -> None:
     """`auto`: that of the longest of the pod's own routes there, else the one of all, else the default's, else none."""
-    [reasoned] = resolved(route("r", entry), within=inside(*others), cluster=Cluster()).wanted
+    [reasoned] = resolved(route("r", entry), within=inside(*others), cluster=ClusterFacts()).wanted
     assert reasoned.wanted.via == (ip_address(via) if via else None)
     assert reasoned.asked_by == "r"
     assert ("derived" in reasoned.why) == (("auto" in entry and via is not None) or "10.200.7.9" in entry)
@@ -328,7 +328,7 @@ def test_another_protocol_of_ours() -> None:
 
 def test_networks_that_are_not_known_are_told_by_version() -> None:
     """Those that the settings name of one version say nothing of the other one."""
-    known = Cluster(nodes=(ip_address("192.0.2.11"), ip_address("2001:db8::11")), named_ranges=(ip_network("10.0.0.0/8"),))
+    known = ClusterFacts(nodes=(ip_address("192.0.2.11"), ip_address("2001:db8::11")), named_ranges=(ip_network("10.0.0.0/8"),))
     assert (known.unknown(4), known.unknown(6)) == ("", "Services and other nodes' pods")
     found = replace(known, named_ranges=(), pod_ranges=(ip_network("10.244.0.0/16"),), service_ranges=(ip_network("fd96::/108"),))
     assert (found.unknown(4), found.unknown(6)) == ("Services", "other nodes' pods")
@@ -337,5 +337,5 @@ def test_networks_that_are_not_known_are_told_by_version() -> None:
 @pytest.mark.parametrize("odd", ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/17", "128.0.0.0/1", "ff00::/12"])
 def test_a_range_that_no_pod_can_have(odd: str) -> None:
     """What one Node says of its pods must not become a default route of all pods, nor one that no Route could ask for."""
-    everything = Cluster(pod_ranges=(ip_network(odd), ip_network("10.244.0.0/16")))
+    everything = ClusterFacts(pod_ranges=(ip_network(odd), ip_network("10.244.0.0/16")))
     assert [str(each.dst) for each in everything.needs] == ["10.244.0.0/16"]

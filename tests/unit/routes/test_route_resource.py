@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.unit.routes.building import route, thing
 from userspace_cni.routes.resource import (
-    Gates,
+    FeatureGates,
     NamespaceSelector,
     PodSelector,
-    Route,
+    RouteObject,
     Selection,
     WorkloadSelector,
     read_route,
@@ -25,7 +25,7 @@ from userspace_cni.routes.resource import (
 ENTRY = {"dst": "10.0.0.0/8", "dev": "eth1"}
 
 
-def read(**spec: Any) -> Route:
+def read(**spec: Any) -> RouteObject:
     """A Route with one good entry and this."""
     return read_route(thing(**{"route": [ENTRY], **spec}))
 
@@ -69,14 +69,14 @@ def test_all_that_is_optional() -> None:
         (WorkloadSelector("CronJob", "default", "nightly"),),
     )
     assert found.exclude == Selection(namespaces=(NamespaceSelector("kube-system"),))
-    assert (found.priority, found.gates, found.derive) == (7, Gates(override=False, allow_dns=True), True)
+    assert (found.priority, found.gates, found.derive) == (7, FeatureGates(override=False, allow_dns=True), True)
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"route": [], "svc": []}, {"route": None, "feature_gate": None, "pods": None}])
 def test_an_empty_one(spec: Any) -> None:
     """Neither list is required, and null is the same as nothing."""
     found = read_route({**thing(), "spec": spec})
-    assert (found.problems, found.is_unusable, found.networks, found.gates) == ((), False, (), Gates())
+    assert (found.problems, found.is_unusable, found.networks, found.gates) == ((), False, (), FeatureGates())
 
 
 def test_a_bad_entry_is_left_out_alone() -> None:
@@ -134,7 +134,7 @@ def test_what_holds_for_all_entries_must_be_readable(spec: Any, named: str) -> N
 def test_a_gate_that_cannot_be_read_is_taken_with_caution() -> None:
     """Its value is told, and what is done is what cannot harm."""
     found = read(feature_gate={"override": "maybe", "allow-apiserver": "yes", "keep-cluster-routes": [], "allow-dns": True})
-    assert found.gates == Gates(allow_apiserver=False, allow_dns=True, override=False, keep_cluster_routes=True)
+    assert found.gates == FeatureGates(allow_apiserver=False, allow_dns=True, override=False, keep_cluster_routes=True)
     assert len(found.problems) == 3
     assert (len(found.networks), found.is_unusable) == (1, False)
 
@@ -201,7 +201,7 @@ def test_no_object_raises(seed: int) -> None:
             spec = {rng.choice(["route", "svc", "pods", "exclude", "feature_gate", "priority"]): odd(rng) for _ in range(3)}
             said = {"metadata": {"name": "r"}, "spec": spec if rng.random() < 0.9 else odd(rng)}
         found = read_route(said)
-        assert isinstance(found, Route)
+        assert isinstance(found, RouteObject)
         assert not (found.is_unusable and (found.networks or found.services))
         assert all(isinstance(each, str) and len(each) < 5000 for each in (*found.problems, *found.remarks))
 

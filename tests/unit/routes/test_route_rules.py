@@ -10,17 +10,17 @@ import pytest
 
 from tests.unit.routes.building import route, service, thing
 from userspace_cni.base.routing import Inside
-from userspace_cni.routes.facts import Cluster, Pod
+from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import resolve
-from userspace_cni.routes.resource import Route, read_route
-from userspace_cni.routes.rules import Asked, Rulebook
+from userspace_cni.routes.resource import RouteObject, read_route
+from userspace_cni.routes.rules import PodClaims, Rulebook
 
-WEB = Pod("shop", "web-7", "u1", {"app": "web"}, (("ReplicaSet", "web-5d9"), ("Deployment", "web")), "Running")
-NIGHTLY = Pod("shop", "nightly-1-x", "u2", {"app": "job"}, (("Job", "nightly-1"), ("CronJob", "nightly")), "Running")
-PROXY = Pod("kube-system", "proxy-1", "u3", {"app": "proxy"}, (("DaemonSet", "proxy"),), "Running")
+WEB = RoutePod("shop", "web-7", "u1", {"app": "web"}, (("ReplicaSet", "web-5d9"), ("Deployment", "web")), "Running")
+NIGHTLY = RoutePod("shop", "nightly-1-x", "u2", {"app": "job"}, (("Job", "nightly-1"), ("CronJob", "nightly")), "Running")
+PROXY = RoutePod("kube-system", "proxy-1", "u3", {"app": "proxy"}, (("DaemonSet", "proxy"),), "Running")
 PODS = (WEB, NIGHTLY, PROXY)
 LABELS = {"shop": {"tier": "gold"}, "kube-system": {}}
-CLUSTER = Cluster(
+CLUSTER = ClusterFacts(
     apiservers=(ip_address("10.96.0.1"), ip_address("192.0.2.10")), dns=(ip_address("10.96.0.10"),), namespaces=LABELS
 )
 SERVICES = (
@@ -34,12 +34,12 @@ SERVICES = (
 )
 
 
-def asked(pod: Pod, *routes: Route, exclude: tuple[str, ...] = (), cluster: Cluster = CLUSTER) -> Asked:
+def asked(pod: RoutePod, *routes: RouteObject, exclude: tuple[str, ...] = (), cluster: ClusterFacts = CLUSTER) -> PodClaims:
     """What these Routes ask of the pod."""
     return Rulebook(routes, SERVICES, cluster, exclude).claims(pod)
 
 
-def specs(found: Asked) -> list[str]:
+def specs(found: PodClaims) -> list[str]:
     """Destinations with devices."""
     return [f"{each.dst} {each.dev}" for each in found.claims]
 
@@ -88,8 +88,8 @@ def test_what_is_not_known_never_counts_as_no() -> None:
     assert asked(unknown, route("r", "20.0.0.0/8 eth1", exclude=elsewhere)).claims
     assert not asked(unknown, route("r", "20.0.0.0/8 eth1", **workload)).claims
     labels = {"namespaces": [{"labels": {"tier": "gold"}}]}
-    assert not asked(WEB, route("r", "20.0.0.0/8 eth1", exclude=labels), cluster=Cluster()).claims
-    assert not asked(WEB, route("r", "20.0.0.0/8 eth1", **labels), cluster=Cluster()).claims
+    assert not asked(WEB, route("r", "20.0.0.0/8 eth1", exclude=labels), cluster=ClusterFacts()).claims
+    assert not asked(WEB, route("r", "20.0.0.0/8 eth1", **labels), cluster=ClusterFacts()).claims
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_excluded_namespaces(spec: dict[str, Any], is_for_it: bool) -> None:
 def test_pods_of_a_stateful_set() -> None:
     """Its pods are its own, without a ReplicaSet between; those of another namespace or of another kind of that name are not."""
     one = route("r", "20.0.0.0/8 eth1", workloads=[{"kind": "StatefulSet", "namespace": "shop", "name": "db"}])
-    pods = [Pod("shop", f"db-{number}", f"u{number}", {}, (("StatefulSet", "db"),)) for number in range(3)]
+    pods = [RoutePod("shop", f"db-{number}", f"u{number}", {}, (("StatefulSet", "db"),)) for number in range(3)]
     others = [replace(pods[0], namespace="other"), replace(pods[0], owners=(("DaemonSet", "db"),)), replace(pods[0], owners=None)]
     assert [bool(asked(pod, one).claims) for pod in (*pods, *others)] == [True, True, True, False, False, False]
     excluding = route("r", "20.0.0.0/8 eth1", exclude={"workloads": [{"kind": "StatefulSet", "namespace": "shop", "name": "db"}]})
@@ -282,4 +282,4 @@ def test_there_is_a_most_of_routes_in_a_pod() -> None:
     [told] = found.left_out
     assert (told.route, told.kind) == ("b", "refused")
     assert "1 of its routes are left out" in told.text
-    assert resolve(found, Inside(), Cluster()).refusals == (told,)
+    assert resolve(found, Inside(), ClusterFacts()).refusals == (told,)

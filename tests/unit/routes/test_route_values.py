@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.routes.prefixes import Table, alone, host, prefix
+from userspace_cni.routes.prefixes import PrefixTable, alone, host, prefix
 from userspace_cni.routes.values import AUTO, read_dev, read_dst, read_network_entry, read_service_entry, read_via
 
 
@@ -159,7 +159,7 @@ def test_service_entries_that_cannot_be(entry: Any) -> None:
 
 def test_the_longest_prefix() -> None:
     """The longest that covers an address or a network is found; of two equal ones the first; families do not mix."""
-    table = Table(
+    table = PrefixTable(
         (prefix(ip_network(text)), number) for number, text in enumerate(("0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8"))
     )
     best = [

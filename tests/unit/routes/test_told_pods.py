@@ -14,7 +14,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.events import GRACE_S, PODS_MAX, REFILL_S, TEXTS_MAX, RefusalEvents
-from userspace_cni.routes.facts import Pod, Service
+from userspace_cni.routes.facts import RoutePod, Service
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.reports import uses
 
@@ -79,7 +79,7 @@ def test_what_changes_is_told(node: Told) -> None:
 def test_what_may_still_come(node: Told) -> None:
     """A pod that is new is told when its addresses had their time, by a look that is due then, and not if they came."""
     node.located = [located("new"), located("late")]
-    pods = (Pod("default", "new", "u-new"), Pod("default", "late", "u-late"))
+    pods = (RoutePod("default", "new", "u-new"), RoutePod("default", "late", "u-late"))
     assert node.round(known(lost(), pods=pods)) == []
     assert node.round(known(lost(), pods=pods), GRACE_S - 0.1) == []
     node.kernel.inside["/ns/late"] = Inside({"eth1": ETH1}, (PodRoute(ip_network("192.0.2.0/24"), None, "eth1", 0, 2),))
@@ -91,7 +91,7 @@ def test_many_pods(node: Told) -> None:
     """Ten are told of a Route that is wrong in all; the others are not, also later, and the next change finds room again."""
     names = [f"p{number:03}" for number in range(110)]
     node.located = [located(name) for name in names]
-    pods = [Pod("default", name, f"u-{name}") for name in names]
+    pods = [RoutePod("default", name, f"u-{name}") for name in names]
     node.round(known(pods=pods))
     assert node.round(known(lost(), pods=pods), OLD_S) == names[:PODS_MAX]
     assert node.round(known(lost(), pods=pods), OLD_S) == []

@@ -15,7 +15,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.openflow import messages
 from userspace_cni.switch.openflow.flows import Flows, forget
-from userspace_cni.switch.openflow.messages import ALL_BITS, RUN_BITS, Flow, Message
+from userspace_cni.switch.openflow.messages import ALL_BITS, RUN_BITS, Flow, OpenflowMessage
 
 COOKIE = messages.cookie_of(0x01020304, 5)
 FLOW_MOD_13 = bytes.fromhex(
@@ -87,9 +87,9 @@ def test_flows_of_others_are_safe(cookie: int, mask: int) -> None:
         messages.delete_flows(0x04, 1, cookie, mask)
 
 
-def hello(version: int, elements: bytes = b"") -> Message:
+def hello(version: int, elements: bytes = b"") -> OpenflowMessage:
     """A received HELLO."""
-    return Message(version, messages.HELLO, 1, elements)
+    return OpenflowMessage(version, messages.HELLO, 1, elements)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def hello(version: int, elements: bytes = b"") -> Message:
         (hello(0x01, b"\0\1\0\0\0\0"), 0x01),
     ],
 )
-def test_agreeing_on_a_version(theirs: Message, version: int) -> None:
+def test_agreeing_on_a_version(theirs: OpenflowMessage, version: int) -> None:
     """The highest version that both speak, by the bitmap where there is one, and by the header where there is none."""
     assert messages.agreed(theirs) == version
 
@@ -128,7 +128,7 @@ def test_nothing_in_common() -> None:
 )
 def test_errors_are_named(version: int, body: bytes, text: str) -> None:
     """Any ERROR message becomes an error in words."""
-    assert messages.refusal(Message(version, messages.ERROR, 1, body), "x").message == text
+    assert messages.refusal(OpenflowMessage(version, messages.ERROR, 1, body), "x").message == text
 
 
 Answer = Callable[[socket.socket], None]
@@ -163,10 +163,10 @@ def switch_saying(tmp_path: Path) -> Iterator[Callable[[Answer], str]]:
         listener.close()
 
 
-def read(peer: socket.socket) -> Message:
+def read(peer: socket.socket) -> OpenflowMessage:
     """A message that the client sent."""
     head, left = messages.header(peer.recv(8, socket.MSG_WAITALL))
-    return Message(head.version, head.kind, head.xid, peer.recv(left, socket.MSG_WAITALL) if left else b"")
+    return OpenflowMessage(head.version, head.kind, head.xid, peer.recv(left, socket.MSG_WAITALL) if left else b"")
 
 
 def until_closed(peer: socket.socket) -> None:
@@ -293,17 +293,22 @@ def test_counters_of_a_bridge(version: int, kind: int, head: str, layout: str) -
     """Each port's counters by name, without those that it does not have; and whether more is to come."""
     numbers = [1, 2, 3, 4, 5, 2**64 - 1, 2**64 - 1, 2**63]
     body = struct.pack(head, 4, 1) + struct.pack(layout, 7, *numbers, 0, 0, 0, 0) + struct.pack(layout, 8, *[2**64 - 1] * 12)
-    found, last = messages.counted(Message(version, kind, 1, body))
+    found, last = messages.counted(OpenflowMessage(version, kind, 1, body))
     counted = {"rx_packets": 1, "tx_packets": 2, "rx_bytes": 3, "tx_bytes": 4, "rx_dropped": 5, "tx_errors": 2**63}
     assert (found, last) == ({7: counted, 8: {}}, False)
-    assert messages.counted(Message(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
+    assert messages.counted(OpenflowMessage(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
 
 
 @pytest.mark.parametrize(
     "came",
-    [Message(0x04, 19, 1, b""), Message(0x04, 19, 1, bytes(9)), Message(0x06, 19, 1, bytes(8)), Message(0x04, 10, 1, bytes(8))],
+    [
+        OpenflowMessage(0x04, 19, 1, b""),
+        OpenflowMessage(0x04, 19, 1, bytes(9)),
+        OpenflowMessage(0x06, 19, 1, bytes(8)),
+        OpenflowMessage(0x04, 10, 1, bytes(8)),
+    ],
 )
-def test_what_is_no_counter(came: Message) -> None:
+def test_what_is_no_counter(came: OpenflowMessage) -> None:
     """A message that is cut, of another kind or another version is refused, not misread."""
     with pytest.raises(Unavailable, match="instead of counters"):
         messages.counted(came)

@@ -37,7 +37,7 @@ def controller_command(ctx: click.Context) -> None:
 def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
     from importlib.metadata import version
 
-    from userspace_cni.agent.pages import Content, Page
+    from userspace_cni.agent.pages import Content, ServedPage
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.metrics import CONTENT_TYPE
 
@@ -45,9 +45,9 @@ def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
         body = {"version": version("userspace-cni"), "problems": problems}
         return Content(503 if problems else 200, json.dumps(body).encode() + b"\n")
 
-    metrics = Page("/metrics", lambda: Content(200, controller.metrics.render(), CONTENT_TYPE))
-    healthz = Page("/healthz", lambda: health(controller.problems()))
-    readyz = Page("/readyz", lambda: health(controller.problems() + controller.obstacles()))
+    metrics = ServedPage("/metrics", lambda: Content(200, controller.metrics.render(), CONTENT_TYPE))
+    healthz = ServedPage("/healthz", lambda: health(controller.problems()))
+    readyz = ServedPage("/readyz", lambda: health(controller.problems() + controller.obstacles()))
     doors = (
         ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
         ("health_listen", settings.health_listen, {"/healthz": healthz, "/readyz": readyz}),

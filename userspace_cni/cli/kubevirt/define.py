@@ -15,11 +15,11 @@ from typing import Any, Final
 import click
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.errors import KubevirtError, Refused
+from kubevirt.errors import DefinitionRefused, KubevirtError
 from kubevirt.lint.documents import DOMAIN, kind_of
 from kubevirt.patience import Patience
-from kubevirt.sources import Places, resolve
-from kubevirt.vmi import Machine, read_vmi
+from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.vmi import VirtualMachine, read_vmi
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import read_file
@@ -88,17 +88,19 @@ def _define(
     """The new XML; a line on stderr for each network. Raises KubevirtError."""
     machine = read_vmi(instance)
     _require_bound(machine, binding)
-    places = Places(podinfo=network_info or "", patience=Patience(0))
+    places = SidecarPlaces(podinfo=network_info or "", patience=Patience(0))
     return mutate(before, machine, resolve(machine, binding, places, 0, view.note), Policy(mtu, libvirt))
 
 
-def _require_bound(machine: Machine, binding: str) -> None:
+def _require_bound(machine: VirtualMachine, binding: str) -> None:
     """Raise Refused where no interface of the VM has the binding: KubeVirt would not ask this sidecar."""
     found = {each.binding for each in machine.interfaces if each.binding}
     if binding in found:
         return
     message = f"no interface of VM {machine} has the binding {binding!r}, but: {view.joined(sorted(found), 'none')}"
-    raise Refused("other-binding", message, "give one `binding: {name: " + binding + "}`, or name another with --binding")
+    raise DefinitionRefused(
+        "other-binding", message, "give one `binding: {name: " + binding + "}`, or name another with --binding"
+    )
 
 
 def _instance(path: str) -> Mapping[str, Any]:

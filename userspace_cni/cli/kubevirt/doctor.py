@@ -21,12 +21,21 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
 from userspace_cni.cli.kubevirt.sockets import Parties, look
-from userspace_cni.cli.site import SWITCH_S, NodeCommand, Refused, Site, attachment_limit, look_at_silence, open_site, patient
+from userspace_cni.cli.site import (
+    SWITCH_S,
+    CommandRefused,
+    NodeCommand,
+    Site,
+    attachment_limit,
+    look_at_silence,
+    open_site,
+    patient,
+)
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.consumers.kubevirt.drifts import Access
+from userspace_cni.consumers.kubevirt.drifts import DirectoryAccess
 from userspace_cni.consumers.kubevirt.guests import (
     Guest,
-    Socket,
+    SeenSocket,
     is_guest,
     is_named,
     judge_guest,
@@ -35,7 +44,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
+from userspace_cni.consumers.kubevirt.switch import SWITCH, SeenSwitch, judge_hugepages, judge_switch, read_user
 from userspace_cni.diagnosis.attachments import check_one
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
 from userspace_cni.fastpath.memory import hugepages
@@ -142,7 +151,7 @@ def _named(site: Site, every: Sequence[tuple[Record, Guest]], name: str) -> Sequ
     found = [(record, guest) for record, guest in every if is_named(guest, name)]
     machines = sorted({guest.machine for _, guest in found})
     if len(machines) > 1 and any(guest.ifname != name for _, guest in found):
-        raise Refused(f"{name!r} can be any of: {', '.join(machines)}", USAGE)
+        raise CommandRefused(f"{name!r} can be any of: {', '.join(machines)}", USAGE)
     return [record for record, _ in found] or site.records((name,))
 
 
@@ -150,7 +159,7 @@ def _named(site: Site, every: Sequence[tuple[Record, Guest]], name: str) -> Sequ
 class _Seen:
     """The switch's answer: its ports by name, and their MTUs. `away`: why there is none; `process`: its directory in proc(5)."""
 
-    switch: Switch
+    switch: SeenSwitch
     ports: Mapping[str, SwitchPort] = field(default_factory=dict)
     mtus: Mapping[str, int] = field(default_factory=dict)
     away: UserspaceError | None = None
@@ -159,7 +168,7 @@ class _Seen:
 
 def _ask(site: Site) -> _Seen:
     settings = site.settings
-    switch = Switch(
+    switch = SeenSwitch(
         enforcing=_text(site.seen(_SELINUX)).strip() == "1",
         short_dir=settings.short_dir,
         mounts_always=settings.mount_pod_dirs == "always",
@@ -195,7 +204,7 @@ def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Partie
         guest,
         vhost=(port.status.get("status") if port else "") or "unknown",
         error=port.error if port else None,
-        socket=_socket(step.server_path, site, seen.process, parties) if step and step.server_path else Socket(),
+        socket=_socket(step.server_path, site, seen.process, parties) if step and step.server_path else SeenSocket(),
         drifts={**outcome.drifts, "port": ports} if seen.switch.problem else outcome.drifts,
         unchecked=[each for each in outcome.unchecked if each["error"] != str(seen.away)],
         mtu=seen.mtus.get(step.name) if step else None,
@@ -223,25 +232,25 @@ def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, fin
     }
 
 
-def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:
+def _socket(path: str, site: Site, process: str, parties: Parties) -> SeenSocket:
     """Look at the socket's path in the switch's configuration: below a mount of ours, in which no link is followed."""
     directory, _, name = path.rpartition("/")
     try:
         here = Path(site.seen(directory))
         mine = here.stat()
-        access = Access(mine.st_uid, mine.st_gid, mine.st_mode)
+        access = DirectoryAccess(mine.st_uid, mine.st_gid, mine.st_mode)
     except (OSError, UserspaceError):
-        return Socket()
+        return SeenSocket()
     is_seen = _is_same(mine, f"{process}/root{directory}") if process else None
     try:
         facts = (here / name).lstat()
     except FileNotFoundError:
-        return Socket("", is_seen=is_seen, access=access)
+        return SeenSocket("", is_seen=is_seen, access=access)
     except OSError:
-        return Socket(is_seen=is_seen, access=access)
+        return SeenSocket(is_seen=is_seen, access=access)
     if not stat.S_ISSOCK(facts.st_mode):
-        return Socket("other", facts.st_uid, is_seen, access=access)
-    return Socket("socket", facts.st_uid, is_seen, parties.at(here / name, facts), access)
+        return SeenSocket("other", facts.st_uid, is_seen, access=access)
+    return SeenSocket("socket", facts.st_uid, is_seen, parties.at(here / name, facts), access)
 
 
 def _is_same(mine: os.stat_result, path: str) -> bool | None:

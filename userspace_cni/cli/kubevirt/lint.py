@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from kubevirt.lint.documents import Document, Judged, judge
+from kubevirt.lint.documents import Judged, ManifestDocument, judge
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.base.findings import SEVERITIES, Finding, Severity
 from userspace_cni.cli import view
@@ -45,7 +45,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
     are given with it. Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, and when there is
     nothing in the files that could be judged, 2 for a file that is not there.
     """
-    documents: list[Document] = []
+    documents: list[ManifestDocument] = []
     findings: list[Finding] = []
     with view.progress("reading") as tell:
         for path in files_of(files):

@@ -11,7 +11,7 @@ import click
 import yaml
 
 from kubevirt import manifests
-from kubevirt.manifests import PAGES, Manifest, Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
+from kubevirt.manifests import PAGES, Manifest, ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import BINDING_MAX, plugin_manifests
 from kubevirt.plugin_schema import FIRST, Version, read_version, written
 from userspace_cni.cli import view
@@ -53,7 +53,7 @@ def _version(_: click.Context, __: click.Parameter, value: str) -> Version:
 _LABEL: Final = _matching("name", manifests.LABEL)
 _IMAGE: Final = _matching("image", manifests.IMAGE)
 _BRIDGE: Final = _matching("bridge", manifests.BRIDGE)
-_USUAL: Final = Wanted()
+_USUAL: Final = ManifestOptions()
 
 
 @click.command("manifests")
@@ -98,7 +98,9 @@ def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> N
       userspace-cni kubevirt manifests nad vm --bridge br0 --vlan 100 | kubectl apply -f -
     """
     chosen = [name for name in _MAKERS if name in (what or _DEFAULT)]
-    wanted = Wanted(**{**options, "operator_namespace": options["operator_namespace"] or ""}, injected="plugin" in chosen)
+    wanted = ManifestOptions(
+        **{**options, "operator_namespace": options["operator_namespace"] or ""}, injected="plugin" in chosen
+    )
     _check(chosen, wanted)
     found = [manifest for name in chosen for manifest in _MAKERS[name](wanted)]
     if as_json:
@@ -107,7 +109,7 @@ def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> N
         click.echo(_text(found), nl=False)
 
 
-def _check(chosen: Sequence[str], wanted: Wanted) -> None:
+def _check(chosen: Sequence[str], wanted: ManifestOptions) -> None:
     """Raise UsageError for what cannot be together."""
     operators = _OPERATORS.intersection(chosen)
     if len(operators) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kubevirt.lint.documents import Document, judge
+from kubevirt.lint.documents import ManifestDocument, judge
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.cli.site import Site
@@ -29,7 +29,7 @@ def judge_plugins(site: Site) -> tuple[Sequence[Finding], str]:
         objects, refused = kubevirt_objects(node.installation.clients.of("").session)
     except UserspaceError as error:
         return (), f"KubeVirt's Plugins could not be looked at: {error}"
-    traps = judge([Document(_PLACE, each) for each in objects]).findings
+    traps = judge([ManifestDocument(_PLACE, each) for each in objects]).findings
     found = findings_of(each for each in traps if each.name in _TRAPS)
     if refused:
         message = f"not all of KubeVirt's Plugins and its version was looked at: {refused.message}"

@@ -15,7 +15,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
-from userspace_cni.cli.site import Refused, Site
+from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.probe import opening
 from userspace_cni.probe.ending import Ending
 from userspace_cni.probe.endpoints import SIZE_MAX, SIZE_MIN, Pair, meet
@@ -60,9 +60,9 @@ class Wanted:
     def require_possible(self) -> None:
         """Raise Refused for a mistake in the call."""
         if len(self.names) not in (0, 2):
-            raise Refused("two attachments are needed, or none for two temporary ports", USAGE)
+            raise CommandRefused("two attachments are needed, or none for two temporary ports", USAGE)
         if self.names and self.bridge is not None:
-            raise Refused("--bridge is for temporary ports: two attachments are on the bridge that they are on", USAGE)
+            raise CommandRefused("--bridge is for temporary ports: two attachments are on the bridge that they are on", USAGE)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[P
             tell("sending the first frames")
             meet(pair, wanted.size)
         except FastPathError as error:
-            raise Refused(str(error), FOUND) from error
+            raise CommandRefused(str(error), FOUND) from error
         yield pair
 
 
@@ -96,7 +96,7 @@ def refused_as(*, as_json: bool) -> Iterator[None]:
     """With `as_json`, also print an error that kept the command from measuring: an object with `error` alone."""
     try:
         yield
-    except (Refused, UserspaceError) as error:
+    except (CommandRefused, UserspaceError) as error:
         if as_json:
             view.show_json({"error": str(error)})
         raise
@@ -106,7 +106,9 @@ def attachment(site: Site, name: str) -> Record:
     """The one attachment of that name. Raises Refused for none, and for several."""
     found = site.records((name,))
     if len(found) != 1:
-        raise Refused(f"{name!r} has several interfaces; name one of {view.joined([name_of(each) for each in found])}", USAGE)
+        raise CommandRefused(
+            f"{name!r} has several interfaces; name one of {view.joined([name_of(each) for each in found])}", USAGE
+        )
     return found[0]
 
 

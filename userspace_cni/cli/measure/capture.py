@@ -12,7 +12,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure import between, outputs, tcpdump
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import NodeCommand, Refused, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.probe import capture
 from userspace_cni.probe.capture import Course, Taken
 from userspace_cni.probe.ending import Ending
@@ -61,7 +61,7 @@ def capture_command(
     from userspace_cni.node import probes  # noqa: F401
 
     if as_json and write in (None, outputs.STDOUT):
-        raise Refused("--json needs --write FILE: stdout has the frames", USAGE)
+        raise CommandRefused("--json needs --write FILE: stdout has the frames", USAGE)
     with between.refused_as(as_json=as_json):
         outputs.require_possible(write)
         keep = tcpdump.compiled(" ".join(words)) if words else None
@@ -95,7 +95,7 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -
             sink = stack.enter_context(outputs.opened(write, course.snaplen, lambda: ending.asked))
             capture.capture(mirror, course, sink, taken, ending, report)
         except FastPathError as error:
-            raise Refused(str(error), FOUND) from error
+            raise CommandRefused(str(error), FOUND) from error
         except capture.ReaderGone:
             taken.ended = "reader"
     return taken

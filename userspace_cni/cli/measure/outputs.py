@@ -14,7 +14,7 @@ import click
 
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure import tcpdump
-from userspace_cni.cli.site import Refused
+from userspace_cni.cli.site import CommandRefused
 from userspace_cni.probe import pcap
 from userspace_cni.probe.capture import SLICE_S, ReaderGone, Sink
 from userspace_cni.probe.frame_line import frame_line
@@ -59,7 +59,7 @@ class PcapOutput:
             except BrokenPipeError as error:
                 raise ReaderGone from error
             except OSError as error:
-                raise Refused(f"writing the frames: {error.strerror}", FOUND) from error
+                raise CommandRefused(f"writing the frames: {error.strerror}", FOUND) from error
 
 
 class LineOutput:
@@ -92,7 +92,7 @@ def opened(path: str | None, snaplen: int, stopped: Callable[[], bool]) -> Itera
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOCTTY, _MODE)
     except OSError as error:
-        raise Refused(f"--write {path}: {error.strerror}", FOUND) from error
+        raise CommandRefused(f"--write {path}: {error.strerror}", FOUND) from error
     try:
         yield PcapOutput(fd, snaplen, stopped)
     finally:
@@ -102,4 +102,4 @@ def opened(path: str | None, snaplen: int, stopped: Callable[[], bool]) -> Itera
 def require_possible(path: str | None) -> None:
     """Refuse what would fill a terminal with bytes."""
     if path == STDOUT and sys.stdout.isatty():
-        raise Refused("--write -: stdout is a terminal; name a file, or a program that reads it: | tcpdump -r -", USAGE)
+        raise CommandRefused("--write -: stdout is a terminal; name a file, or a program that reads it: | tcpdump -r -", USAGE)

@@ -25,12 +25,12 @@ from userspace_cni.base.signals import Signals
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure.seconds import Seconds
-from userspace_cni.cli.site import NodeCommand, Refused, require_net_admin
+from userspace_cni.cli.site import CommandRefused, NodeCommand, require_net_admin
 from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
-    from userspace_cni.fastpath.tap import Carried
-    from userspace_cni.tap.forwarding import News, TapBridge, Wanted
+    from userspace_cni.fastpath.tap import PumpCounts
+    from userspace_cni.tap.forwarding import DesiredTap, News, TapBridge
 
 _SHOWN_S: Final = 0.5
 """Seconds between two looks at the counters."""
@@ -123,7 +123,7 @@ def tap_command(as_json: bool, **options: Any) -> None:
         from userspace_cni.fastpath.errors import FastPathError
 
         if isinstance(failure, FastPathError):
-            raise Refused(str(failure), FOUND) from failure
+            raise CommandRefused(str(failure), FOUND) from failure
         raise failure
     if as_json:
         click.echo(json.dumps({"state": "ended", **_numbers(bridge.carried)}))
@@ -196,16 +196,16 @@ def _tell(text: str) -> None:
 
 def _bridge(options: dict[str, Any], reporter: _Reporter) -> TapBridge:
     """Make the bridge that the options and the pod's document ask for."""
-    from userspace_cni.tap.forwarding import Mode, TapBridge, Wanted, of_pod, sources_of
+    from userspace_cni.tap.forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
 
     given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
-    wanted: Wanted = Wanted(mode=Mode(options["mode"]), **{key: options[key] for key in given})
+    wanted: DesiredTap = DesiredTap(mode=Mode(options["mode"]), **{key: options[key] for key in given})
     told_by = {
         option: options[key] for option, key in (("interface", "interface"), ("annotations", "annotations"), ("dir", "directory"))
     }
     if wanted.socket and any(told_by.values()):
         named = next(f"--{option}" for option, value in told_by.items() if value)
-        raise Refused(f"{named} is for a pod's own interfaces: give either it or SOCKET", USAGE)
+        raise CommandRefused(f"{named} is for a pod's own interfaces: give either it or SOCKET", USAGE)
     if not wanted.socket:
         sources = sources_of(options["annotations"], options["directory"])
         wait_s = options["wait_s"]
@@ -258,7 +258,7 @@ def _show(bridge: TapBridge, reporter: _Reporter) -> None:
                 before, at = carried, now
 
 
-def _rates(name: str, before: Carried, after: Carried, seconds: float) -> str:
+def _rates(name: str, before: PumpCounts, after: PumpCounts, seconds: float) -> str:
     """The line with the counters."""
     out = (after.to_ring.frames - before.to_ring.frames) / seconds
     back = (after.to_tap.frames - before.to_tap.frames) / seconds
@@ -268,7 +268,7 @@ def _rates(name: str, before: Carried, after: Carried, seconds: float) -> str:
     return f"{name}: {out:,.0f} frames/s out, {back:,.0f} in; {total}{lost}"
 
 
-def _numbers(carried: Carried) -> dict[str, Any]:
+def _numbers(carried: PumpCounts) -> dict[str, Any]:
     return {"to_switch": asdict(carried.to_ring), "from_switch": asdict(carried.to_tap)}
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from userspace_cni.cli.exit_codes import FOUND, USAGE
-from userspace_cni.cli.site import Refused
+from userspace_cni.cli.site import CommandRefused
 from userspace_cni.probe import pcap
 from userspace_cni.probe.packet_filter import BadProgram, PacketFilter
 
@@ -29,19 +29,21 @@ def is_installed() -> bool:
 def compiled(expression: str) -> PacketFilter:
     """The filter that a pcap-filter(7) expression means. Raises Refused for a mistake in it, and without tcpdump."""
     if not is_installed():
-        raise Refused(f"a filter needs {PROGRAM}, which compiles it, and it is not installed here; capture without one", FOUND)
+        raise CommandRefused(
+            f"a filter needs {PROGRAM}, which compiles it, and it is not installed here; capture without one", FOUND
+        )
     argv = [PROGRAM, "-ddd", "-r", "-", "--", expression]
     try:
         done = subprocess.run(argv, input=pcap.header(), capture_output=True, timeout=_COMPILE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Refused(f"{PROGRAM} cannot compile the filter: {error}", FOUND) from error
+        raise CommandRefused(f"{PROGRAM} cannot compile the filter: {error}", FOUND) from error
     if done.returncode:
         told = done.stderr.decode(errors="replace").strip().splitlines()
-        raise Refused(f"filter {expression!r}: {told[-1] if told else f'{PROGRAM} ended with {done.returncode}'}", USAGE)
+        raise CommandRefused(f"filter {expression!r}: {told[-1] if told else f'{PROGRAM} ended with {done.returncode}'}", USAGE)
     try:
         return PacketFilter.parse(done.stdout.decode(errors="replace"))
     except BadProgram as error:
-        raise Refused(f"filter {expression!r}: {error}", FOUND) from error
+        raise CommandRefused(f"filter {expression!r}: {error}", FOUND) from error
 
 
 @contextmanager
@@ -62,4 +64,6 @@ def printing() -> Iterator[int]:
             except subprocess.TimeoutExpired:
                 process.kill()
     if process.returncode > 0:
-        raise Refused(f"{PROGRAM} ended with {process.returncode}; | {PROGRAM} -r - shows why, --write FILE needs none", FOUND)
+        raise CommandRefused(
+            f"{PROGRAM} ended with {process.returncode}; | {PROGRAM} -r - shows why, --write FILE needs none", FOUND
+        )

@@ -19,7 +19,7 @@ from userspace_cni.base.settings import files, load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.network import network_status, uplinks
-from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.spec_list import COMMANDS, SETTINGS
 
@@ -55,12 +55,12 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
         status = uplinks.apply(network.name, fresh)
         if status["source"] != (SETTINGS if persist else COMMANDS):
             said_by = status["said_by"] or status["source"]
-            raise Refused(f"{nic} is desired by {said_by}, which goes before this command: change it there", FOUND)
+            raise CommandRefused(f"{nic} is desired by {said_by}, which goes before this command: change it there", FOUND)
         if not status["ready"]:
-            raise Refused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
-    except uplinks.Unanswered:
+            raise CommandRefused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
+    except uplinks.CommandUnanswered:
         raise  # the agent may be at it: taken back now, the spec would be undone amid being met
-    except (Refused, UserspaceError):
+    except (CommandRefused, UserspaceError):
         take_back()
         with suppress(UserspaceError):  # an agent that does not answer reads it later
             site.client.network(reconcile=True)
@@ -86,7 +86,7 @@ def _persist(site: Site, table: str) -> Callable[[], object]:
     try:
         former = path.read_text() if path.exists() else ""
     except (OSError, ValueError) as error:
-        raise Refused(f"reading {path}: {error}", FOUND) from error
+        raise CommandRefused(f"reading {path}: {error}", FOUND) from error
     text = f"{former.rstrip()}\n\n{table}" if former.strip() else table
     try:
         tables = tomllib.loads(text)["provider_network"]
@@ -100,13 +100,13 @@ def _persist(site: Site, table: str) -> Callable[[], object]:
             if each.network == SETTINGS and each.ifname not in known
         ]
         if kept:
-            raise Refused(
+            raise CommandRefused(
                 f"the node has {view.joined(sorted(kept))} of settings that are away, and {path}, made anew without them, would "
                 "undo them: put the settings back first",
                 FOUND,
             )
     if len(tables) == 1 and site.settings.provider_networks:
-        raise Refused(
+        raise CommandRefused(
             f"the provider networks of this node are in {view.joined(others)}, and one in {path} takes the place of all of them: "
             "add it there, or write all of them here",
             FOUND,
@@ -126,4 +126,4 @@ def _write(path: Path, text: str) -> None:
             new.chmod(path.stat().st_mode & 0o777)
         new.replace(path)
     except OSError as error:
-        raise Refused(f"writing {path}: {error.strerror}", FOUND) from error
+        raise CommandRefused(f"writing {path}: {error.strerror}", FOUND) from error

@@ -16,14 +16,14 @@ from userspace_cni.attachment.specs import SpecStatus, compare, key_of
 from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.base.whereabouts import likely_socket
 from userspace_cni.cli import view
-from userspace_cni.cli.client import Client, NoAgent
+from userspace_cni.cli.client import AgentClient, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import Look, look_at, sentence
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.service import described, mirror_problems
-from userspace_cni.network.sources import Sources
+from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
 
 _COLUMNS: Final = (Column("SPEC"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
@@ -74,7 +74,7 @@ def told(ctx: click.Context, *, forwarding: bool = False, now: bool = False) -> 
         site = open_site(ctx)
     except BadRequest as error:
         try:
-            return {**_asked(Client(likely_socket(os.environ)), now=now), "settings": str(error)}
+            return {**_asked(AgentClient(likely_socket(os.environ)), now=now), "settings": str(error)}
         except Unavailable:
             raise error from None
     return look(site, forwarding=forwarding, now=now)
@@ -89,7 +89,7 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
         view.note("no agent runs here: settings and records are compared with the node")
     except Unavailable as error:
         view.note(f"{error}; settings and records are compared with the node")
-    sources = Sources(site.drivers, site.environ)
+    sources = SpecSources(site.drivers, site.environ)
     statuses = compared(sources, site)
     found = look_at(sources.gateways, site.drivers) if forwarding else Look()
     return {
@@ -101,11 +101,11 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
     }
 
 
-def _asked(client: Client, *, now: bool) -> dict[str, Any]:
+def _asked(client: AgentClient, *, now: bool) -> dict[str, Any]:
     return client.gateways() if now else client.network()
 
 
-def compared(sources: Sources, site: Site) -> Sequence[SpecStatus]:
+def compared(sources: SpecSources, site: Site) -> Sequence[SpecStatus]:
     """How each spec stands, and each attachment without one."""
     specs, complete = sources.specs()
     wanted = {spec.key for spec in specs}

@@ -10,7 +10,7 @@ from kubevirt.lint.documents import flattened
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import name_of, read_file
-from userspace_cni.cli.site import Refused, Site
+from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen, kept, look
 
 _NETWORK, _VLAN, _SUBNET = _KINDS = tuple(each.kind for each in SPECS)
@@ -51,15 +51,15 @@ def _given(files: Iterable[str]) -> Mapping[str, Mapping[str, Kept]]:
     for file in files:
         documents, findings = read_file(file)
         if findings:
-            raise Refused(f"{name_of(file)}: {findings[0].message}", FOUND)
+            raise CommandRefused(f"{name_of(file)}: {findings[0].message}", FOUND)
         things = [thing for document in documents for _, thing in flattened(document.content) if isinstance(thing, dict)]
         ours = [thing for thing in things if thing.get("apiVersion") == _VERSION and thing.get("kind") in _KINDS]
         if not ours:
-            raise Refused(f"{name_of(file)} has no ProviderNetwork, Vlan or Subnet of {_VERSION}", FOUND)
+            raise CommandRefused(f"{name_of(file)} has no ProviderNetwork, Vlan or Subnet of {_VERSION}", FOUND)
         for thing in ours:
             metadata = thing.get("metadata")
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if not isinstance(name, str):
-                raise Refused(f"{name_of(file)}: a {thing['kind']} has no metadata.name", FOUND)
+                raise CommandRefused(f"{name_of(file)}: a {thing['kind']} has no metadata.name", FOUND)
             found[thing["kind"]][name] = kept(thing)
     return found

@@ -19,14 +19,14 @@ from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.network import network_status
-from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.dry_run import would_do
-from userspace_cni.network.sources import Sources
+from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import COMMANDS, PROVIDER_NETWORK
 
 
-class Unanswered(Refused):
+class CommandUnanswered(CommandRefused):
     """There is an agent, and it does not answer: it may be doing what it was asked for."""
 
     def __init__(self, text: str) -> None:
@@ -51,7 +51,7 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     with view.progress("looking at the uplinks"):
         found = network_status.of_kinds(network_status.told(ctx), (PROVIDER_NETWORK,), lambda each: name in (None, each))
     if name and not found["specs"]:
-        raise Refused(f"no provider network {shortened(name)} is desired or there; see userspace-cni network", FOUND)
+        raise CommandRefused(f"no provider network {shortened(name)} is desired or there; see userspace-cni network", FOUND)
     network_status.finish(ctx, found, as_json)
 
 
@@ -104,7 +104,7 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
     _require_undesired(name, served, status)
     run_dir = site.seen(site.settings.run_dir)
     if record is None and all(each.name != name for each in commanded.commanded(run_dir).provider_networks):
-        raise Refused(f"the node has no provider network {shortened(name)}; see userspace-cni network", FOUND)
+        raise CommandRefused(f"the node has no provider network {shortened(name)}; see userspace-cni network", FOUND)
     if dry_run:
         print_plan(record.steps if record else (), (), site)
         return
@@ -115,7 +115,7 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
             with suppress(Unavailable):  # it learns of it at its next look
                 site.client.network(reconcile=True)
     if _record(name, site):
-        raise Refused(f"the agent had begun to make provider network {name} again; try it once more", FOUND)
+        raise CommandRefused(f"the agent had begun to make provider network {name} again; try it once more", FOUND)
     view.note(f"nothing of provider network {name} is left")
 
 
@@ -131,27 +131,27 @@ def apply(name: str, site: Site) -> Mapping[str, Any]:
             try:
                 meet(of_settings(name, site), site.node)
             except BadRequest as error:  # the settings are well formed; this node cannot have what they ask for
-                raise Refused(str(error), FOUND) from error
+                raise CommandRefused(str(error), FOUND) from error
             found = network_status.look(site)
         except Unavailable as error:
-            raise Unanswered(f"{error}; what is desired stays desired: see userspace-cni network") from error
+            raise CommandUnanswered(f"{error}; what is desired stays desired: see userspace-cni network") from error
     status = _of(found, name)
     if status is None:
-        raise Refused(f"no provider network {shortened(name)} is desired; see userspace-cni network", FOUND)
+        raise CommandRefused(f"no provider network {shortened(name)} is desired; see userspace-cni network", FOUND)
     return status
 
 
 def of_settings(name: str, site: Site) -> Spec:
     """The spec of that name, of settings and commands. Raises Refused where there is none."""
-    return _spec(name, Sources(site.drivers, site.environ), "is in the settings")
+    return _spec(name, SpecSources(site.drivers, site.environ), "is in the settings")
 
 
-def _spec(name: str, sources: Sources, where: str) -> Spec:
+def _spec(name: str, sources: SpecSources, where: str) -> Spec:
     specs, _ = sources.specs()
     found = {spec.name: spec for spec in specs if spec.kind == PROVIDER_NETWORK}
     if name not in found:
         known = f"; there are {view.joined(sorted(found))}" if found else ""
-        raise Refused(f"no provider network {shortened(name)} {where}{known}", FOUND)
+        raise CommandRefused(f"no provider network {shortened(name)} {where}{known}", FOUND)
     return found[name]
 
 
@@ -165,7 +165,7 @@ def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Ste
         spec = of_settings(name, site)
     else:
         own = seen.own.addresses if seen.own else ()
-        sources = Sources(site.drivers, site.environ, [lambda: desired(seen)], lambda: own)
+        sources = SpecSources(site.drivers, site.environ, [lambda: desired(seen)], lambda: own)
         if name in (seen.provider_networks or {}):
             where = f"is for this node: ProviderNetwork '{name}' leaves out {seen.node}"
         else:
@@ -175,7 +175,7 @@ def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Ste
     try:
         return record.steps if record else (), tuple(map(as_recorded, spec.plan(record)))
     except BadRequest as error:  # what is asked for is well formed, and this node cannot have it
-        raise Refused(str(error), FOUND) from error
+        raise CommandRefused(str(error), FOUND) from error
 
 
 def print_plan(former: Sequence[Step], steps: Sequence[Step], site: Site) -> None:
@@ -193,7 +193,7 @@ def _status(name: str, site: Site) -> tuple[bool, Mapping[str, Any] | None]:
     except (NoAgent, DeadAgent):
         return False, _of(network_status.look(site), name)
     except Unavailable as error:
-        raise Unanswered(f"{error}; it may be changing the node's network now") from error
+        raise CommandUnanswered(f"{error}; it may be changing the node's network now") from error
 
 
 def _record(name: str, site: Site) -> Record | None:
@@ -208,7 +208,7 @@ def _require_undesired(name: str, served: bool, status: Mapping[str, Any] | None
     if status is None or not status["said_by"] or status["source"] == COMMANDS:
         return
     if served:
-        raise Refused(
+        raise CommandRefused(
             f"provider network {name} is desired by {status['said_by']}, and the agent would make it again: take it out there "
             "(of settings, the agent learns by SIGHUP), and it is undone",
             FOUND,

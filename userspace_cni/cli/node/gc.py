@@ -95,7 +95,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Look:
+class SweepLook:
     """What one look at the node found; `away` is why the switch could not be asked."""
 
     left: tuple[Left, ...]
@@ -142,7 +142,7 @@ def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
     ctx.exit(after.code)
 
 
-def look(site: Site) -> Look:
+def look(site: Site) -> SweepLook:
     """Find everything that is left on the node, except things on which a call works now."""
     node, journal = site.node, site.node.store.journal
     away = site.switch_problem()
@@ -155,7 +155,7 @@ def look(site: Site) -> Look:
         if lock is not None:
             lock.release()
             left.append(each)
-    return Look(tuple(left), away)
+    return SweepLook(tuple(left), away)
 
 
 def collect(site: Site, show: Callable[[str], None]) -> tuple[str, Mapping[str, int]]:
@@ -248,7 +248,7 @@ def _kinds(steps: Sequence[Any]) -> str:
     return view.joined([step.kind for step in steps], "its record")
 
 
-def _to_json(before: Look, after: Look, by: str, actions: Mapping[str, int], *, dry_run: bool) -> dict[str, Any]:
+def _to_json(before: SweepLook, after: SweepLook, by: str, actions: Mapping[str, int], *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "by": by,
@@ -260,13 +260,13 @@ def _to_json(before: Look, after: Look, by: str, actions: Mapping[str, int], *, 
     }
 
 
-def _show_plan(found: Look) -> None:
+def _show_plan(found: SweepLook) -> None:
     if found.left:
         view.show_table(_COLUMNS, [_row(each, each.action or Cell("left alone", "dim")) for each in found.left])
     _conclude(found, f"{len(found.due)} to do" if found.due else "nothing to do")
 
 
-def _show_outcome(before: Look, after: Look, by: str) -> None:
+def _show_outcome(before: SweepLook, after: SweepLook, by: str) -> None:
     """Show what the first look found with its outcome, and what is new since."""
     remaining = {each.key: each for each in after.left}
     known = {each.key for each in before.left}
@@ -285,7 +285,7 @@ def _outcome(each: Left, remaining: Mapping[str, Left]) -> Cell:
     return Cell(f"left: {remaining[each.key].action}", "red")
 
 
-def _conclude(found: Look, text: str) -> None:
+def _conclude(found: SweepLook, text: str) -> None:
     view.note(text)
     if found.away:
         view.note(f"the switch cannot be asked, so ports without a record were not looked for: {found.away}")

@@ -17,7 +17,7 @@ from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import LARGEST, require_name
 from userspace_cni.network.runtime_networks import NAME, Given, copy_of, require_usable
 from userspace_cni.network.service import described
-from userspace_cni.network.sources import Sources
+from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 
@@ -120,7 +120,7 @@ def _undone(site: Site) -> str:
 
 def _met(site: Site) -> dict[str, Any] | None:
     try:
-        specs, _ = Sources(site.drivers, site.environ).specs()
+        specs, _ = SpecSources(site.drivers, site.environ).specs()
         spec = next((each for each in specs if each.kind == RUNTIME_NETWORK), None)
         if spec is None:
             return None

@@ -31,7 +31,7 @@ from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.node.gc import collect, look
 from userspace_cni.cli.node.install import NAMES
 from userspace_cni.cli.node.installed import USUAL, DirectoryName, plugins
-from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.node import belongings
 from userspace_cni.routes.inspection import Inspector
 
@@ -131,7 +131,7 @@ def _claim(agent: Singleton, site: Site, until: float) -> None:
             agent.claim(state, run)
         except AnotherAgent as error:
             if time.monotonic() >= until:
-                raise Refused(f"an agent serves this node ({error.holder}): stop it first", UNREACHABLE) from error
+                raise CommandRefused(f"an agent serves this node ({error.holder}): stop it first", UNREACHABLE) from error
             time.sleep(_PAUSE_S)
         else:
             return
@@ -152,7 +152,7 @@ def _directories(option: str, given: Iterable[str], usual: Iterable[str], site: 
             if isinstance(error, FileNotFoundError) and directory in usual:
                 continue
         if problem:
-            raise Refused(f"looking into {option} {directory}: {problem}; nothing was changed", USAGE)
+            raise CommandRefused(f"looking into {option} {directory}: {problem}; nothing was changed", USAGE)
     return found
 
 
@@ -255,7 +255,7 @@ def _unlink(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise Refused(f"removing {path}: {error.strerror}", FOUND) from error
+        raise CommandRefused(f"removing {path}: {error.strerror}", FOUND) from error
 
 
 def _temporaries(directory: Path) -> Iterable[Path]:
@@ -263,7 +263,7 @@ def _temporaries(directory: Path) -> Iterable[Path]:
     try:
         found = belongings.names_in(str(directory), _TEMPORARY)
     except OSError as error:
-        raise Refused(f"looking into {directory}: {error.strerror}", FOUND) from error
+        raise CommandRefused(f"looking into {directory}: {error.strerror}", FOUND) from error
     return [directory / name for name in found]
 
 

@@ -21,11 +21,11 @@ from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.manifests import Unreadable, name_of, read_text
 from userspace_cni.cli.routes import faulty
 from userspace_cni.cli.routes.asking import OFF
-from userspace_cni.cli.site import NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.files import Faults, faults_in, has_objects, objects_in, parsed, route_name, routes_in
 from userspace_cni.routes.inspection import apply_object
-from userspace_cni.routes.resource import Route, without_services
+from userspace_cni.routes.resource import RouteObject, without_services
 
 _COLUMNS: Final = (Column("ROUTE", whole=True), Column("STATE", whole=True), Column("DETAILS"))
 _STYLES: Final = {"failed": "red", "refused": "red", "unchanged": "dim"}
@@ -40,7 +40,7 @@ class _Content:
 
     text: str
     objects: Sequence[Mapping[str, Any]]
-    routes: Sequence[Route]
+    routes: Sequence[RouteObject]
     are_objects: bool
 
 
@@ -85,7 +85,7 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
         data = parsed(text, name)
         faults = faults_in(data, name)
     except InvalidConfig as error:
-        raise Refused(str(error), FOUND) from error
+        raise CommandRefused(str(error), FOUND) from error
     if faults.count:
         _refuse(faults, name, text, dry_run=dry_run, as_json=as_json)
         ctx.exit(FOUND)
@@ -94,7 +94,7 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
     to_api = content.are_objects and site.drivers.installation.has_account
     path = "" if to_api else site.settings.routes_file
     if not to_api and not path:
-        raise Refused(_why_nowhere(are_objects=content.are_objects), USAGE)
+        raise CommandRefused(_why_nowhere(are_objects=content.are_objects), USAGE)
     if to_api:
         done = _to_api(content, site, force=force, dry_run=dry_run)
     else:
@@ -113,7 +113,7 @@ def _content(text: str, data: Any, name: str) -> _Content:
     try:
         return _Content(text, objects_in(data, name), routes_in(data, name), has_objects(data))
     except InvalidConfig as error:
-        raise Refused(str(error), FOUND) from error
+        raise CommandRefused(str(error), FOUND) from error
 
 
 def _text(filename: str) -> str:
@@ -124,9 +124,9 @@ def _text(filename: str) -> str:
     try:
         text = read_text(filename)
     except Unreadable as error:
-        raise Refused(f"{name}: {error}; it must be YAML or JSON in UTF-8", FOUND) from error
+        raise CommandRefused(f"{name}: {error}; it must be YAML or JSON in UTF-8", FOUND) from error
     if all(not line.strip() or line.startswith(("#", "---")) for line in text.splitlines()):
-        raise Refused(f"{name}: there is nothing in it; a file without routes is []", FOUND)
+        raise CommandRefused(f"{name}: there is nothing in it; a file without routes is []", FOUND)
     return text
 
 
@@ -157,7 +157,7 @@ def _require_readable(content: _Content, path: str) -> None:
     try:
         objects_in(parsed(content.text, path), path)
     except InvalidConfig as error:
-        raise Refused(str(error), FOUND) from error
+        raise CommandRefused(str(error), FOUND) from error
 
 
 # -- Route objects ---------------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         with suppress(OSError):
             new.unlink()  # on a full disk the half of it takes the room of others
-        raise Refused(f"writing {path}: {error.strerror}; the former file is as it was", FOUND) from error
+        raise CommandRefused(f"writing {path}: {error.strerror}; the former file is as it was", FOUND) from error
 
 
 def _told(site: Site, meanwhile: str) -> Sequence[Mapping[str, Any]]:
@@ -249,7 +249,7 @@ def _told(site: Site, meanwhile: str) -> Sequence[Mapping[str, Any]]:
         view.note(f"{error}; the agent reads the file by itself, too: see userspace-cni routes list")
     else:
         if problem := found["problems"].get("file"):
-            raise Refused(f"the agent cannot read it: {problem}", FOUND)
+            raise CommandRefused(f"the agent cannot read it: {problem}", FOUND)
         return list(found["routes"])
     return ()
 

@@ -10,7 +10,7 @@ from userspace_cni.base.errors import Unavailable, shortened
 from userspace_cni.cli import view
 from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.exit_codes import UNREACHABLE, USAGE
-from userspace_cni.cli.site import Refused, Site
+from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.routes.inspection import Inspector
 
 OFF: Final = "routes in pods are off on this node: the setting routes turns them on (docs/routes.md)"
@@ -29,7 +29,7 @@ def pod_name(_context: click.Context, _parameter: click.Parameter, value: str | 
 def require_on(site: Site) -> None:
     """Refuse, with exit code 2, where the setting is off."""
     if not site.settings.routes:
-        raise Refused(OFF, USAGE)
+        raise CommandRefused(OFF, USAGE)
 
 
 def inspector(site: Site, what: str) -> Inspector:
@@ -43,11 +43,13 @@ def ask(site: Site, *, look: bool = False) -> dict[str, Any]:
     try:
         return site.client.routes(look=look)
     except RoutesOff as error:
-        raise Refused(OFF, USAGE) from error
+        raise CommandRefused(OFF, USAGE) from error
     except (NoAgent, DeadAgent) as error:
         if not site.settings.routes:
-            raise Refused(f"no agent runs here, and {OFF}", USAGE) from error
-        raise Refused(f"{error}. Without an agent `userspace-cni routes check` tells what pods have", UNREACHABLE) from error
+            raise CommandRefused(f"no agent runs here, and {OFF}", USAGE) from error
+        raise CommandRefused(
+            f"{error}. Without an agent `userspace-cni routes check` tells what pods have", UNREACHABLE
+        ) from error
 
 
 def is_kept(site: Site) -> bool:

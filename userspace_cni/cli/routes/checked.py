@@ -14,7 +14,7 @@ from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
-from userspace_cni.cli.site import NodeCommand, Refused, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.explanation import ROUTE_MISSING, ROUTE_TOO_MANY
 from userspace_cni.routes.inspection import POD_UNKNOWN, Explained, Inspection, described
@@ -102,7 +102,7 @@ def explain_command(ctx: click.Context, pod: str, dst: str, as_json: bool) -> No
         try:
             found = inspector(site, "looking into the network namespace of a pod").explained(pod, target)
         except (HostNamespace, BadEnvironment) as error:
-            raise Refused(f"{pod}: {error}", FOUND) from error
+            raise CommandRefused(f"{pod}: {error}", FOUND) from error
     if as_json:
         view.show_json({"pod": pod, **_as_json(found)})
         return

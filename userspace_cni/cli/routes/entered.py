@@ -11,7 +11,7 @@ from userspace_cni.base.errors import BadEnvironment, HostNamespace
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import inspector, pod_name
-from userspace_cni.cli.site import NodeCommand, Refused, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.routes.inspection import enter
 
 _NOT_FOUND = 127
@@ -45,17 +45,19 @@ def enter_command(ctx: click.Context, pod: str, command: tuple[str, ...]) -> Non
         with view.progress(f"looking for {pod}"):
             entrance = into.entrance(pod)
     except (HostNamespace, BadEnvironment) as error:
-        raise Refused(f"{pod}: {error}", FOUND) from error
+        raise CommandRefused(f"{pod}: {error}", FOUND) from error
     try:
         enter(entrance)
     except OSError as error:
-        raise Refused(f"entering the network namespace of {pod}: {error.strerror}; it takes CAP_SYS_ADMIN", FOUND) from error
+        raise CommandRefused(
+            f"entering the network namespace of {pod}: {error.strerror}; it takes CAP_SYS_ADMIN", FOUND
+        ) from error
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, {**site.environ})  # noqa: S606 - what the user asks for, without a shell
     except OSError as error:
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
-        raise Refused(f"starting {argv[0]}: {error.strerror}", code) from error
+        raise CommandRefused(f"starting {argv[0]}: {error.strerror}", code) from error
     except ValueError as error:
         raise click.UsageError(f"CMD cannot be started: {error}") from error

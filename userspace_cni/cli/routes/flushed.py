@@ -11,7 +11,7 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, tell_problems
-from userspace_cni.cli.site import NodeCommand, Refused, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.inspection import Holding
 
@@ -42,7 +42,7 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     unread = {} if pod and holdings else dict(into.problems)
     if pod and not holdings:
         tell_problems(unread)
-        raise Refused(f"pod {pod}: no network namespace of its own is found on this node", FOUND)
+        raise CommandRefused(f"pod {pod}: no network namespace of its own is found on this node", FOUND)
     full = [each for each in holdings if each.routes]
     if full and not yes:
         _ask(full, kept=kept)
@@ -77,9 +77,9 @@ def _ask(full: Sequence[Holding], *, kept: bool) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise  # Ctrl-C
-        raise Refused("nothing was removed: no answer can be read here; --yes does without", USAGE) from None
+        raise CommandRefused("nothing was removed: no answer can be read here; --yes does without", USAGE) from None
     if not agreed:
-        raise Refused("nothing was removed", FOUND)
+        raise CommandRefused("nothing was removed", FOUND)
 
 
 _PUTS_BACK: Final = (

@@ -10,7 +10,7 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
-from userspace_cni.cli.site import NodeCommand, Refused, open_site
+from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.facts import title_of
 from userspace_cni.routes.places import is_called
@@ -56,7 +56,7 @@ def _of(found: Mapping[str, Any], pod: str) -> dict[str, Any]:
     pods = [each for each in found["pods"] if is_called(pod, each["namespace"], each["name"], each["sandbox"])]
     if not pods:
         why = "; ".join(f"{source}: {problem}" for source, problem in found["problems"].items())
-        raise Refused(f"the agent knows no network namespace of pod {pod} on this node{why and f'; {why}'}", FOUND)
+        raise CommandRefused(f"the agent knows no network namespace of pod {pod} on this node{why and f'; {why}'}", FOUND)
     names = {name for each in pods for name in each["routes"]}
     return {**found, "routes": [each for each in found["routes"] if each["name"] in names], "pods": pods}
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from userspace_cni.attachment.facts import Allocation, Place, Pod
+from userspace_cni.attachment.facts import Allocation, Pod, SocketPlace
 from userspace_cni.base.errors import BadEnvironment, DirectoryRefused, InvalidConfig
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
@@ -58,7 +58,7 @@ class KubevirtConsumer:
         owner = str(launcher.QEMU_ID)
         return replace(access, user=access.user or owner, group=access.group or owner, directory_mode=mode)
 
-    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:  # noqa: ARG002
+    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> SocketPlace:  # noqa: ARG002
         """Our directory in the emptyDir that every launcher pod has, found by the pod's UID.
 
         Raises BadEnvironment for a pod whose UID is not known, DirectoryRefused for one that is no virt-launcher.
@@ -74,7 +74,7 @@ class KubevirtConsumer:
                 f"the pod's emptyDir '{launcher.VOLUME}' is not at {volume}",
                 "every virt-launcher pod has it, and consumer 'kubevirt' is for no other pods; is the setting kubelet_dir right?",
             )
-        return Place(f"{volume}/{launcher.DIRECTORY}", trusted=settings.kubelet_dir, create=True, own=True)
+        return SocketPlace(f"{volume}/{launcher.DIRECTORY}", trusted=settings.kubelet_dir, create=True, own=True)
 
     def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:  # noqa: ARG002
         """Never: QEMU's directory is in the launcher pod's volume, and a device only says where the VM is scheduled."""

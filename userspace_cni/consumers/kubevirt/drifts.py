@@ -27,7 +27,7 @@ _TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhos
 
 
 @dataclass(frozen=True)
-class Access:
+class DirectoryAccess:
     """Owner, group and mode of a directory."""
 
     uid: int
@@ -44,7 +44,7 @@ class Access:
         return f"{self.uid}:{self.gid}, mode {stat.S_IMODE(self.mode):04o}"
 
 
-def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: Access | None) -> Iterator[Finding]:
+def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: DirectoryAccess | None) -> Iterator[Finding]:
     """Find each fault once, however many drifts it caused; the VM is the subject, and not named.
 
     `access`: the directory's, None when it was not seen.
@@ -62,7 +62,7 @@ def cuts_off(drifts: Drifts) -> bool:
     return is_closed or any(map(drifts.get, ("directory", "pod-mount"))) or bool(_in_place(drifts.get("socket-file", ())))
 
 
-def _of_port(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Finding]:
+def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.port
     assert step  # noqa: S101 - for the type checker: it has drifts
     columns = {each.field: each for each in drifts}
@@ -105,7 +105,7 @@ def _of_port(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterato
         )
 
 
-def _of_directory(parts: Steps, drifts: Sequence[Drift], access: Access | None) -> Iterator[Finding]:
+def _of_directory(parts: Steps, drifts: Sequence[Drift], access: DirectoryAccess | None) -> Iterator[Finding]:
     if any(map(_is_absent, drifts)):
         yield Finding("no-vhost-directory", "error", "", sentence(drifts[0]), ANEW)
         return
@@ -130,7 +130,7 @@ def _of_directory(parts: Steps, drifts: Sequence[Drift], access: Access | None) 
         )
 
 
-def _of_mount(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Finding]:
+def _of_mount(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.mount
     assert step  # noqa: S101 - for the type checker: it has drifts
     remedy = f"umount -l {shlex.quote(step.target)}, and run userspace-cni gc, which mounts it anew"
@@ -141,23 +141,23 @@ def _of_mount(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterat
     yield Finding("short-mount", "error", "", "; ".join(map(sentence, drifts)), remedy)
 
 
-def _of_socket_file(parts: Steps, drifts: Sequence[Drift], _: Access | None) -> Iterator[Finding]:
+def _of_socket_file(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.socket
     remedy = f"find out what made it, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
     for each in _in_place(drifts)[:1]:
         yield Finding("no-listener", "error", "", sentence(each), remedy)
 
 
-def _of_device_info(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Finding]:
+def _of_device_info(_: Steps, drifts: Sequence[Drift], __: DirectoryAccess | None) -> Iterator[Finding]:
     yield Finding("no-device-info", "warning", "", "; ".join(map(sentence, drifts)), ANEW)
 
 
-def _of_rest(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Finding]:
+def _of_rest(_: Steps, drifts: Sequence[Drift], __: DirectoryAccess | None) -> Iterator[Finding]:
     """Findings about files and annotations, which are read only when a pod starts."""
     yield Finding("bad-input", "warning", "", "; ".join(map(sentence, drifts)), ANEW)
 
 
-def _of_placed(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator[Finding]:
+def _of_placed(_: Steps, drifts: Sequence[Drift], __: DirectoryAccess | None) -> Iterator[Finding]:
     yield Finding(
         "server-mode",
         "error",
@@ -167,7 +167,7 @@ def _of_placed(_: Steps, drifts: Sequence[Drift], __: Access | None) -> Iterator
     )
 
 
-_JUDGES: Final[Mapping[str, Callable[[Steps, Sequence[Drift], Access | None], Iterator[Finding]]]] = {
+_JUDGES: Final[Mapping[str, Callable[[Steps, Sequence[Drift], DirectoryAccess | None], Iterator[Finding]]]] = {
     "port": _of_port,
     "directory": _of_directory,
     "pod-mount": _of_mount,

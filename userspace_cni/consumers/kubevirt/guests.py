@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from userspace_cni.attachment.steps import OvsPort, Step, Steps
 from userspace_cni.base.findings import SEVERITIES, Finding
-from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
+from userspace_cni.consumers.kubevirt.drifts import ANEW, DirectoryAccess, Drifts, cuts_off, judge_drifts
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -23,7 +23,7 @@ Party = Literal["connected", "listening", "none", ""]
 
 
 @dataclass(frozen=True)
-class Socket:
+class SeenSocket:
     """What is at the path to which the switch connects: `kind` is "socket", "other", "" for nothing; None when it cannot be seen.
 
     `is_seen`: whether ovs-vswitchd sees the same directory there; None when that is not known. `party`: who is at the socket.
@@ -34,7 +34,7 @@ class Socket:
     uid: int = 0
     is_seen: bool | None = None
     party: Party = ""
-    access: Access | None = None
+    access: DirectoryAccess | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Guest:
     mac: str = ""
     vhost: str = "unknown"
     error: str | None = None
-    socket: Socket = Socket()
+    socket: SeenSocket = SeenSocket()
     drifts: Drifts = field(default_factory=dict)
     unchecked: Sequence[Mapping[str, str]] = ()
     mtu: int | None = None

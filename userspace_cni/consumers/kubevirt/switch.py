@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from userspace_cni.base.findings import Finding, Severity
-from userspace_cni.fastpath.memory.hugepages import Pool, size_text
+from userspace_cni.fastpath.memory.hugepages import HugepagePool, size_text
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -33,7 +33,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class Switch:
+class SeenSwitch:
     """The switch. `problem`: why it cannot be asked, or serves nothing; `user`: None when its user is not known."""
 
     problem: str = ""
@@ -55,7 +55,7 @@ def read_user(status: str) -> User | None:
         return None
 
 
-def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
+def judge_switch(switch: SeenSwitch, *, guests: bool) -> Iterator[Finding]:
     """Find what is wrong with the switch for all VMs. `guests`: whether the node has VMs."""
     where = SWITCH
     if switch.problem:
@@ -83,7 +83,9 @@ def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
     yield from _of_config(switch, where) if guests else ()
 
 
-def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, *, failing: bool = False) -> Iterator[Finding]:
+def judge_hugepages(
+    pools: Sequence[HugepagePool], socket_mem: str, wanted: int | None, *, failing: bool = False
+) -> Iterator[Finding]:
     """Judge huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started.
 
     That VMs have taken all pages is normal, unless another VM needs some: `failing` says that a VM on this node does not run.
@@ -114,13 +116,13 @@ def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, 
             yield Finding("hugepages-short", "note", where, message, remedy)
 
 
-def _all(pool: Pool) -> str:
+def _all(pool: HugepagePool) -> str:
     place = "" if pool.node is None else f" on node {pool.node}"
     size = size_text(pool.page_bytes)
     return f"the only page of {size}{place} is" if pool.total == 1 else f"all {pool.total} pages of {size}{place} are"
 
 
-def _of_config(switch: Switch, where: str) -> Iterator[Finding]:
+def _of_config(switch: SeenSwitch, where: str) -> Iterator[Finding]:
     postcopy = switch.other_config.get("vhost-postcopy-support") == "true"
     if not postcopy:
         message = "other_config:vhost-postcopy-support is not set: a migration that turns to post-copy fails"

@@ -22,7 +22,7 @@ _DEFAULT_MODE = 0o755
 
 
 @dataclass(frozen=True)
-class Pool:
+class HugepagePool:
     """Pages of one size, of one NUMA node or (`node` None) of the whole machine.
 
     `page_bytes`: size of a page. `total`, `free`: pages. `reserved`: free pages promised to mappings, known for the whole machine
@@ -60,11 +60,11 @@ class HugetlbMount:
 class HugePages:
     """What `look` found: the machine's pools by page size, those of each node, and the mounts. Empty on a kernel without them."""
 
-    machine: tuple[Pool, ...]
-    nodes: tuple[Pool, ...]
+    machine: tuple[HugepagePool, ...]
+    nodes: tuple[HugepagePool, ...]
     mounts: tuple[HugetlbMount, ...]
 
-    def pools(self) -> tuple[Pool, ...]:
+    def pools(self) -> tuple[HugepagePool, ...]:
         """The pools per node, or of the whole machine where the kernel shows no nodes."""
         known = {pool.page_bytes for pool in self.nodes}
         return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
@@ -94,12 +94,12 @@ def look(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePage
     return HugePages(machine_pools(sys), node_pools(sys), mounts(_text(Path(mountinfo))))
 
 
-def machine_pools(sys: str = "/sys") -> tuple[Pool, ...]:
+def machine_pools(sys: str = "/sys") -> tuple[HugepagePool, ...]:
     """The pools of the whole machine, smallest page first."""
     return tuple(sorted(_pools(Path(sys, "kernel/mm/hugepages"), None), key=_order))
 
 
-def node_pools(sys: str = "/sys") -> tuple[Pool, ...]:
+def node_pools(sys: str = "/sys") -> tuple[HugepagePool, ...]:
     """The pools of every NUMA node, smallest page first, then by node."""
     found = ((_NODE.fullmatch(path.name), path) for path in _entries(Path(sys, "devices/system/node")))
     pools = (pool for name, path in found if name for pool in _pools(path / "hugepages", int(name[1])))
@@ -127,17 +127,17 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
-def _order(pool: Pool) -> tuple[int, int]:
+def _order(pool: HugepagePool) -> tuple[int, int]:
     return pool.page_bytes, -1 if pool.node is None else pool.node
 
 
-def _pools(directory: Path, node: int | None) -> Iterator[Pool]:
+def _pools(directory: Path, node: int | None) -> Iterator[HugepagePool]:
     for path in _entries(directory):
         name = _POOL.fullmatch(path.name)
         total, free = _number(path / "nr_hugepages"), _number(path / "free_hugepages")
         if name and total is not None and free is not None:
             surplus = _number(path / "surplus_hugepages") or 0
-            yield Pool(int(name[1]) << 10, node, total, free, _number(path / "resv_hugepages"), surplus)
+            yield HugepagePool(int(name[1]) << 10, node, total, free, _number(path / "resv_hugepages"), surplus)
 
 
 def _mount(point: str, flags: str, options: str) -> HugetlbMount:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameRefused, Reason, RingFault
+from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, FrameRefused, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.linux.unix_sockets import hung_up
 
@@ -26,21 +26,21 @@ BATCH = 32  # frames of one burst of send_frames() and receive_frames()
 LONGEST_RECEIVED = 16384  # bytes: the longest frame that receive_frames() takes
 FOREVER_S = 1e9  # seconds; more nanoseconds than these do not fit C's argument
 REASONS = {
-    lib.FP_INDEX_JUMP: Reason.INDEX_JUMP,
-    lib.FP_BAD_ID: Reason.BAD_ID,
-    lib.FP_LOOP: Reason.LOOP,
-    lib.FP_BAD_ADDRESS: Reason.BAD_ADDRESS,
-    lib.FP_BAD_LENGTH: Reason.BAD_LENGTH,
-    lib.FP_BAD_FLAGS: Reason.BAD_BUFFER,
-    lib.FP_MEMORY_GONE: Reason.MEMORY_GONE,
-    lib.FP_BAD_EVENT: Reason.BAD_FD,
+    lib.FP_INDEX_JUMP: BreachReason.INDEX_JUMP,
+    lib.FP_BAD_ID: BreachReason.BAD_ID,
+    lib.FP_LOOP: BreachReason.LOOP,
+    lib.FP_BAD_ADDRESS: BreachReason.BAD_ADDRESS,
+    lib.FP_BAD_LENGTH: BreachReason.BAD_LENGTH,
+    lib.FP_BAD_FLAGS: BreachReason.BAD_BUFFER,
+    lib.FP_MEMORY_GONE: BreachReason.MEMORY_GONE,
+    lib.FP_BAD_EVENT: BreachReason.BAD_FD,
 }
 
 _send = lib.fp_send
 _receive = lib.fp_receive
 
 
-class Owner(Protocol):
+class RingOwner(Protocol):
     """The connection that made the pair; its two file descriptors end waits."""
 
     @property
@@ -56,7 +56,7 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class QueueCounters:
     """The counts of a pair since it was made, over all its connections."""
 
     tx_frames: int
@@ -75,7 +75,7 @@ class QueuePair:
     `owner` are for modules with C code of their own (a generator, a pump), which must not stop or close them.
     """
 
-    def __init__(self, index: int, tx: Any, rx: Any, owner: Owner) -> None:
+    def __init__(self, index: int, tx: Any, rx: Any, owner: RingOwner) -> None:
         self.index = index
         self.tx = tx
         self.rx = rx
@@ -154,13 +154,13 @@ class QueuePair:
                 raise self.failure(result, "wait")
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> QueueCounters:
         """The counts of both queues."""
         tx: Any = ffi.new("struct fp_counters *")
         rx: Any = ffi.new("struct fp_counters *")
         lib.fp_read_counters(self.tx, tx)
         lib.fp_read_counters(self.rx, rx)
-        return Counters(tx.frames, tx.bytes, tx.refused, rx.frames, rx.bytes, rx.oversize, tx.kicks + rx.kicks)
+        return QueueCounters(tx.frames, tx.bytes, tx.refused, rx.frames, rx.bytes, rx.oversize, tx.kicks + rx.kicks)
 
     def check(self) -> None:
         """Raise the known failure of a ring or of the connection, if there is one. Never waits."""
@@ -218,7 +218,7 @@ class QueuePair:
         return self._burst
 
     def _ring_fault(self, step: str, queue: Any) -> FastPathError:
-        reason = REASONS.get(lib.fp_fault_of(queue), Reason.BAD_VALUE)
+        reason = REASONS.get(lib.fp_fault_of(queue), BreachReason.BAD_VALUE)
         where = f"{'transmit' if queue is self.tx else 'receive'} queue of pair {self.index}"
         return RingFault(reason, step, where, "attach again; the other side's program breaks the rules of virtio")
 

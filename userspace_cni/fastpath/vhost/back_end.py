@@ -23,8 +23,8 @@ from userspace_cni.fastpath.vhost import messages, sockets
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
 from userspace_cni.fastpath.vhost.messages import VRING_MAX
-from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess
+from userspace_cni.linux.deadline import Instant
 from userspace_cni.linux.unix_sockets import hung_up
 
 _PATIENCE_S: Final = 5.0
@@ -90,7 +90,7 @@ class BackEnd:
 
         Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above `path`; below it no link is followed.
         """
-        return cls(sockets.connect(path, Deadline.after(deadline_s), trusted=trusted), options)
+        return cls(sockets.connect(path, Instant.after(deadline_s), trusted=trusted), options)
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +134,7 @@ class BackEnd:
 
     def wait_started(self, deadline_s: float | None = 15.0, pairs: int = 1) -> None:
         """Wait until `pairs` queue pairs carry frames. Raises TimedOut, or the failure of the connection."""
-        deadline = Deadline.after(deadline_s)
+        deadline = Instant.after(deadline_s)
         with self._changed:
             while len(self.started()) < pairs:
                 if failure := self.failed():
@@ -171,7 +171,7 @@ class BackEnd:
             self._end(failure)
 
     def _apply_messages(self) -> FastPathError:
-        never = Deadline.after(None)
+        never = Instant.after(None)
         while True:
             message = self._channel.receive(never, wake=self._alarm, patience_s=self._patience_s, step="back-end")
             if message is None:
@@ -215,7 +215,7 @@ class BackEndListener:
     """Listens at `path` from construction to `close`, which removes the socket; each connection becomes a BackEnd."""
 
     def __init__(
-        self, path: str, options: BackEndOptions | None = None, access: Access | None = None, *, trusted: str = ""
+        self, path: str, options: BackEndOptions | None = None, access: SocketAccess | None = None, *, trusted: str = ""
     ) -> None:
         self._options = options or BackEndOptions()
         self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=True)
@@ -233,7 +233,7 @@ class BackEndListener:
 
     def accept(self, deadline_s: float | None = 15.0) -> BackEnd:
         """Wait for the next connection. Raises TimedOut, Closed when this is closed meanwhile, MemoryShort."""
-        sock = self._socket.accept(Deadline.after(deadline_s))
+        sock = self._socket.accept(Instant.after(deadline_s))
         if sock is None:  # only with a `wake`
             raise Closed(f"listening at {self.path}", "woken")
         return BackEnd(sock, self._options)

@@ -20,17 +20,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, PeerError, Reason, TimedOut
+from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.messages import (
     FDS_MAX,
     HEADER_BYTES,
     PAYLOAD_MAX,
     Header,
-    Message,
+    VhostMessage,
     decode_header,
     name_of,
 )
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 
 _FD_BYTES = struct.calcsize("i")
 _CREDENTIALS = struct.Struct("3i")
@@ -97,12 +97,12 @@ class Channel:
         fd = self.fileno()
         return fd < 0 or bool(_ready(fd, select.POLLRDHUP, 0) & _HUNG_UP)
 
-    def send(self, message: bytes, fds: Sequence[int] = (), deadline: Deadline | None = None) -> None:
+    def send(self, message: bytes, fds: Sequence[int] = (), deadline: Instant | None = None) -> None:
         """Send bytes of one or several messages; the descriptors go with the first. Raises Disconnected, TimedOut, Closed.
 
         None as deadline: one second, for answers of a back-end, for which there is always room while the front-end reads.
         """
-        until = deadline or Deadline.after(1.0)
+        until = deadline or Instant.after(1.0)
         step = _step(message)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         left = memoryview(message)
@@ -117,8 +117,8 @@ class Channel:
             left, ancillary = left[sent:], []
 
     def receive(
-        self, deadline: Deadline, *, wake: int = -1, patience_s: float = math.inf, step: str = "receive"
-    ) -> Message | None:
+        self, deadline: Instant, *, wake: int = -1, patience_s: float = math.inf, step: str = "receive"
+    ) -> VhostMessage | None:
         """The next message, whole; its descriptors belong to the caller. None when the descriptor `wake` is readable.
 
         `deadline` is for the whole message, `patience_s` for its rest after its first byte. `step` names the wait in errors.
@@ -138,18 +138,18 @@ class Channel:
                 os.close(fd)
             raise
 
-    def _whole(self, header: Header, fds: list[int], until: Deadline) -> Message:
+    def _whole(self, header: Header, fds: list[int], until: Instant) -> VhostMessage:
         late: list[int] = []
         try:
             payload = self._exactly(header.size, late, until, name_of(header.request)) if header.size else b""
             if late:
-                raise PeerError(Reason.FDS_EXTRA, name_of(header.request), "amid the payload")
+                raise PeerError(BreachReason.FDS_EXTRA, name_of(header.request), "amid the payload")
         except BaseException:
             fds.extend(late)
             raise
-        return Message(header.request, header.flags, bytes(payload), tuple(fds))
+        return VhostMessage(header.request, header.flags, bytes(payload), tuple(fds))
 
-    def _first_byte(self, deadline: Deadline, wake: int, step: str) -> bool:
+    def _first_byte(self, deadline: Instant, wake: int, step: str) -> bool:
         """Wait until there is something to read; False when `wake` is readable."""
         fd = self._fd(step)
         poller = select.poll()
@@ -161,7 +161,7 @@ class Channel:
             raise TimedOut(step, "nothing came before the deadline")
         return wake not in ready
 
-    def _exactly(self, size: int, fds: list[int], until: Deadline, step: str) -> bytearray:
+    def _exactly(self, size: int, fds: list[int], until: Instant, step: str) -> bytearray:
         """Read `size` bytes; descriptors among them are added to `fds`, also when an error is raised."""
         data = bytearray()
         while len(data) < size:
@@ -173,15 +173,15 @@ class Channel:
             if not chunk:
                 if not data and size == HEADER_BYTES:
                     raise Disconnected(step, "the other side hung up")
-                raise PeerError(Reason.TRUNCATED, step, f"{len(data)} of {size} bytes")
+                raise PeerError(BreachReason.TRUNCATED, step, f"{len(data)} of {size} bytes")
             data += chunk
         return data
 
-    def _await_rest(self, until: Deadline, step: str, so_far: str) -> None:
+    def _await_rest(self, until: Instant, step: str, so_far: str) -> None:
         try:
             self._await(select.POLLIN, until, step)
         except TimedOut as late:
-            raise PeerError(Reason.SLOW, step, so_far) from late
+            raise PeerError(BreachReason.SLOW, step, so_far) from late
 
     def _take(self, size: int, fds: list[int], step: str) -> bytes:
         """Read what is there, at most `size` bytes."""
@@ -198,10 +198,10 @@ class Channel:
                 numbers.frombytes(content[: len(content) - len(content) % _FD_BYTES])
                 fds.extend(numbers)
         if flags & socket.MSG_CTRUNC or len(fds) > self._fds_max:
-            raise PeerError(Reason.FDS_EXTRA, step, f"more than {self._fds_max}, or more than this process may open")
+            raise PeerError(BreachReason.FDS_EXTRA, step, f"more than {self._fds_max}, or more than this process may open")
         return data
 
-    def _receive_ahead(self, deadline: Deadline, wake: int, step: str) -> Message | None:
+    def _receive_ahead(self, deadline: Instant, wake: int, step: str) -> VhostMessage | None:
         while (message := self._parsed()) is None:
             try:
                 chunk = self._take(_BUFFER + PAYLOAD_MAX, [], step)
@@ -211,12 +211,12 @@ class Channel:
                 continue
             if not chunk:
                 if self._ahead:
-                    raise PeerError(Reason.TRUNCATED, step, f"{len(self._ahead)} bytes of a message")
+                    raise PeerError(BreachReason.TRUNCATED, step, f"{len(self._ahead)} bytes of a message")
                 raise Disconnected(step, "the other side hung up")
             self._ahead += chunk
         return message
 
-    def _parsed(self) -> Message | None:
+    def _parsed(self) -> VhostMessage | None:
         """Take the first message out of what was read ahead; None while it is incomplete."""
         if len(self._ahead) < HEADER_BYTES:
             return None
@@ -226,9 +226,9 @@ class Channel:
             return None
         payload = bytes(self._ahead[HEADER_BYTES:end])
         del self._ahead[:end]
-        return Message(header.request, header.flags, payload)
+        return VhostMessage(header.request, header.flags, payload)
 
-    def _await(self, events: int, until: Deadline, step: str) -> None:
+    def _await(self, events: int, until: Instant, step: str) -> None:
         if not _ready(self._fd(step), events, until.milliseconds()):
             raise TimedOut(step, "the other side takes or sends nothing until the deadline")
 

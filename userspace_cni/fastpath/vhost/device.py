@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from userspace_cni.fastpath.errors import FastPathError, PeerError, Reason
+from userspace_cni.fastpath.errors import BreachReason, FastPathError, PeerError
 from userspace_cni.fastpath.vhost import messages
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory, require_eventfd
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
-    Message,
     ProtocolFeature,
-    Request,
+    VhostMessage,
+    VhostRequest,
     VringAddress,
     VringFd,
     VringState,
@@ -58,30 +58,30 @@ class VhostDevice:
         self.last = "none"
         self._memory: LentMemory | None = None
         self._status = 0
-        self._handlers: dict[Request, Callable[[Message], bytes | None]] = {
-            Request.GET_FEATURES: lambda message: self._number(message, int(self._offer.features())),
-            Request.SET_FEATURES: self._set_features,
-            Request.GET_PROTOCOL_FEATURES: lambda message: self._number(message, int(PROTOCOL_FEATURES)),
-            Request.SET_PROTOCOL_FEATURES: self._set_protocol_features,
-            Request.GET_QUEUE_NUM: lambda message: self._number(message, self._offer.queue_pairs),
-            Request.SET_OWNER: messages.require_empty,
-            Request.RESET_OWNER: self._reset_owner,
-            Request.SET_MEM_TABLE: self._set_mem_table,
-            Request.SET_VRING_NUM: self._set_vring_num,
-            Request.SET_VRING_ADDR: self._set_vring_addr,
-            Request.SET_VRING_BASE: self._set_vring_base,
-            Request.GET_VRING_BASE: self._get_vring_base,
-            Request.SET_VRING_KICK: self._set_vring_kick,
-            Request.SET_VRING_CALL: lambda message: self._set_vring_fd(message, "call"),
-            Request.SET_VRING_ERR: lambda message: self._set_vring_fd(message, "err"),
-            Request.SET_VRING_ENABLE: self._set_vring_enable,
-            Request.SEND_RARP: self._send_rarp,
-            Request.NET_SET_MTU: self._set_mtu,
-            Request.SET_STATUS: self._set_status,
-            Request.GET_STATUS: lambda message: self._number(message, self._status),
+        self._handlers: dict[VhostRequest, Callable[[VhostMessage], bytes | None]] = {
+            VhostRequest.GET_FEATURES: lambda message: self._number(message, int(self._offer.features())),
+            VhostRequest.SET_FEATURES: self._set_features,
+            VhostRequest.GET_PROTOCOL_FEATURES: lambda message: self._number(message, int(PROTOCOL_FEATURES)),
+            VhostRequest.SET_PROTOCOL_FEATURES: self._set_protocol_features,
+            VhostRequest.GET_QUEUE_NUM: lambda message: self._number(message, self._offer.queue_pairs),
+            VhostRequest.SET_OWNER: messages.require_empty,
+            VhostRequest.RESET_OWNER: self._reset_owner,
+            VhostRequest.SET_MEM_TABLE: self._set_mem_table,
+            VhostRequest.SET_VRING_NUM: self._set_vring_num,
+            VhostRequest.SET_VRING_ADDR: self._set_vring_addr,
+            VhostRequest.SET_VRING_BASE: self._set_vring_base,
+            VhostRequest.GET_VRING_BASE: self._get_vring_base,
+            VhostRequest.SET_VRING_KICK: self._set_vring_kick,
+            VhostRequest.SET_VRING_CALL: lambda message: self._set_vring_fd(message, "call"),
+            VhostRequest.SET_VRING_ERR: lambda message: self._set_vring_fd(message, "err"),
+            VhostRequest.SET_VRING_ENABLE: self._set_vring_enable,
+            VhostRequest.SEND_RARP: self._send_rarp,
+            VhostRequest.NET_SET_MTU: self._set_mtu,
+            VhostRequest.SET_STATUS: self._set_status,
+            VhostRequest.GET_STATUS: lambda message: self._number(message, self._status),
         }
 
-    def apply(self, message: Message) -> bytes | None:
+    def apply(self, message: VhostMessage) -> bytes | None:
         """Do what `message` asks for, and take over its descriptors; returns the answer, None when none is due.
 
         Raises PeerError, MemoryShort. A request that is not offered is refused when an answer is due, and is an error otherwise.
@@ -122,49 +122,51 @@ class VhostDevice:
         if memory:
             memory.release()
 
-    def _handler(self, message: Message) -> Callable[[Message], bytes | None] | None:
+    def _handler(self, message: VhostMessage) -> Callable[[VhostMessage], bytes | None] | None:
         """The method that applies `message`; None when it is to be refused with an answer."""
         if message.is_reply:
-            raise PeerError(Reason.NOT_A_REQUEST, message.name)
-        handler = self._handlers.get(Request(message.request)) if messages.is_known(message.request) else None
+            raise PeerError(BreachReason.NOT_A_REQUEST, message.name)
+        handler = self._handlers.get(VhostRequest(message.request)) if messages.is_known(message.request) else None
         if handler is None and not message.need_reply:
-            raise PeerError(Reason.UNKNOWN_REQUEST, message.name, "not offered, and no answer is wanted")
+            raise PeerError(BreachReason.UNKNOWN_REQUEST, message.name, "not offered, and no answer is wanted")
         return handler
 
     @property
     def _mergeable(self) -> bool:
         return Feature.NET_MRG_RXBUF in self.features
 
-    def _number(self, message: Message, value: int) -> bytes:
+    def _number(self, message: VhostMessage, value: int) -> bytes:
         messages.require_empty(message)
         return messages.reply(message, messages.pack_u64(value))
 
-    def _set_features(self, message: Message) -> None:
+    def _set_features(self, message: VhostMessage) -> None:
         wanted, offered = messages.unpack_u64(message), int(self._offer.features())
         if wanted & ~offered:
-            raise PeerError(Reason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {wanted & ~offered:#x} was not offered")
+            raise PeerError(
+                BreachReason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {wanted & ~offered:#x} was not offered"
+            )
         if wanted != self.features and any(ring.started for ring in self.rings):
             raise PeerError(
-                Reason.BAD_ORDER, message.name, f"{wanted:#x} instead of {int(self.features):#x} while rings are started"
+                BreachReason.BAD_ORDER, message.name, f"{wanted:#x} instead of {int(self.features):#x} while rings are started"
             )
         self.features = Feature(wanted)
         if Feature.PROTOCOL_FEATURES not in self.features:  # then rings are never enabled by a message
             for ring in self.rings:
                 ring.enable(True)
 
-    def _set_protocol_features(self, message: Message) -> None:
+    def _set_protocol_features(self, message: VhostMessage) -> None:
         wanted = messages.unpack_u64(message)
         if wanted & ~int(PROTOCOL_FEATURES):
             extra = wanted & ~int(PROTOCOL_FEATURES)
-            raise PeerError(Reason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {extra:#x} was not offered")
+            raise PeerError(BreachReason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {extra:#x} was not offered")
 
-    def _reset_owner(self, message: Message) -> None:
+    def _reset_owner(self, message: VhostMessage) -> None:
         """Disable all rings, and keep their state: the protocol recommends this for the deprecated request."""
         messages.require_empty(message)
         for ring in self.rings:
             ring.enable(False)
 
-    def _set_mem_table(self, message: Message) -> None:
+    def _set_mem_table(self, message: VhostMessage) -> None:
         """Replace the old regions by the new ones. Started rings go on: QEMU sends this whenever its memory changes."""
         memory = LentMemory(messages.unpack_table(message), message.fds, message.name)
         old, self._memory = self._memory, memory
@@ -180,36 +182,36 @@ class VhostDevice:
             if old:
                 old.release()
 
-    def _set_vring_num(self, message: Message) -> None:
+    def _set_vring_num(self, message: VhostMessage) -> None:
         state = VringState.unpack(message)
         self._ring(state.vring, message).set_size(state.value, message.name)
 
-    def _set_vring_addr(self, message: Message) -> None:
+    def _set_vring_addr(self, message: VhostMessage) -> None:
         address = VringAddress.unpack(message)
         self._ring(address.vring, message).set_address(address, message.name)
 
-    def _set_vring_base(self, message: Message) -> None:
+    def _set_vring_base(self, message: VhostMessage) -> None:
         state = VringState.unpack(message)
         self._ring(state.vring, message).set_base(state.value, message.name)
 
-    def _get_vring_base(self, message: Message) -> bytes:
+    def _get_vring_base(self, message: VhostMessage) -> bytes:
         state = VringState.unpack(message)
         base = self._ring(state.vring, message).stop()
         return messages.reply(message, VringState(state.vring, base).pack())
 
-    def _set_vring_kick(self, message: Message) -> None:
+    def _set_vring_kick(self, message: VhostMessage) -> None:
         ring, fd = self._ring_and_fd(message)
         if Feature.VERSION_1 not in self.features:
             if fd >= 0:
                 os.close(fd)
-            raise PeerError(Reason.BAD_FEATURES, message.name, f"{int(self.features):#x} has no VERSION_1, which is needed")
+            raise PeerError(BreachReason.BAD_FEATURES, message.name, f"{int(self.features):#x} has no VERSION_1, which is needed")
         ring.start(fd, self._memory, self._mergeable)
 
-    def _set_vring_fd(self, message: Message, kind: str) -> None:
+    def _set_vring_fd(self, message: VhostMessage, kind: str) -> None:
         ring, fd = self._ring_and_fd(message)
         ring.set_fd(kind, fd, self._memory, self._mergeable)
 
-    def _ring_and_fd(self, message: Message) -> tuple[Vring, int]:
+    def _ring_and_fd(self, message: VhostMessage) -> tuple[Vring, int]:
         """The ring of a message, and the eventfd that came with it, -1 for none. An error closes the eventfd."""
         fd = message.fds[0] if message.fds else -1
         try:
@@ -222,36 +224,36 @@ class VhostDevice:
             raise
         return ring, fd
 
-    def _set_vring_enable(self, message: Message) -> None:
+    def _set_vring_enable(self, message: VhostMessage) -> None:
         state = VringState.unpack(message)
         if state.value > 1:
-            raise PeerError(Reason.BAD_VALUE, message.name, f"{state.value} for vring {state.vring}")
+            raise PeerError(BreachReason.BAD_VALUE, message.name, f"{state.value} for vring {state.vring}")
         self._ring(state.vring, message).enable(bool(state.value))
 
-    def _send_rarp(self, message: Message) -> None:
+    def _send_rarp(self, message: VhostMessage) -> None:
         """Ignore it: a guest has arrived by migration, and switches learn its new place from its next frames."""
         messages.unpack_u64(message)
 
-    def _set_mtu(self, message: Message) -> None:
+    def _set_mtu(self, message: VhostMessage) -> None:
         mtu = messages.unpack_u64(message)
         if mtu not in _MTU_RANGE:
-            raise PeerError(Reason.BAD_VALUE, message.name, f"MTU {mtu}")
+            raise PeerError(BreachReason.BAD_VALUE, message.name, f"MTU {mtu}")
         self.mtu = mtu
 
-    def _set_status(self, message: Message) -> None:
+    def _set_status(self, message: VhostMessage) -> None:
         """The driver's progress; 0 is a reset, after which no frame passes until rings are started again."""
         status = messages.unpack_u64(message)
         if status > _STATUS_MAX:
-            raise PeerError(Reason.BAD_VALUE, message.name, f"status {status:#x}")
+            raise PeerError(BreachReason.BAD_VALUE, message.name, f"status {status:#x}")
         self._status = status
         if not status:
             for ring in self.rings:
                 ring.stop()
 
-    def _ring(self, index: int, message: Message) -> Vring:
+    def _ring(self, index: int, message: VhostMessage) -> Vring:
         if index >= len(self.rings):
-            raise PeerError(Reason.BAD_VALUE, message.name, f"vring {index} of {len(self.rings)}")
+            raise PeerError(BreachReason.BAD_VALUE, message.name, f"vring {index} of {len(self.rings)}")
         return self.rings[index]
 
 
-_KEEPS_FD: Final = frozenset({Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR})
+_KEEPS_FD: Final = frozenset({VhostRequest.SET_VRING_KICK, VhostRequest.SET_VRING_CALL, VhostRequest.SET_VRING_ERR})

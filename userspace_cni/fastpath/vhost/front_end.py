@@ -22,15 +22,15 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, PeerError, Reason, SocketRefused
+from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, MemoryShort, PeerError, SocketRefused
 from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
 from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
-from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, Vring, Wanted
+from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, RingSetup, WantedFeatures
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
-from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess, connect
+from userspace_cni.linux.deadline import Instant
 
 ATTACH_SECONDS: Final = 15.0
 """Time for an attachment: at the first one after its start ovs-vswitchd makes its mempools, which may take seconds."""
@@ -85,11 +85,11 @@ class _Source(Protocol):
     exclusive: bool
     """No other process can have another connection for the same port."""
 
-    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None: ...
+    def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None: ...
 
 
 class FrontEnd:
-    """A front-end attached to a back-end; `connect` and `Listener.accept` make it. Closed at the end of a `with`.
+    """A front-end attached to a back-end; `connect` and `VhostListener.accept` make it. Closed at the end of a `with`.
 
     All methods may be called in any thread. `reattach` keeps the objects in `pairs`; frames in their rings are lost.
     """
@@ -133,7 +133,7 @@ class FrontEnd:
 
     @classmethod
     def _attached_to(cls, source: _Source, options: FrontEndOptions, deadline_s: float) -> FrontEnd:
-        deadline = Deadline.after(deadline_s)
+        deadline = Instant.after(deadline_s)
         front_end = cls(source, options)
         try:
             front_end._attach(deadline, again=False)
@@ -205,7 +205,7 @@ class FrontEnd:
 
         Retries until the time is over while no back-end listens or connects, or it hangs up. Raises as `connect`, and Closed.
         """
-        deadline = Deadline.after(deadline_s)
+        deadline = Instant.after(deadline_s)
         with self._lifecycle:
             with suppress(FastPathError):  # half of the time is kept for the next back-end, in case this one is stuck
                 self.detach(deadline.remaining() / 2)
@@ -220,7 +220,7 @@ class FrontEnd:
                 return
 
     def detach(self, deadline_s: float = ATTACH_SECONDS) -> None:
-        """Hang up: the port is down, and ready for the next connection. The back-end of a `Listener` first gives the rings back.
+        """Hang up: the port is down, and ready for the next connection. A `VhostListener`'s back-end first gives the rings back.
 
         A back-end to which we connected is not asked, because another front-end may have connected since: OVS (3.1) tells the two
         apart only by the path of their socket, and would stop the rings of the other. It stops ours when we hang up.
@@ -274,11 +274,11 @@ class FrontEnd:
             return
         try:
             if attached and self._source.exclusive and not channel.hung_up():
-                Handshake(channel, Deadline.after(seconds)).stop(self._agreed, len(self._queues))
+                Handshake(channel, Instant.after(seconds)).stop(self._agreed, len(self._queues))
         finally:
             channel.shutdown()
 
-    def _attach(self, deadline: Deadline, *, again: bool) -> None:
+    def _attach(self, deadline: Instant, *, again: bool) -> None:
         with self._lifecycle:
             self._open(deadline, again=again)
             assert self._channel is not None  # noqa: S101 - for mypy
@@ -293,12 +293,12 @@ class FrontEnd:
             for queue in self._queues:
                 lib.fp_start(queue)
 
-    def _advice(self, reason: Reason) -> str:
-        if reason is Reason.NOT_A_REPLY:
+    def _advice(self, reason: BreachReason) -> str:
+        if reason is BreachReason.NOT_A_REPLY:
             return f"the process at {self.path}: it is a front-end too, an application or another tap, and no switch"
         return f"the process that serves {self.path}: its version and its log"
 
-    def _open(self, deadline: Deadline, *, again: bool) -> None:
+    def _open(self, deadline: Instant, *, again: bool) -> None:
         sock = None if self._closed else self._source.open(deadline, self._wake, again=again)
         if sock is None:
             raise Closed(f"front-end {self.path}", "it was closed by us")
@@ -311,7 +311,7 @@ class FrontEnd:
         options = self.options
         handshake.hello()
         self._prepare()
-        self._agreed = handshake.negotiate(Wanted(options.queue_pairs, options.mergeable, options.in_order))
+        self._agreed = handshake.negotiate(WantedFeatures(options.queue_pairs, options.mergeable, options.in_order))
         in_order = bool(self._agreed.features & Feature.IN_ORDER)
         mergeable = bool(self._agreed.features & Feature.NET_MRG_RXBUF)
         vrings = []
@@ -349,10 +349,10 @@ class FrontEnd:
             raise MemoryShort("making queues", os.strerror(ffi.errno), "memory limit of this process")
         return ffi.gc(queue, lib.fp_driver_free)
 
-    def _vring(self, queue: Any, kick: int, call: int) -> Vring:
+    def _vring(self, queue: Any, kick: int, call: int) -> RingSetup:
         rings = ffi.new("uint64_t[3]")
         lib.fp_driver_rings(queue, rings)
-        return Vring(self.options.queue_size, rings[0], rings[1], rings[2], kick, call)
+        return RingSetup(self.options.queue_size, rings[0], rings[1], rings[2], kick, call)
 
     def _pause(self) -> None:
         """Wait before a retry; `close` ends the wait."""
@@ -361,7 +361,7 @@ class FrontEnd:
         poller.poll(int(_RETRY_SECONDS * 1000))
 
 
-class Listener:
+class VhostListener:
     """Waits at `path` for back-ends, such as OVS with a `dpdkvhostuserclient` port. Listens from construction to `close`.
 
     Make it before the port is added: OVS then connects while it adds the port, otherwise up to a second later. Keep it as long as
@@ -372,7 +372,7 @@ class Listener:
         self,
         path: str,
         options: FrontEndOptions = FrontEndOptions(),
-        access: Access | None = None,
+        access: SocketAccess | None = None,
         *,
         trusted: str = "",
         replace_dead: bool = False,
@@ -408,7 +408,7 @@ class Listener:
         """Stop listening and remove the socket. Front-ends go on, and cannot reattach. May be called again."""
         self._socket.close()
 
-    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it always waits
+    def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it always waits
         """Wait for the next connection whose other end is still there; None when `wake` is readable."""
         while (sock := self._socket.accept(deadline, wake)) is not None:
             if not Channel(sock).hung_up():
@@ -426,7 +426,7 @@ class _Connector:
         self._trusted = trusted
         self._connected = connected
 
-    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:
+    def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None:
         poller = select.poll()
         poller.register(wake, select.POLLIN)
         while True:

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from userspace_cni.fastpath.errors import Closed, Disconnected, NegotiationFailed, PeerError, Reason, TimedOut
+from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, NegotiationFailed, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,
-    Message,
     ProtocolFeature,
     Region,
-    Request,
+    VhostMessage,
+    VhostRequest,
     VringAddress,
     VringFd,
     VringState,
@@ -31,7 +31,7 @@ from userspace_cni.fastpath.vhost.messages import (
     require_reply,
     unpack_u64,
 )
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 
 _LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
 _UNREAD_MAX: Final = 64
@@ -40,7 +40,7 @@ _SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachm
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedFeatures:
     """What the front-end wants: `mergeable` and more than one pair must be offered, `in_order` is used if it is offered."""
 
     queue_pairs: int = 1
@@ -55,7 +55,7 @@ class Agreed(NamedTuple):
     protocol: ProtocolFeature
 
 
-class Vring(NamedTuple):
+class RingSetup(NamedTuple):
     """A virtqueue: `size` descriptors; addresses of descriptors, avail and used ring; eventfds, -1 for none."""
 
     size: int
@@ -69,24 +69,24 @@ class Vring(NamedTuple):
 class Handshake:
     """One handshake on a new connection: `hello`, `negotiate`, `start`. Raises Closed when `wake` becomes readable."""
 
-    def __init__(self, channel: Channel, deadline: Deadline, wake: int = -1) -> None:
+    def __init__(self, channel: Channel, deadline: Instant, wake: int = -1) -> None:
         self._channel = channel
         self._deadline = deadline
         self._wake = wake
         self._acknowledged = False
         self._batch = bytearray()
         self._fds: Sequence[int] = ()
-        self._awaited: list[Request] = []
+        self._awaited: list[VhostRequest] = []
 
     def hello(self) -> None:
         """Ask for the features; `negotiate` reads the answer, so that the caller can do something else meanwhile."""
-        self._add(Request.SET_OWNER)
-        self._add(Request.GET_FEATURES)
+        self._add(VhostRequest.SET_OWNER)
+        self._add(VhostRequest.GET_FEATURES)
         self._flush()
 
-    def negotiate(self, wanted: Wanted) -> Agreed:
+    def negotiate(self, wanted: WantedFeatures) -> Agreed:
         """Agree on features. Raises NegotiationFailed when the other side lacks a needed one."""
-        offered = Feature(self._number(Request.GET_FEATURES))
+        offered = Feature(self._number(VhostRequest.GET_FEATURES))
         features = _chosen(offered, wanted)
         protocol = ProtocolFeature(0)
         if features & Feature.PROTOCOL_FEATURES:
@@ -95,27 +95,29 @@ class Handshake:
             self._require_queues(wanted.queue_pairs, protocol)
         return Agreed(features, protocol)
 
-    def start(self, agreed: Agreed, region: Region, memory: int, vrings: Sequence[Vring]) -> None:
+    def start(self, agreed: Agreed, region: Region, memory: int, vrings: Sequence[RingSetup]) -> None:
         """Share the file `memory` and start the rings in it, in the order rx 0, tx 0, rx 1, tx 1 …
 
         When it returns the other side has applied all messages; only a received frame proves that its data path is there.
         """
         for index, vring in enumerate(vrings):
-            self._add_fd(Request.SET_VRING_CALL, index, vring.call)
-        self._add(Request.SET_FEATURES, pack_u64(agreed.features))
-        self._add(Request.SET_MEM_TABLE, pack_table([region]), (memory,))
+            self._add_fd(VhostRequest.SET_VRING_CALL, index, vring.call)
+        self._add(VhostRequest.SET_FEATURES, pack_u64(agreed.features))
+        self._add(VhostRequest.SET_MEM_TABLE, pack_table([region]), (memory,))
         for index, vring in enumerate(vrings):
-            self._add(Request.SET_VRING_NUM, VringState(index, vring.size).pack())
-            self._add(Request.SET_VRING_BASE, VringState(index, 0).pack())
-            self._add(Request.SET_VRING_ADDR, VringAddress(index, 0, vring.descriptors, vring.used, vring.available).pack())
+            self._add(VhostRequest.SET_VRING_NUM, VringState(index, vring.size).pack())
+            self._add(VhostRequest.SET_VRING_BASE, VringState(index, 0).pack())
+            self._add(VhostRequest.SET_VRING_ADDR, VringAddress(index, 0, vring.descriptors, vring.used, vring.available).pack())
         for index, vring in enumerate(vrings):
-            self._add_fd(Request.SET_VRING_KICK, index, vring.kick)
+            self._add_fd(VhostRequest.SET_VRING_KICK, index, vring.kick)
         if agreed.features & Feature.PROTOCOL_FEATURES:
             self._enable(len(vrings), 1)
-        self._add(Request.GET_FEATURES)  # its answer proves that all messages before are applied, also without acknowledgements
+        self._add(
+            VhostRequest.GET_FEATURES
+        )  # its answer proves that all messages before are applied, also without acknowledgements
         self._flush()
         self._read_acknowledgements()
-        self._number(Request.GET_FEATURES)
+        self._number(VhostRequest.GET_FEATURES)
 
     def stop(self, agreed: Agreed, count: int) -> list[int]:
         """Stop `count` rings; returns the avail index that the other side has reached in each."""
@@ -126,39 +128,39 @@ class Handshake:
         for first in range(0, count, _UNREAD_MAX):
             some = range(first, min(first + _UNREAD_MAX, count))
             for index in some:
-                self._add(Request.GET_VRING_BASE, VringState(index, 0).pack())
+                self._add(VhostRequest.GET_VRING_BASE, VringState(index, 0).pack())
             self._flush()
             self._read_acknowledgements()
             bases += [self._base(index) for index in some]
         return bases
 
-    def _protocol(self, wanted: Wanted) -> ProtocolFeature:
-        self._add(Request.GET_PROTOCOL_FEATURES)
+    def _protocol(self, wanted: WantedFeatures) -> ProtocolFeature:
+        self._add(VhostRequest.GET_PROTOCOL_FEATURES)
         self._flush()
         useful = ProtocolFeature.REPLY_ACK | (ProtocolFeature.MQ if wanted.queue_pairs > 1 else 0)
-        protocol = ProtocolFeature(self._number(Request.GET_PROTOCOL_FEATURES)) & useful
-        self._add(Request.SET_PROTOCOL_FEATURES, pack_u64(protocol))
+        protocol = ProtocolFeature(self._number(VhostRequest.GET_PROTOCOL_FEATURES)) & useful
+        self._add(VhostRequest.SET_PROTOCOL_FEATURES, pack_u64(protocol))
         self._acknowledged = bool(protocol & ProtocolFeature.REPLY_ACK)
         return protocol
 
     def _require_queues(self, pairs: int, protocol: ProtocolFeature) -> None:
         if not protocol & ProtocolFeature.MQ:
             raise NegotiationFailed("GET_PROTOCOL_FEATURES", f"{pairs} pairs of queues wanted, but MQ is not offered", _LOG)
-        self._add(Request.GET_QUEUE_NUM)
+        self._add(VhostRequest.GET_QUEUE_NUM)
         self._flush()
-        most = self._number(Request.GET_QUEUE_NUM)
+        most = self._number(VhostRequest.GET_QUEUE_NUM)
         if most < pairs:
             raise NegotiationFailed("GET_QUEUE_NUM", f"{pairs} pairs of queues wanted, at most {most} are offered", _LOG)
 
     def _enable(self, count: int, value: int) -> None:
         for index in range(count):
-            self._add(Request.SET_VRING_ENABLE, VringState(index, value).pack())
+            self._add(VhostRequest.SET_VRING_ENABLE, VringState(index, value).pack())
 
-    def _add_fd(self, request: Request, index: int, fd: int) -> None:
+    def _add_fd(self, request: VhostRequest, index: int, fd: int) -> None:
         attached = fd >= 0
         self._add(request, VringFd(index, attached).pack(), (fd,) if attached else ())
 
-    def _add(self, request: Request, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
+    def _add(self, request: VhostRequest, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Put a message into the batch. Descriptors go with a batch's first message, so such a message begins a new batch."""
         if fds:
             self._flush()
@@ -192,16 +194,16 @@ class Handshake:
             if result:
                 raise NegotiationFailed(request.name, f"the other side refused it (acknowledged with {result})", _LOG)
 
-    def _number(self, request: Request) -> int:
+    def _number(self, request: VhostRequest) -> int:
         return unpack_u64(self._reply(request))
 
     def _base(self, index: int) -> int:
-        state = VringState.unpack(self._reply(Request.GET_VRING_BASE))
+        state = VringState.unpack(self._reply(VhostRequest.GET_VRING_BASE))
         if state.vring != index:
-            raise PeerError(Reason.BAD_VALUE, "GET_VRING_BASE", f"vring {state.vring} instead of {index}", _LOG)
+            raise PeerError(BreachReason.BAD_VALUE, "GET_VRING_BASE", f"vring {state.vring} instead of {index}", _LOG)
         return state.value
 
-    def _reply(self, request: Request) -> Message:
+    def _reply(self, request: VhostRequest) -> VhostMessage:
         try:
             message = self._channel.receive(self._deadline, wake=self._wake, step=request.name)
         except TimedOut as late:
@@ -216,18 +218,18 @@ class Handshake:
 
 _UNACKNOWLEDGED: Final = frozenset(
     {
-        Request.SET_OWNER,  # cannot be refused
-        Request.GET_FEATURES,
-        Request.GET_PROTOCOL_FEATURES,
-        Request.SET_PROTOCOL_FEATURES,  # it agrees on acknowledgements
-        Request.GET_QUEUE_NUM,
-        Request.GET_VRING_BASE,
+        VhostRequest.SET_OWNER,  # cannot be refused
+        VhostRequest.GET_FEATURES,
+        VhostRequest.GET_PROTOCOL_FEATURES,
+        VhostRequest.SET_PROTOCOL_FEATURES,  # it agrees on acknowledgements
+        VhostRequest.GET_QUEUE_NUM,
+        VhostRequest.GET_VRING_BASE,
     }
 )
 """Requests that are sent without NEED_REPLY."""
 
 
-def _chosen(offered: Feature, wanted: Wanted) -> Feature:
+def _chosen(offered: Feature, wanted: WantedFeatures) -> Feature:
     """The features to agree on, of those that are offered."""
     needed = Feature.VERSION_1
     if wanted.mergeable:

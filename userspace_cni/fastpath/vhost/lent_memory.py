@@ -14,20 +14,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import FastPathError, MemoryShort, PeerError, Reason
+from userspace_cni.fastpath.errors import BreachReason, FastPathError, MemoryShort, PeerError
 from userspace_cni.fastpath.vhost.messages import Region
 
 _EVENTFD: Final = "anon_inode:[eventfd]"
 _REFUSALS: Final = {
-    errno.EOVERFLOW: (Reason.BAD_REGION, f"empty, longer than {lib.FP_GUARD_MAX >> 30} GiB or beyond the end of addresses"),
-    errno.EEXIST: (Reason.BAD_REGION, "overlaps another"),
-    errno.E2BIG: (Reason.BAD_REGION, f"more than {lib.FP_REGIONS}"),
-    errno.ENODATA: (Reason.BAD_REGION, "the file is shorter"),
-    errno.EMEDIUMTYPE: (Reason.BAD_FD, "no file in memory or on a local disk"),
-    errno.EACCES: (Reason.BAD_FD, "the file is not open for reading and writing"),
-    errno.EPERM: (Reason.BAD_FD, "the file is sealed against writing"),
-    errno.ENODEV: (Reason.BAD_FD, "the file cannot be mapped"),
-    errno.EINVAL: (Reason.BAD_REGION, "its offset is no multiple of the file's pages"),
+    errno.EOVERFLOW: (BreachReason.BAD_REGION, f"empty, longer than {lib.FP_GUARD_MAX >> 30} GiB or beyond the end of addresses"),
+    errno.EEXIST: (BreachReason.BAD_REGION, "overlaps another"),
+    errno.E2BIG: (BreachReason.BAD_REGION, f"more than {lib.FP_REGIONS}"),
+    errno.ENODATA: (BreachReason.BAD_REGION, "the file is shorter"),
+    errno.EMEDIUMTYPE: (BreachReason.BAD_FD, "no file in memory or on a local disk"),
+    errno.EACCES: (BreachReason.BAD_FD, "the file is not open for reading and writing"),
+    errno.EPERM: (BreachReason.BAD_FD, "the file is sealed against writing"),
+    errno.ENODEV: (BreachReason.BAD_FD, "the file cannot be mapped"),
+    errno.EINVAL: (BreachReason.BAD_REGION, "its offset is no multiple of the file's pages"),
 }
 
 
@@ -70,13 +70,13 @@ def require_eventfd(fd: int, step: str) -> None:
     except OSError as error:
         kind = os.strerror(error.errno or 0)
     if kind != _EVENTFD:
-        raise PeerError(Reason.BAD_FD, step, f"{kind} instead of an eventfd")
+        raise PeerError(BreachReason.BAD_FD, step, f"{kind} instead of an eventfd")
     os.set_blocking(fd, False)
 
 
 def _refusal(number: int, region: Region, step: str) -> FastPathError:
     if number in (errno.ENFILE, errno.ENOMEM, errno.EBUSY):
         return MemoryShort(step, os.strerror(number), "limits of this process: mappings (vm.max_map_count), address space")
-    reason, what = _REFUSALS.get(number, (Reason.BAD_REGION, os.strerror(number)))
+    reason, what = _REFUSALS.get(number, (BreachReason.BAD_REGION, os.strerror(number)))
     where = f"{region.size:#x} bytes at {region.guest:#x}, user {region.user:#x}, offset {region.offset:#x}"
     return PeerError(reason, step, f"{what}: {where}", "the front-end's memory backend, which must be shared (share=on)")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from userspace_cni.fastpath.errors import PeerError, Reason
+from userspace_cni.fastpath.errors import BreachReason, PeerError
 
 HEADER_BYTES = 12
 PAYLOAD_MAX = 4096
@@ -49,7 +49,7 @@ class Flag(IntFlag):
 _FLAGS = int(Flag.VERSION_MASK | Flag.REPLY | Flag.NEED_REPLY)  # int: the complement of a Flag would drop unknown bits
 
 
-class Request(IntEnum):
+class VhostRequest(IntEnum):
     """The request's number in the header; the reply carries the same number."""
 
     GET_FEATURES = 1
@@ -138,7 +138,7 @@ class Header(NamedTuple):
     size: int
 
 
-class Message(NamedTuple):
+class VhostMessage(NamedTuple):
     """A whole message. The function that received it closes the descriptors that came with it."""
 
     request: int
@@ -173,7 +173,7 @@ class VringState(NamedTuple):
         return _STATE.pack(self.vring, self.value)
 
     @classmethod
-    def unpack(cls, message: Message) -> VringState:
+    def unpack(cls, message: VhostMessage) -> VringState:
         """From the payload; its vring is below VRING_MAX."""
         state = cls(*_exactly(_STATE, message))
         _require_vring(state.vring, message)
@@ -195,7 +195,7 @@ class VringAddress(NamedTuple):
         return _ADDRESS.pack(*self)
 
     @classmethod
-    def unpack(cls, message: Message) -> VringAddress:
+    def unpack(cls, message: VhostMessage) -> VringAddress:
         """From the payload; its vring is below VRING_MAX."""
         address = cls(*_exactly(_ADDRESS, message))
         _require_vring(address.vring, message)
@@ -213,11 +213,11 @@ class VringFd(NamedTuple):
         return _U64.pack(self.vring | (0 if self.attached else _NO_FD))
 
     @classmethod
-    def unpack(cls, message: Message) -> VringFd:
+    def unpack(cls, message: VhostMessage) -> VringFd:
         """From the payload. PeerError when it has bits other than the index and "no descriptor"."""
         value = unpack_u64(message)
         if value & ~(_INDEX | _NO_FD):
-            raise PeerError(Reason.BAD_VALUE, message.name, f"payload {value:#x}")
+            raise PeerError(BreachReason.BAD_VALUE, message.name, f"payload {value:#x}")
         return cls(value & _INDEX, not value & _NO_FD)
 
 
@@ -233,7 +233,7 @@ class Region(NamedTuple):
 def name_of(request: int) -> str:
     """Name of a request, for messages."""
     try:
-        return Request(request).name
+        return VhostRequest(request).name
     except ValueError:
         return f"message {request}"
 
@@ -243,12 +243,12 @@ def encode(request: int, payload: bytes = b"", flags: int = 0) -> bytes:
     return _HEADER.pack(request, Flag.VERSION | flags, len(payload)) + payload
 
 
-def reply(message: Message, payload: bytes) -> bytes:
+def reply(message: VhostMessage, payload: bytes) -> bytes:
     """The answer of a back-end to a request that has one."""
     return encode(message.request, payload, Flag.REPLY)
 
 
-def acknowledge(message: Message, *, refused: bool = False) -> bytes:
+def acknowledge(message: VhostMessage, *, refused: bool = False) -> bytes:
     """The answer of a back-end to a request with `need_reply` that has none of its own."""
     return reply(message, _U64.pack(1 if refused else 0))
 
@@ -258,32 +258,32 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
     header = Header(*_HEADER.unpack_from(data))
     step = name_of(header.request)
     if header.flags & Flag.VERSION_MASK != Flag.VERSION:
-        raise PeerError(Reason.BAD_VERSION, step, f"flags {header.flags:#x}")
+        raise PeerError(BreachReason.BAD_VERSION, step, f"flags {header.flags:#x}")
     if header.flags & ~_FLAGS & _U32:
-        raise PeerError(Reason.BAD_FLAGS, step, f"flags {header.flags:#x}")
+        raise PeerError(BreachReason.BAD_FLAGS, step, f"flags {header.flags:#x}")
     if header.size > PAYLOAD_MAX:
-        raise PeerError(Reason.OVERSIZED, step, f"{header.size} bytes")
+        raise PeerError(BreachReason.OVERSIZED, step, f"{header.size} bytes")
     return header
 
 
 def is_known(request: int) -> bool:
     """Whether the protocol has such a request."""
-    return request in Request._value2member_map_
+    return request in VhostRequest._value2member_map_
 
 
-def require_reply(message: Message, request: Request) -> bytes:
+def require_reply(message: VhostMessage, request: VhostRequest) -> bytes:
     """The payload of a message that a front-end received. PeerError unless it answers `request`."""
     if not message.is_reply:
-        raise PeerError(Reason.NOT_A_REPLY, request.name, f"got {message.name}, flags {message.flags:#x}")
+        raise PeerError(BreachReason.NOT_A_REPLY, request.name, f"got {message.name}, flags {message.flags:#x}")
     if message.request != request:
-        raise PeerError(Reason.WRONG_REPLY, request.name, f"got that of {message.name}")
+        raise PeerError(BreachReason.WRONG_REPLY, request.name, f"got that of {message.name}")
     return message.payload
 
 
-def require_empty(message: Message) -> None:
+def require_empty(message: VhostMessage) -> None:
     """PeerError when the message has a payload."""
     if message.payload:
-        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of none")
+        raise PeerError(BreachReason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of none")
 
 
 def pack_u64(value: int) -> bytes:
@@ -291,7 +291,7 @@ def pack_u64(value: int) -> bytes:
     return _U64.pack(value)
 
 
-def unpack_u64(message: Message) -> int:
+def unpack_u64(message: VhostMessage) -> int:
     """The number that is the whole payload."""
     return int(_exactly(_U64, message)[0])
 
@@ -301,46 +301,52 @@ def pack_table(regions: Sequence[Region]) -> bytes:
     return _COUNT.pack(len(regions), 0) + b"".join(_REGION.pack(*region) for region in regions)
 
 
-def unpack_table(message: Message) -> list[Region]:
+def unpack_table(message: VhostMessage) -> list[Region]:
     """Regions of SET_MEM_TABLE: 1 to REGIONS_MAX. Their values are not checked here."""
     if len(message.payload) < _COUNT.size:
-        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes")
+        raise PeerError(BreachReason.BAD_SIZE, message.name, f"{len(message.payload)} bytes")
     count = _COUNT.unpack_from(message.payload)[0]
     if not 1 <= count <= REGIONS_MAX:
-        raise PeerError(Reason.BAD_VALUE, message.name, f"{count} regions, 1 to {REGIONS_MAX} are possible")
+        raise PeerError(BreachReason.BAD_VALUE, message.name, f"{count} regions, 1 to {REGIONS_MAX} are possible")
     if len(message.payload) != _COUNT.size + count * _REGION.size:
-        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes for {count} regions")
+        raise PeerError(BreachReason.BAD_SIZE, message.name, f"{len(message.payload)} bytes for {count} regions")
     return [Region(*fields) for fields in _REGION.iter_unpack(message.payload[_COUNT.size :])]
 
 
 _ONE_FD = frozenset(
-    {Request.SET_LOG_BASE, Request.ADD_MEM_REG, Request.SET_BACKEND_REQ_FD, Request.SET_INFLIGHT_FD, Request.SET_DEVICE_STATE_FD}
+    {
+        VhostRequest.SET_LOG_BASE,
+        VhostRequest.ADD_MEM_REG,
+        VhostRequest.SET_BACKEND_REQ_FD,
+        VhostRequest.SET_INFLIGHT_FD,
+        VhostRequest.SET_DEVICE_STATE_FD,
+    }
 )
-_VRING_FD = frozenset({Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR})
-_MAY_HAVE_FD = frozenset({Request.SET_LOG_FD, Request.REM_MEM_REG, Request.GPU_SET_SOCKET})
+_VRING_FD = frozenset({VhostRequest.SET_VRING_KICK, VhostRequest.SET_VRING_CALL, VhostRequest.SET_VRING_ERR})
+_MAY_HAVE_FD = frozenset({VhostRequest.SET_LOG_FD, VhostRequest.REM_MEM_REG, VhostRequest.GPU_SET_SOCKET})
 
 
-def require_fds(message: Message) -> None:
+def require_fds(message: VhostMessage) -> None:
     """PeerError unless a front-end's request came with exactly as many descriptors as it needs."""
     if message.request in _MAY_HAVE_FD and len(message.fds) <= 1:
         return
-    if message.request == Request.SET_MEM_TABLE:
+    if message.request == VhostRequest.SET_MEM_TABLE:
         needed = len(unpack_table(message))
     elif message.request in _VRING_FD:
         needed = int(VringFd.unpack(message).attached)
     else:
         needed = int(message.request in _ONE_FD)
     if len(message.fds) != needed:
-        reason = Reason.FDS_MISSING if len(message.fds) < needed else Reason.FDS_EXTRA
+        reason = BreachReason.FDS_MISSING if len(message.fds) < needed else BreachReason.FDS_EXTRA
         raise PeerError(reason, message.name, f"{len(message.fds)} instead of {needed}")
 
 
-def _exactly(layout: struct.Struct, message: Message) -> tuple[int, ...]:
+def _exactly(layout: struct.Struct, message: VhostMessage) -> tuple[int, ...]:
     if len(message.payload) != layout.size:
-        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of {layout.size}")
+        raise PeerError(BreachReason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of {layout.size}")
     return layout.unpack(message.payload)
 
 
-def _require_vring(vring: int, message: Message) -> None:
+def _require_vring(vring: int, message: VhostMessage) -> None:
     if vring >= VRING_MAX:
-        raise PeerError(Reason.BAD_VALUE, message.name, f"vring {vring}")
+        raise PeerError(BreachReason.BAD_VALUE, message.name, f"vring {vring}")

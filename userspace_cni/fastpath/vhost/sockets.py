@@ -28,7 +28,7 @@ from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, MemoryShort, SocketRefused, TimedOut
 from userspace_cni.linux import paths
-from userspace_cni.linux.deadline import Deadline
+from userspace_cni.linux.deadline import Instant
 
 BACKLOG: Final = 16
 _TYPE: Final = socket.SOCK_STREAM | socket.SOCK_CLOEXEC
@@ -55,7 +55,7 @@ _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBU
 
 
 @dataclass(frozen=True)
-class Access:
+class SocketAccess:
     """The permissions of a socket that we make. `mode` of the file; `owner` and `group`: numbers, None keeps this process's own.
 
     Connecting needs write permission: OVS's user must have it.
@@ -66,7 +66,7 @@ class Access:
     group: int | None = None
 
 
-def connect(path: str, deadline: Deadline, *, trusted: str = "") -> socket.socket:
+def connect(path: str, deadline: Instant, *, trusted: str = "") -> socket.socket:
     """Connect a stream socket to `path`. Below `trusted`, when it is given, no link in the path is followed.
 
     Raises SocketRefused, MemoryShort, and TimedOut when the listener's queue is full and it accepts no connection.
@@ -128,7 +128,7 @@ class ListeningSocket:
     has. SocketRefused is raised for a dead socket without `replace_dead`, for a living socket, and for another file.
     """
 
-    def __init__(self, path: str, access: Access | None = None, *, trusted: str = "", replace_dead: bool = False) -> None:
+    def __init__(self, path: str, access: SocketAccess | None = None, *, trusted: str = "", replace_dead: bool = False) -> None:
         self.path = path
         self._maker = os.getpid()
         self._step = f"listening at {path or repr(path)}"
@@ -140,7 +140,7 @@ class ListeningSocket:
             with _translated(self._step, path):
                 self._name = os.path.basename(path)
                 self._directory = _directory(path, trusted)
-                self._publish(access or Access(), replace_dead)
+                self._publish(access or SocketAccess(), replace_dead)
         except BaseException:
             self.close()
             raise
@@ -155,7 +155,7 @@ class ListeningSocket:
         """The descriptor, for poll(2): readable when a process has connected; -1 when closed."""
         return self._sock.fileno()
 
-    def accept(self, deadline: Deadline, wake: int = -1) -> socket.socket | None:
+    def accept(self, deadline: Instant, wake: int = -1) -> socket.socket | None:
         """Wait for the next connection; None when the descriptor `wake` is readable. Raises TimedOut, Closed."""
         while True:
             fd = self.fileno()
@@ -207,7 +207,7 @@ class ListeningSocket:
             os.close(self._directory)
             self._directory = -1
 
-    def _publish(self, access: Access, replace_dead: bool) -> None:
+    def _publish(self, access: SocketAccess, replace_dead: bool) -> None:
         """Make the socket under a temporary name, and give it its own name when it is complete.
 
         link(2) never replaces a file, and links the very file that was opened: in a directory of a pod, the temporary name could
@@ -227,7 +227,7 @@ class ListeningSocket:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=self._directory)
 
-    def _listen_as(self, fd: int, access: Access) -> None:
+    def _listen_as(self, fd: int, access: SocketAccess) -> None:
         facts = os.fstat(fd)
         if not stat.S_ISSOCK(facts.st_mode) or facts.st_uid != os.geteuid():
             raise SocketRefused(self._step, "another process replaced it", "who may write in the directory")

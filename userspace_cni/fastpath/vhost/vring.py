@@ -12,16 +12,16 @@ import os
 from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import FastPathError, MemoryShort, PeerError, Reason, RingFault
+from userspace_cni.fastpath.errors import BreachReason, FastPathError, MemoryShort, PeerError, RingFault
 from userspace_cni.fastpath.rings.queue_pair import REASONS
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VringAddress
 
 _REFUSALS: Final = {
-    errno.EINVAL: (Reason.BAD_RING, "invalid size or base"),
-    errno.EFAULT: (Reason.BAD_RING, "not wholly inside one region"),
-    errno.EDOM: (Reason.BAD_RING, "not aligned"),
-    errno.EBADMSG: (Reason.MEMORY_GONE, ""),
+    errno.EINVAL: (BreachReason.BAD_RING, "invalid size or base"),
+    errno.EFAULT: (BreachReason.BAD_RING, "not wholly inside one region"),
+    errno.EDOM: (BreachReason.BAD_RING, "not aligned"),
+    errno.EBADMSG: (BreachReason.MEMORY_GONE, ""),
 }
 
 
@@ -47,21 +47,21 @@ class Vring:
         """Set the number of descriptors of the ring."""
         self._require_stopped(step)
         if not 0 < size <= RING_SIZE_MAX or size & (size - 1):
-            raise PeerError(Reason.BAD_VALUE, step, f"ring of {size}, which must be a power of two up to {RING_SIZE_MAX}")
+            raise PeerError(BreachReason.BAD_VALUE, step, f"ring of {size}, which must be a power of two up to {RING_SIZE_MAX}")
         self._size = size
 
     def set_address(self, address: VringAddress, step: str) -> None:
         """Set where the three parts are; they are mapped when the ring is started."""
         self._require_stopped(step)
         if address.flags:
-            raise PeerError(Reason.BAD_VALUE, step, f"flags {address.flags:#x}: logging was not offered")
+            raise PeerError(BreachReason.BAD_VALUE, step, f"flags {address.flags:#x}: logging was not offered")
         self._address = address
 
     def set_base(self, base: int, step: str) -> None:
         """Set the index of the first available buffer."""
         self._require_stopped(step)
         if not 0 <= base < 1 << 16:
-            raise PeerError(Reason.BAD_VALUE, step, f"base {base}")
+            raise PeerError(BreachReason.BAD_VALUE, step, f"base {base}")
         self._base = base
 
     def set_fd(self, kind: str, fd: int, memory: LentMemory | None, mergeable: bool) -> None:
@@ -87,7 +87,7 @@ class Vring:
             if missing:
                 if kick >= 0:
                     os.close(kick)
-                raise PeerError(Reason.BAD_ORDER, "SET_VRING_KICK", f"vring {self.index} had no {', '.join(missing)}")
+                raise PeerError(BreachReason.BAD_ORDER, "SET_VRING_KICK", f"vring {self.index} had no {', '.join(missing)}")
         self._put("kick", kick)
         self.started = True
         self.place(memory, mergeable, "SET_VRING_KICK")
@@ -95,7 +95,7 @@ class Vring:
     def place(self, memory: LentMemory | None, mergeable: bool, step: str) -> None:
         """Map a started ring in `memory`, which may be new; the ring goes on at the index where it was."""
         if memory is None or self._address is None:
-            raise PeerError(Reason.BAD_ORDER, step, f"vring {self.index} without memory")
+            raise PeerError(BreachReason.BAD_ORDER, step, f"vring {self.index} without memory")
         self._pause()
         if fault := self.fault():  # a burst met a fault before this message came
             raise fault
@@ -131,7 +131,7 @@ class Vring:
             return None
         direction = "transmit" if self.index % 2 == 0 else "receive"
         where = f"vring {self.index}: {direction} queue of pair {self.index // 2}"
-        return RingFault(REASONS.get(number, Reason.BAD_VALUE), "burst", where, "the driver in the guest or container")
+        return RingFault(REASONS.get(number, BreachReason.BAD_VALUE), "burst", where, "the driver in the guest or container")
 
     def report(self) -> None:
         """Tell the front-end by its "err" eventfd that the ring is broken."""
@@ -172,7 +172,7 @@ class Vring:
 
     def _require_stopped(self, step: str) -> None:
         if self.started:
-            raise PeerError(Reason.BAD_ORDER, step, f"vring {self.index} is started, and only GET_VRING_BASE stops it")
+            raise PeerError(BreachReason.BAD_ORDER, step, f"vring {self.index} is started, and only GET_VRING_BASE stops it")
 
     def _refusal(self, number: int, step: str) -> FastPathError:
         if number not in _REFUSALS:

@@ -26,7 +26,7 @@ _AGAIN_S: Final = 0.2
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeNamespace:
     """The namespace of the node's own network."""
 
     switch_netns: str = ""

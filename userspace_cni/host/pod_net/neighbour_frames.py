@@ -31,7 +31,7 @@ _SOLICITED_NODE: Final = int(IPv6Address("ff02::1:ff00:0"))
 
 
 @dataclass(frozen=True)
-class Claim:
+class AddressClaim:
     """Who says that it has an address; `mac` as 02:00:00:00:00:01."""
 
     address: Address
@@ -56,7 +56,7 @@ def announcement(mac: str, address: Address) -> bytes:
     return _neighbour_frame(mac, address, _ALL_NODES, body)
 
 
-def claim(frame: bytes) -> Claim | None:
+def claim(frame: bytes) -> AddressClaim | None:
     """What the frame says of its sender's address; None when it says nothing, as each frame that is cut off or malformed."""
     if len(frame) < _ETHERNET.size:
         return None
@@ -73,12 +73,12 @@ def _arp_request(mac: str, sender: Address, target: Address) -> bytes:
     return _ETHERNET.pack(_BROADCAST, _packed(mac), _ARP) + body
 
 
-def _arp_claim(packet: bytes) -> Claim | None:
+def _arp_claim(packet: bytes) -> AddressClaim | None:
     if len(packet) < _ARP_BODY.size:
         return None
     *kind, _, mac, sender, _, _ = _ARP_BODY.unpack_from(packet)
     address = IPv4Address(sender)
-    return None if tuple(kind) != _ARP_KIND or address.is_unspecified else Claim(address, _shown(mac))
+    return None if tuple(kind) != _ARP_KIND or address.is_unspecified else AddressClaim(address, _shown(mac))
 
 
 def _neighbour_frame(mac: str, source: Address, group: IPv6Address, body: bytes) -> bytes:
@@ -88,7 +88,7 @@ def _neighbour_frame(mac: str, source: Address, group: IPv6Address, body: bytes)
     return _ETHERNET.pack(b"\x33\x33" + group.packed[-4:], _packed(mac), _IPV6) + header + body
 
 
-def _advertised(packet: bytes, source: bytes) -> Claim | None:
+def _advertised(packet: bytes, source: bytes) -> AddressClaim | None:
     """The target of an advertisement, with the MAC of its option, else the frame's own."""
     if len(packet) < _IPV6_HEADER.size + _NEIGHBOUR.size:
         return None
@@ -102,7 +102,7 @@ def _advertised(packet: bytes, source: bytes) -> Claim | None:
             source = options[2:8]
             break
         options = options[8 * options[1] :]
-    return Claim(IPv6Address(target), _shown(source))
+    return AddressClaim(IPv6Address(target), _shown(source))
 
 
 def _option(kind: int, mac: str) -> bytes:

@@ -16,7 +16,7 @@ from typing import Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.host.netlink.closer import Closer
 from userspace_cni.host.netlink.netns import Netns
-from userspace_cni.host.pod_net.neighbour_frames import Address, Claim, claim, question
+from userspace_cni.host.pod_net.neighbour_frames import Address, AddressClaim, claim, question
 
 _AGAIN_S = 0.25
 _EVERY_PROTOCOL = 3
@@ -57,7 +57,7 @@ def asked(
     return silent
 
 
-def claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[Claim]:
+def claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[AddressClaim]:
     """What others say of their addresses until the deadline."""
     readable = select.poll()
     readable.register(wire, select.POLLIN)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from userspace_cni.base.errors import ContainerGone, DirectoryRefused, HostNamespace, NameTaken, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.base.routing import Address, Inside, Interface, Network, PodLink, PodRoute, Rank, RouteKey, Wanted
+from userspace_cni.base.routing import Address, DesiredRoute, Inside, Interface, Network, PodLink, PodRoute, Rank, RouteKey
 from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
@@ -45,7 +45,7 @@ _FIRST: Final = "/proc/1/ns/net"
 
 
 @dataclass(frozen=True)
-class Place:
+class PodNamespace:
     """Where a pod's namespace is. `sandbox`: the id of its sandbox, which has this namespace alone; `inode` 0 for unknown."""
 
     sandbox: str
@@ -54,17 +54,17 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoutePass:
     """What a pass in one namespace found and did. `refused`: what the kernel refused, with its reason."""
 
     inside: Inside
-    added: tuple[Wanted, ...] = ()
+    added: tuple[DesiredRoute, ...] = ()
     removed: tuple[PodRoute, ...] = ()
     refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Way:
+class KernelWay:
     """How a namespace reaches an address now. `dev` "" and a `problem`: not at all."""
 
     dev: str = ""
@@ -81,7 +81,7 @@ class Claims:
         self._sandboxes: dict[int, str] = {}
         self._cookies: dict[str, int] = {}
 
-    def claim(self, place: Place, cookie: int) -> None:
+    def claim(self, place: PodNamespace, cookie: int) -> None:
         """Record it. ContainerGone: the path leads to another namespace by now. NameTaken: another sandbox has this one."""
         with self._lock:
             had = self._cookies.setdefault(place.sandbox, cookie)
@@ -112,7 +112,7 @@ class PodRoutes:
         """Numbers that ours had before: what has one is ours, too, and gives way to routes with the number of now."""
         self._claims = Claims()
         self._seen: dict[str, tuple[_Raw, Inside]] = {}
-        self._settled: dict[str, tuple[Inside, tuple[Wanted, ...]]] = {}
+        self._settled: dict[str, tuple[Inside, tuple[DesiredRoute, ...]]] = {}
         """What was seen where, and wanted there, when nothing had to be changed."""
         self._own = os.stat(_OWN)  # noqa: PTH116 - of the namespace
         self._never = (*filter(None, never), _FIRST)
@@ -124,12 +124,12 @@ class PodRoutes:
         self._seen = {each: seen for each, seen in self._seen.items() if each in sandboxes}
         self._settled = {each: settled for each, settled in self._settled.items() if each in sandboxes}
 
-    def look(self, place: Place) -> Inside:
+    def look(self, place: PodNamespace) -> Inside:
         """What the namespace has; the same object as long as nothing changes there. Raises as `converge`."""
         with self._connected(place, "looking at its routes") as kernel:
             return self._inside(place, kernel)
 
-    def converge(self, place: Place, decide: Callable[[Inside], Iterable[Wanted]]) -> Outcome:
+    def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass:
         """Look, have it decided which routes of ours are to be there, and make it so. `decide` must not wait.
 
         Raises ContainerGone for a namespace that has gone or is another one by now; HostNamespace for one of the node's own;
@@ -140,14 +140,14 @@ class PodRoutes:
             inside = self._inside(place, kernel)
             wanted = tuple(decide(self._without_former(inside)))
             if self._settled.get(place.sandbox) == (inside, wanted):
-                return Outcome(inside)
+                return RoutePass(inside)
             changes = _changes(inside, wanted, self.protocol, self.former)
             done = _tried_again(kernel, _made(kernel, changes))
         if not changes and place.sandbox in self._seen:
             self._settled[place.sandbox] = inside, wanted
         return _outcome(inside, done)
 
-    def way_to(self, place: Place, address: Address) -> Way:
+    def way_to(self, place: PodNamespace, address: Address) -> KernelWay:
         """How the namespace reaches the address now. Raises as `converge`."""
         with self._connected(place, f"asking the way to {address}") as kernel:
             names = {index: name for index, name, _ in _links(kernel)}
@@ -156,16 +156,16 @@ class PodRoutes:
             except OSError as error:
                 if error.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL):
                     raise
-                return Way(problem=error.strerror or str(error))
+                return KernelWay(problem=error.strerror or str(error))
         found = routes.read(payload)
-        return Way(names.get(found.index, ""), found.route.gw, routes.source(payload))
+        return KernelWay(names.get(found.index, ""), found.route.gw, routes.source(payload))
 
     def _without_former(self, inside: Inside) -> Inside:
         if not self.former:
             return inside
         return replace(inside, routes=inside.others(*self.former))
 
-    def _inside(self, place: Place, kernel: Connection) -> Inside:
+    def _inside(self, place: PodNamespace, kernel: Connection) -> Inside:
         raw = _asked(kernel)
         before = self._seen.get(place.sandbox)
         if before and before[0] == raw:
@@ -178,7 +178,7 @@ class PodRoutes:
         return self._seen[place.sandbox][1]
 
     @contextmanager
-    def _connected(self, place: Place, doing: str) -> Iterator[Connection]:
+    def _connected(self, place: PodNamespace, doing: str) -> Iterator[Connection]:
         what = f"network namespace {place.path}: {doing}"
         with opened_pod(place.path, place.inode, self._root) as netns:
             self._require_of_a_pod(netns, place)
@@ -189,7 +189,7 @@ class PodRoutes:
             except OSError as error:
                 raise of_kernel(what, error, _FULL if error.errno == errno.E2BIG else RIGHTS) from error
 
-    def _require_of_a_pod(self, netns: Netns, place: Place) -> None:
+    def _require_of_a_pod(self, netns: Netns, place: PodNamespace) -> None:
         found, own = os.fstat(netns.fileno()), [self._own]
         for path in self._never:
             with suppress(OSError, DirectoryRefused):  # without it no namespace is that one
@@ -277,12 +277,12 @@ class _Change(NamedTuple):
     message: Message
     passes: int
     """The errno with which it is true already."""
-    adds: Wanted | None = None
+    adds: DesiredRoute | None = None
     removes: PodRoute | None = None
 
 
-def _changes(inside: Inside, wanted: Sequence[Wanted], protocol: int, former: Collection[int]) -> list[_Change]:
-    """What makes ours those that are wanted: first what comes, in the order of `Wanted.order`, then what goes.
+def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, former: Collection[int]) -> list[_Change]:
+    """What makes ours those that are wanted: first what comes, in the order of `DesiredRoute.order`, then what goes.
 
     Ours are those with any of the numbers; those that are wanted have the first one.
 
@@ -330,7 +330,7 @@ def _removals(inside: Inside, found: PodRoute) -> list[_Change]:
     return [_Change(_message(routes.removed, index, found.key, found.protocol, scope=found.scope), errno.ESRCH, removes=found)]
 
 
-def _put(make: Callable[[int, Route, int], Message], index: int, wanted: Wanted, protocol: int) -> Message:
+def _put(make: Callable[[int, Route, int], Message], index: int, wanted: DesiredRoute, protocol: int) -> Message:
     return _message(make, index, wanted.key, protocol, onlink=wanted.onlink)
 
 
@@ -403,8 +403,8 @@ def _sent(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
     return done
 
 
-def _outcome(inside: Inside, done: Sequence[_Done]) -> Outcome:
-    return Outcome(
+def _outcome(inside: Inside, done: Sequence[_Done]) -> RoutePass:
+    return RoutePass(
         inside,
         tuple(each.change.adds for each in done if each.change.adds and not each.why),
         tuple(each.change.removes for each in done if each.change.removes and each.by_us),

@@ -33,7 +33,7 @@ _ENDINGS: Final = (".conf", ".conflist", ".json")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFile:
     """The file that is at a step's place. `store`: whose mark it carries, "" for another program's file."""
 
     store: str
@@ -92,19 +92,19 @@ class RuntimeNetworkDriver(Driver[RuntimeNetwork]):
         found = look_at(step, self._root)
         return self._drift(step, found) if found and found.store == step.store else []
 
-    def _drift(self, step: RuntimeNetwork, found: Found) -> list[Drift]:
+    def _drift(self, step: RuntimeNetwork, found: FoundFile) -> list[Drift]:
         if found.content == step.content.encode():
             return []
         return [Drift(_what(step), "", "the content that the agent wrote", Other("another"), f"cat {step.path}")]
 
 
-def look_at(step: RuntimeNetwork, root: HostRoot = HERE) -> Found | None:
+def look_at(step: RuntimeNetwork, root: HostRoot = HERE) -> FoundFile | None:
     """The file that is at the step's place; None when there is none. Raises UserspaceError."""
     with _if_there(step, root) as dirfd:
         return None if dirfd is None else _found(dirfd, step.name)
 
 
-def require_ours(step: RuntimeNetwork, found: Found | None) -> None:
+def require_ours(step: RuntimeNetwork, found: FoundFile | None) -> None:
     """Raise NameTaken unless the place is free, or what is there carries the step's mark."""
     if found is None or found.store == step.store:
         return
@@ -165,11 +165,11 @@ def _remove(dirfd: int, names: Iterable[str], store: str) -> None:
     os.fsync(dirfd)
 
 
-def _found(dirfd: int, name: str) -> Found | None:
+def _found(dirfd: int, name: str) -> FoundFile | None:
     if look(dirfd, name) is None:
         return None
     content = read_file(dirfd, name, FILE_MAX + 1) or b""
-    return Found(store_of(content), content)
+    return FoundFile(store_of(content), content)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     A = TypeVar("A", bound=Message)
 
 
-class Unanswered(Unavailable):
+class RpcUnanswered(Unavailable):
     """A call without an answer that can be used. `status`: gRPC's name for why."""
 
     def __init__(self, what: str, status: str, said: str, details: str) -> None:
@@ -25,7 +25,7 @@ class Unanswered(Unavailable):
         self.status = status
 
 
-class Connection:
+class GrpcConnection:
     """To the server at the socket `path`, as this process sees it; to be used with `with`.
 
     `answer_max`: bytes of the longest answer that is taken. `details`: what an error says that one can look at.
@@ -57,5 +57,5 @@ class Connection:
         try:
             got: A = call(request, timeout=seconds)
         except grpc.RpcError as error:
-            raise Unanswered(what, error.code().name, error.details() or "", self._details) from None
+            raise RpcUnanswered(what, error.code().name, error.details() or "", self._details) from None
         return got

@@ -16,7 +16,7 @@ from typing import Self
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.switch.openflow import messages
-from userspace_cni.switch.openflow.messages import Message
+from userspace_cni.switch.openflow.messages import OpenflowMessage
 
 
 class Management:
@@ -89,11 +89,11 @@ class Management:
         except OSError as error:
             raise self._broken(error) from error
 
-    def receive(self, deadline: Deadline) -> Message:
+    def receive(self, deadline: Deadline) -> OpenflowMessage:
         """Wait for the next message but an ECHO_REQUEST, which is answered here."""
         while True:
             head, left = messages.header(self._exactly(messages.HEADER.size, deadline))
-            received = Message(head.version, head.kind, head.xid, self._exactly(left, deadline))
+            received = OpenflowMessage(head.version, head.kind, head.xid, self._exactly(left, deadline))
             if received.kind != messages.ECHO_REQUEST:
                 return received
             self.send(messages.message(received.version, messages.ECHO_REPLY, received.xid, received.body), deadline)

@@ -96,7 +96,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Message:
+class OpenflowMessage:
     """A received message; `body` is all after the header."""
 
     version: int
@@ -121,7 +121,7 @@ def hello(xid: int, versions: frozenset[int] = VERSIONS) -> bytes:
     return message(max(versions), HELLO, xid, struct.pack("!HHI", _VERSION_BITMAP, 8, bitmap))
 
 
-def agreed(theirs: Message, versions: frozenset[int] = VERSIONS) -> int:
+def agreed(theirs: OpenflowMessage, versions: frozenset[int] = VERSIONS) -> int:
     """The version to speak after the bridge's HELLO `theirs`. Raises SwitchRefused when no version is common."""
     bitmap = _bitmap(theirs.body)
     offered = {version for version in range(32) if bitmap >> version & 1} if bitmap else set(range(1, theirs.version + 1))
@@ -177,7 +177,7 @@ def barrier(version: int, xid: int) -> bytes:
     return message(version, 18 if version == VERSION_10 else 20, xid)
 
 
-def is_barrier_reply(answer: Message) -> bool:
+def is_barrier_reply(answer: OpenflowMessage) -> bool:
     """Whether `answer` answers a barrier."""
     return answer.kind == (19 if answer.version == VERSION_10 else 21)
 
@@ -189,7 +189,7 @@ def ask_counted(version: int, xid: int) -> bytes:
     return message(version, _STATISTICS, xid, struct.pack("!HH4xI4x", _PORT_STATISTICS, 0, _ANY))
 
 
-def counted(answer: Message) -> tuple[dict[int, dict[str, int]], bool]:
+def counted(answer: OpenflowMessage) -> tuple[dict[int, dict[str, int]], bool]:
     """The counters in a message, by port number and OVSDB's names, without those that the port does not have; and whether it is
     the last message of the answer. Raises Unavailable for any other message."""
     old = answer.version == VERSION_10
@@ -203,7 +203,7 @@ def counted(answer: Message) -> tuple[dict[int, dict[str, int]], bool]:
     return found, not answer.body[3] & _MORE
 
 
-def refusal(error: Message, what: str) -> SwitchRefused:
+def refusal(error: OpenflowMessage, what: str) -> SwitchRefused:
     """The error of an ERROR message about `what`, with OpenFlow's names for type and code."""
     if len(error.body) < 4:
         return SwitchRefused(f"{what}: the switch answers with an error of {len(error.body)} bytes", "see its log")
@@ -215,12 +215,12 @@ def refusal(error: Message, what: str) -> SwitchRefused:
     return SwitchRefused(f"{what}: {name}, {reason}" + (f": {text}" if text else ""), "see the log of ovs-vswitchd")
 
 
-def header(data: bytes) -> tuple[Message, int]:
+def header(data: bytes) -> tuple[OpenflowMessage, int]:
     """The message without its body, and how many bytes of body follow. Raises Unavailable for bytes that are no OpenFlow."""
     version, kind, length, xid = HEADER.unpack(data)
     if length < HEADER.size:
         raise Unavailable(f"OpenFlow: a message of {length} bytes came", "is it a bridge's .mgmt socket?")
-    return Message(version, kind, xid, b""), length - HEADER.size
+    return OpenflowMessage(version, kind, xid, b""), length - HEADER.size
 
 
 def _flow_mod(command: int, flow: Flow, mask: int, table: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.switch.openflow import messages
 from userspace_cni.switch.openflow.flows import Flows
-from userspace_cni.switch.openflow.messages import CONTROLLER, VERSION_10, Flow, Message
+from userspace_cni.switch.openflow.messages import CONTROLLER, VERSION_10, Flow, OpenflowMessage
 
 _VERSIONS: Final = messages.VERSIONS - {0x06}
 """Without 1.5, which has another PACKET_OUT."""
@@ -63,7 +63,7 @@ class PortFrames(Flows):
         return frame if frame[:6] == self._mac else b""
 
 
-def _frame(answer: Message) -> bytes:
+def _frame(answer: OpenflowMessage) -> bytes:
     """The frame that ends a PACKET_IN, b"" for any other message."""
     if answer.kind != _PACKET_IN or len(answer.body) < _IN_LENGTH.size:
         return b""

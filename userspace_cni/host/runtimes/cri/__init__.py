@@ -24,7 +24,7 @@ from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.threads import refused
 from userspace_cni.host.runtimes.cni_cache import Sandbox
-from userspace_cni.host.runtimes.unix_rpc import Connection, Unanswered
+from userspace_cni.host.runtimes.unix_rpc import GrpcConnection, RpcUnanswered
 
 if TYPE_CHECKING:
     from userspace_cni.host.runtimes.cri import v1_pb2
@@ -65,7 +65,7 @@ class Cri:
         if wanted is not None and not wanted:
             return []
         details = "does the runtime run? is the setting cri_socket right?"
-        with Connection(self._root.path(self._socket), _ANSWER_MAX, details) as connection:
+        with GrpcConnection(self._root.path(self._socket), _ANSWER_MAX, details) as connection:
             ready = [each for each in self._listed(connection) if wanted is None or each.metadata.uid in wanted]
             paths = self._paths(connection, [each.id for each in ready])
         return [
@@ -74,7 +74,7 @@ class Cri:
             if each.id in paths
         ]
 
-    def _listed(self, connection: Connection) -> list[v1_pb2.PodSandbox]:
+    def _listed(self, connection: GrpcConnection) -> list[v1_pb2.PodSandbox]:
         """The ready sandboxes, whatever their network."""
         from userspace_cni.host.runtimes.cri import v1_pb2
 
@@ -83,7 +83,7 @@ class Cri:
         request = v1_pb2.ListPodSandboxRequest(filter=only)
         try:
             answer = connection.ask(what, f"{_SERVICE}/ListPodSandbox", request, v1_pb2.ListPodSandboxResponse, ASK_S)
-        except Unanswered as error:
+        except RpcUnanswered as error:
             if error.status == "UNIMPLEMENTED":
                 raise StepFailed(
                     f"{what}: it does not speak runtime.v1 of the Container Runtime Interface",
@@ -92,7 +92,7 @@ class Cri:
             raise
         return [each for each in answer.items if each.state == v1_pb2.SANDBOX_READY and each.id]
 
-    def _paths(self, connection: Connection, sandboxes: list[str]) -> dict[str, str]:
+    def _paths(self, connection: GrpcConnection, sandboxes: list[str]) -> dict[str, str]:
         """The path of each of these that is ready still and has a network namespace of its own."""
         within = Deadline.after(STATUSES_S)
         pool = ThreadPoolExecutor(_AT_ONCE, "cri")
@@ -102,14 +102,16 @@ class Cri:
             raise refused(f"asking the container runtime at {self._socket} for {len(sandboxes)} sandboxes") from error
         finally:
             pool.shutdown(cancel_futures=True)
-        failed = [each for each in answers if isinstance(each, Unanswered) and each.status != _GONE]
+        failed = [each for each in answers if isinstance(each, RpcUnanswered) and each.status != _GONE]
         if failed and len(failed) == len(answers):
             raise failed[0]
         found = {sandbox: _path(sandbox, each) for sandbox, each in zip(sandboxes, answers, strict=True)}
         self.unreadable = sum(path is None for path in found.values())
         return {sandbox: path for sandbox, path in found.items() if path}
 
-    def _status(self, connection: Connection, sandbox: str, within: Deadline) -> v1_pb2.PodSandboxStatusResponse | Unanswered:
+    def _status(
+        self, connection: GrpcConnection, sandbox: str, within: Deadline
+    ) -> v1_pb2.PodSandboxStatusResponse | RpcUnanswered:
         """What the runtime tells of the sandbox, or why it does not. Raises Unanswered where there is no runtime any more."""
         from userspace_cni.host.runtimes.cri import v1_pb2
 
@@ -118,17 +120,17 @@ class Cri:
         seconds = min(ASK_S, within.remaining())
         try:
             return connection.ask(what, f"{_SERVICE}/PodSandboxStatus", request, v1_pb2.PodSandboxStatusResponse, seconds)
-        except Unanswered as error:
+        except RpcUnanswered as error:
             if error.status == "UNAVAILABLE":
                 raise
             return error
 
 
-def _path(sandbox: str, answer: v1_pb2.PodSandboxStatusResponse | Unanswered) -> str | None:
+def _path(sandbox: str, answer: v1_pb2.PodSandboxStatusResponse | RpcUnanswered) -> str | None:
     """The path of its network namespace; "" where it has none or is gone, None where the answer cannot be used."""
     from userspace_cni.host.runtimes.cri import v1_pb2
 
-    if isinstance(answer, Unanswered):
+    if isinstance(answer, RpcUnanswered):
         return "" if answer.status == _GONE else None
     if answer.status.id != sandbox:
         return None

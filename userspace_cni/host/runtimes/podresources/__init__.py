@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.host.runtimes.unix_rpc import Connection
+from userspace_cni.host.runtimes.unix_rpc import GrpcConnection
 
 ASK_S: Final = 2.0
 """The kubelet answers from its memory, in milliseconds."""
@@ -37,7 +37,7 @@ def devices_of(namespace: str, pod: str, kubelet_dir: str, deadline: Deadline) -
     what = f"asking the kubelet for the devices of pod {namespace}/{pod}"
     seconds = min(ASK_S, deadline.require(what))
     details = f"its pod-resources API is at {path}: does the kubelet run? is the setting kubelet_dir right?"
-    with Connection(path, _ANSWER_MAX, details) as kubelet:
+    with GrpcConnection(path, _ANSWER_MAX, details) as kubelet:
         request = v1_pb2.ListPodResourcesRequest()
         answer = kubelet.ask(what, "/v1.PodResourcesLister/List", request, v1_pb2.ListPodResourcesResponse, seconds)
     found: dict[str, tuple[str, ...]] = {}
