@@ -273,11 +273,11 @@ UNPRIVILEGED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.vhost.sockets import Access
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.sockets import SocketAccess
 options = FrontEndOptions(hugepage_bytes=int(sys.argv[3]) or None)
 if sys.argv[1] == "listen":
-    listener = Listener(sys.argv[2], options, Access(0o666))
+    listener = VhostListener(sys.argv[2], options, SocketAccess(0o666))
     print("listening", flush=True)
     front_end = listener.accept()
     listener.close()
