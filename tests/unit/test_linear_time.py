@@ -36,7 +36,6 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.gateways import Gateway, StaticRoute, clash
 from userspace_cni.base.routing import DesiredRoute, Inside, PodLink, PodRoute
 from userspace_cni.base.subnets import read_subnet, without
-from userspace_cni.cli.kubevirt.lint import _with_refusals
 from userspace_cni.cli.manifests import _documents
 from userspace_cni.cni import keys, outline, protocol, wire
 from userspace_cni.cni.addressing import missing, read_addresses_noted, read_noted
@@ -53,6 +52,7 @@ from userspace_cni.controller import cluster as controlled
 from userspace_cni.controller.ranges import NodeRange, divide
 from userspace_cni.controller.writes import summaries
 from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
+from userspace_cni.diagnosis.traps import findings_with_refusals
 from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink import route_messages as kernel_routes
 from userspace_cni.host.node_net.translations import rules
@@ -762,7 +762,7 @@ def manifests_of_a_vm(size: int) -> Read:
     content = manifest_of(size, networks=size)
 
     def read() -> object:
-        return list(_with_refusals(judge([ManifestDocument("f", each) for each in content])))
+        return list(findings_with_refusals(judge([ManifestDocument("f", each) for each in content])))
 
     return read
 

@@ -38,14 +38,14 @@ from userspace_cni.consumers.kubevirt.guests import (
     SeenSocket,
     is_guest,
     is_named,
-    judge_guest,
     machine_of,
     not_looked_at,
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.switch import SWITCH, SeenSwitch, judge_hugepages, judge_switch, read_user
+from userspace_cni.consumers.kubevirt.switch import SWITCH, SeenSwitch, read_user
 from userspace_cni.diagnosis.attachments import check_one
+from userspace_cni.diagnosis.machines import judge_machines
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.pod.quantity import amount
@@ -103,17 +103,14 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         of_plugins, unasked = judge_plugins(site) if every else ((), "")
     switch = view_of_switch.switch
     pools = _hugepages(site).pools()
-    needed = switch.other_config.get("dpdk-socket-mem", "")
-    judged = [(each, judge_guest(each)) for each in guests]
-    of_switch = list(judge_switch(switch, guests=bool(guests)))
-    failing = any(each.severity != "note" for found in (of_switch, *(found for _, found in judged)) for each in found)
-    of_node = [*of_switch, *judge_hugepages(pools, needed, wanted, failing=failing)]
-    findings = [*of_node, *of_plugins, *(finding for _, found in judged for finding in found)]
+    of_node, of_guests = judge_machines(switch, guests, pools, wanted)
+    findings = [*of_node, *of_plugins, *(finding for found in of_guests for finding in found)]
     away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
     away += [unasked] if unasked else []
     unseen = list(dict.fromkeys((*away, *(line for each in guests for line in not_looked_at(each)))))
     ports = view_of_switch.ports
-    rows = [_describe(record, ports, each, found) for (record, _), (each, found) in zip(chosen, judged, strict=True)]
+    seen_of = zip(chosen, guests, of_guests, strict=True)
+    rows = [_describe(record, ports, each, found) for (record, _), each, found in seen_of]
     if in_json:
         found = [as_json(each, OF_TRAPS) for each in findings]
         view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
