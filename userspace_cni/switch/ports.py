@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import Driver, HostEnd, Internal, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import Driver, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -79,7 +79,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         from userspace_cni.ovsdb.replica import SessionLost
         from userspace_cni.switch.ovsdb.commands import AddPort
 
-        anew = isinstance(step.interface, Internal) and not self._links.index(step.name)
+        anew = step.interface.link_by == "switch" and not self._links.index(step.name)
         anew = anew or self._given_up.take(step.name)
 
         if step.switch_makes_socket:
@@ -105,7 +105,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         def served(command: AddPort) -> None:
             self._settle(command, held, deadline)
             self._read_back.require(command, step, deadline)
-            if isinstance(step.interface, HostEnd):
+            if step.interface.link_by == "us":
                 # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
                 self._links.set_up(step.name)
             if command.flows_after is not None:
@@ -181,7 +181,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""
         from userspace_cni.switch.ovsdb.reads import find_port
 
-        index = self._links.index(step.name) if isinstance(step.interface, HostEnd) else None
+        index = self._links.index(step.name) if step.interface.link_by == "us" else None
 
         def look(session: SwitchSession) -> list[Drift]:
             return differences(step, find_port(session, step.name), index)
@@ -204,11 +204,11 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         marks = seen.ports.get(step.name)
         if marks is None or step.name in seen.once(self.closed_ports):
             return True
-        if isinstance(step.interface, HostEnd):
+        if step.interface.link_by == "us":
             link = seen.once(self._links).get(step.name)
             if link is None or marks.get(IFINDEX) != str(link.index):
                 return True
-        if isinstance(step.interface, Internal) and step.name not in seen.once(self._links):
+        if step.interface.link_by == "switch" and step.name not in seen.once(self._links):
             return True
         if step.server_path and step.name in seen.once(self.unconnected_ports) and self._given_up.look(step):
             return True
@@ -316,7 +316,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     def _link_mark(self, step: OvsPort) -> dict[str, str]:
         """The mark by which the link behind a kernel port is known again. Raises SwitchRefused when there is no link."""
-        if not isinstance(step.interface, HostEnd):
+        if step.interface.link_by != "us":
             return {}
         index = self._links.index(step.name)
         if not index:
@@ -327,7 +327,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
 def _gets_tap(step: OvsPort, name: str) -> bool:
     """Whether ovs-vswitchd makes a tap of that name, of the step's bridge or port. The kernel's datapath takes no link over."""
-    return step.datapath == DATAPATH_TYPE and (name == step.bridge or isinstance(step.interface, Internal))
+    return step.datapath == DATAPATH_TYPE and (name == step.bridge or step.interface.link_by == "switch")
 
 
 def _rows_of(step: OvsPort) -> frozenset[Clause]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from userspace_cni.attachment.drift import Absent, Condition, Drift
-from userspace_cni.attachment.steps import Internal, OvsPort
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
@@ -78,7 +78,7 @@ class ReadBack:
     def drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """The limits, if others or none are in force, and what of the node's own link differs; of the limit to the pod nothing
         while the control socket is out of reach."""
-        return self._limit_drifts(step, deadline) + (self._link_drifts(step) if isinstance(step.interface, Internal) else [])
+        return self._limit_drifts(step, deadline) + (self._link_drifts(step) if step.interface.link_by == "switch" else [])
 
     def _link_drifts(self, step: OvsPort) -> list[Drift]:
         """What differs of the link that ovs-vswitchd has made for an internal port. It may be on a bridge that is not up."""
@@ -106,7 +106,7 @@ class ReadBack:
         except SwitchRefused:
             shown = ""  # it has no such port
         other = not_in_force(row, shown)
-        field = "limit from the node" if isinstance(step.interface, Internal) else "limit to the pod"
+        field = "limit from the node" if step.interface.link_by == "switch" else "limit to the pod"
         return [Drift(f"port {step.name}", field, described(row), *other)] if other else []
 
     def wait(self, watch: Watch[T] | None, deadline: Deadline, *, or_dead: bool = False) -> T | None:

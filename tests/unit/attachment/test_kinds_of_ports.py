@@ -47,7 +47,7 @@ def test_what_a_kind_says_of_itself(kind: PortInterface) -> None:
     row = interface_row(port(kind, Limits()))
     assert (row.type, row.options.get(SERVER_PATH, "")) == (kind.type, kind.server_path)
     assert (kind.role == "client") == bool(kind.server_path)
-    assert not (kind.role and kind.is_link)
+    assert not (kind.role and kind.link_by)
     assert can_have(kind, Limits(from_pod=RATE)) == kind.polices
     assert can_have(kind, Limits(netem=Netem(latency_ms=1))) == (kind.limited_as == "system")
     assert can_have(kind, Limits(to_pod=RATE)) == (kind.limited_as != "afxdp")

@@ -14,6 +14,7 @@ from userspace_cni.base.stages import Stage
 from userspace_cni.base.vlans import Vlan
 
 Role = Literal["client", "server", ""]
+Maker = Literal["us", "switch", ""]
 EVERYTHING: Final = "*"
 """What a mirror shows that shows every frame of its bridge: no port has this name."""
 
@@ -32,7 +33,7 @@ class VhostUserClient:
     role: ClassVar[Role] = "client"
     limited_as: ClassVar[PortKind] = "vhostuser"
     polices: ClassVar[bool] = True
-    is_link: ClassVar[bool] = False
+    link_by: ClassVar[Maker] = ""
     server_path: str
     mtu: int | None = None
 
@@ -47,7 +48,7 @@ class VhostUserServer:
     server_path: ClassVar[str] = ""
     limited_as: ClassVar[PortKind] = "vhostuser"
     polices: ClassVar[bool] = True
-    is_link: ClassVar[bool] = False
+    link_by: ClassVar[Maker] = ""
     mtu: int | None = None
 
 
@@ -57,7 +58,7 @@ class HostEnd:
 
     role: ClassVar[Role] = ""
     server_path: ClassVar[str] = ""
-    is_link: ClassVar[bool] = True
+    link_by: ClassVar[Maker] = "us"
     opened_as: KernelPort
     mtu: int | None = None
 
@@ -87,7 +88,7 @@ class Internal:
     server_path: ClassVar[str] = ""
     limited_as: ClassVar[PortKind] = "system"
     polices: ClassVar[bool] = True
-    is_link: ClassVar[bool] = True
+    link_by: ClassVar[Maker] = "switch"
     mac: str = ""
     mtu: int | None = None
 
@@ -97,8 +98,8 @@ PortInterface = VhostUserClient | VhostUserServer | HostEnd | Internal
 
 `opened_as`: what people are shown, for two ways of opening a link are of one type. `role`: OVS's part at a vhost-user socket, ""
 where there is none; `server_path`: that socket as OVS sees it, where the application makes it, else "". `limited_as`: the limits
-of which kind are possible. `polices`: whether the switch can limit what comes from behind the port. `is_link`: whether the kernel
-has a link of the port's name in the switch's network namespace."""
+of which kind are possible. `polices`: whether the switch can limit what comes from behind the port. `link_by`: who makes the link
+of the port's name in the switch's network namespace, we before the port or the switch with it; "" where there is none."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class OvsPort(Step):
     @property
     def links(self) -> tuple[str, ...]:
         """The link of its name, where it has one."""
-        return (self.name,) if self.interface.is_link else ()
+        return (self.name,) if self.interface.link_by else ()
 
     @property
     def reported(self) -> Mapping[str, Any]:

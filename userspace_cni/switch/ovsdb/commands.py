@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, PortRef
+from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.columns import changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, named, of_type
@@ -146,7 +146,7 @@ class AddPort(Command[SwitchSession]):
         self._keep_mtu(txn, local)
         if bridge is None:
             draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
-        if bridge is None or isinstance(step.interface, Internal) or step.datapath != DATAPATH_TYPE:
+        if bridge is None or step.interface.link_by == "switch" or step.datapath != DATAPATH_TYPE:
             # of a bridge that it cannot make ovs-vswitchd says nothing; of a tap it shows in the kernel whether it is open
             self._round = Round(txn)
 
@@ -196,7 +196,7 @@ class AddPort(Command[SwitchSession]):
         if self._anew or self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
             self._remove(txn, port, bridge)
             return
-        told = policing_columns(step).keys() | ({"mac", "mtu_request"} if isinstance(step.interface, Internal) else set())
+        told = policing_columns(step).keys() | ({"mac", "mtu_request"} if step.interface.link_by == "switch" else set())
         awaited = limits.converge(txn, self.api.replica, step, port, self._marks)
         for row, wanted in (
             (port, columns),
@@ -299,7 +299,7 @@ def require_allowed(step: OvsPort, bridge: Any) -> None:
 
 def names_of(step: OvsPort) -> frozenset[str]:
     """The names that OVSDB may get with this port, but for a host end's: its link is there, and is known by its index."""
-    names = ("" if step.foreign_bridge else step.bridge, "" if isinstance(step.interface, HostEnd) else step.name)
+    names = ("" if step.foreign_bridge else step.bridge, "" if step.interface.link_by == "us" else step.name)
     return frozenset(filter(None, names))
 
 

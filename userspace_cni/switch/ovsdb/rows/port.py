@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import EVERYTHING, OWNER, Internal, OvsPort, PortRef
+from userspace_cni.attachment.steps import EVERYTHING, OWNER, OvsPort, PortRef
 from userspace_cni.ovsdb.columns import Columns, optional
 from userspace_cni.switch.ovsdb.rows.bridge import LOCAL_MTU
 from userspace_cni.switch.ovsdb.rows.interface import interface_row
@@ -83,7 +83,7 @@ def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "type": row.type,
         "options": {key: value or None for key, value in row.options.items()},
         "mtu_request": optional(row.mtu),
-        **({"mac": optional(row.mac or None)} if isinstance(step.interface, Internal) else {}),
+        **({"mac": optional(row.mac or None)} if step.interface.link_by == "switch" else {}),
         **policing_columns(step),
         "external_ids": dict(marks) | {ATTACHED_MAC: step.mac or None},
     }
@@ -124,7 +124,7 @@ def written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
         ("mtu_request", interface.mtu, _one(found["mtu_request"])),
         (f"external_ids:{ATTACHED_MAC}", step.mac, found["external_ids"].get(ATTACHED_MAC, "")),
     ]
-    if isinstance(step.interface, Internal):
+    if step.interface.link_by == "switch":
         compared.append(("mac", interface.mac.lower(), (_one(found["mac"]) or "").lower()))
     if step.limits.from_pod:
         compared += [(column, value, found[column]) for column, value in policing_columns(step).items()]
