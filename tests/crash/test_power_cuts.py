@@ -163,7 +163,7 @@ def delete_spooled(world: Disk) -> None:
     assert world.trace
     world.began = len(world.trace.changes)
     assert call(world, "ADD", OTHER) == 0
-    cleanup.finish(world, Deadline.after(60))
+    cleanup.finish(world.store, world.driver, Deadline.after(60))
 
 
 STORIES = (add, add_leased, add_linked, come_and_go, come_back, add_in_vain, delete_in_part, delete_spooled)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.exchange import Exchange, attempt
@@ -36,11 +38,12 @@ class _Call:
     warnings: list[str] = field(default_factory=list)
     told: list[Finding] = field(default_factory=list)
 
-    def answer(self, serve: Serve) -> CniAnswer:
-        """Run the verb, or what is left of it. Raises Postponed."""
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Note what the verb, or what is left of it, takes and says in the block."""
         with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
             try:
-                return answer(self.environ, lambda: self.exchange.body, serve)
+                yield
             finally:
                 self.stages |= stages
                 self.warnings += warnings
@@ -59,13 +62,10 @@ class Calls:
         self._waiting = waiting
         self._before_answer = before_answer
 
-    def submit(self, exchange: Exchange) -> None:
-        """Have a worker serve the call. Never waits. Raises Overloaded."""
-        self._submit(exchange, self._begin)
-
-    def _submit(self, exchange: Exchange, work: Callable[[Exchange], None]) -> None:
+    def submit(self, exchange: Exchange, work: Callable[[Exchange], None] | None = None) -> None:
+        """Have a worker serve the call, or do the `work` that is left of it. Never waits. Raises Overloaded."""
         container = exchange.headers.get("Cni-Containerid", "")
-        self._workers.submit(Job(lambda: attempt(work, exchange), exchange.verb or "", container))
+        self._workers.submit(Job(partial(attempt, work or self._begin, exchange), exchange.verb or "", container))
 
     # -- on a worker ------------------------------------------------------------------------------------------------------
 
@@ -77,13 +77,13 @@ class Calls:
             return
         if exchange.verb == "DEL":
             self._waiting.turn_away(call.environ.get("CNI_CONTAINERID", ""), call.environ.get("CNI_IFNAME", ""))
-        called = protocol.called(exchange.head)
-        self._run(call, lambda request: verbs.serve(request, self._node, called))
+        self._run(call, partial(verbs.serve, node=self._node, called=protocol.called(exchange.head)))
 
     def _run(self, call: _Call, serve: Serve) -> None:
         """Serve the call, or what is left of it, and answer, unless it has to wait."""
         try:
-            answered = call.answer(serve)
+            with call.observed():
+                answered = answer(call.environ, lambda: call.exchange.body, serve)
         except Postponed as postponed:
             self._postpone(call, postponed)
         else:
@@ -112,14 +112,14 @@ class Calls:
                     self._run(call, _raising(error) if error else lambda _: postponed.proceed())
 
             try:
-                self._submit(call.exchange, rest)
+                self.submit(call.exchange, rest)
             except Unavailable as full:
                 call.exchange.refuse(full)
 
         try:
             self._waiting.add(WaitingCall(call.exchange, postponed, go_on))
         except UserspaceError as error:
-            self._answer(call, call.answer(_raising(error)))
+            self._run(call, _raising(error))
 
 
 def _raising(error: UserspaceError) -> Serve:

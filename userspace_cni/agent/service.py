@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -206,8 +207,9 @@ class Agent:
             self.devices.look()
         self.node.pods.await_known(warm)
         gc.freeze()  # what is there now stays: no collection has to look at it again
-        sweep(self.node)
-        drain(self.node, Deadline.after(START_S), self.metrics.count_action)
+        store, node = self.node.store, self.node
+        sweep(store)
+        drain(store, node.sandboxes, node.addresses, Deadline.after(START_S), self.metrics.count_action)
         for pages in self.over_tcp:
             pages.start()
         self.flusher.start()
@@ -382,15 +384,19 @@ class Agent:
         with bound(verb="ADD"), about(subject_of(environ)):
             say("warning", "an ADD whose caller has gone is undone")
             try:
-                self.workers.submit(Job(lambda: undo(entry, self.node, Deadline.after(AGENT_S)), "DEL"))
+                self.workers.submit(Job(partial(self._undo_entry, entry), "DEL"))
             except Unavailable as error:
                 say("error", "it stays until the runtime's DEL", error=error)
+
+    def _undo_entry(self, entry: Entry) -> None:
+        node = self.node
+        undo(entry, node.store, node.driver, node.sandboxes, node.addresses, Deadline.after(AGENT_S))
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 
     def _attachments(self) -> Content:
         records, ports = self.node.store.journal.records(), self.node.switch.known()
-        dead, boot_id, vswitchd = dead_sockets(records, self.node), self.node.store.boot_id(), self.node.switch.vswitchd()
+        dead, boot_id, vswitchd = dead_sockets(records, self.node.driver), self.node.store.boot_id(), self.node.switch.vswitchd()
         return Content(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
     def _network(self) -> Content:

@@ -20,7 +20,8 @@ from userspace_cni.base.log import about, say
 from userspace_cni.cni.bandwidth import Bandwidth, resolve
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.node import DriverOf, Pods
+    from userspace_cni.attachment.store import Store
 
 AMEND_S = 5.0
 
@@ -38,20 +39,20 @@ def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
     return (*steps[:place], *limited, replace(port, limits=limits, mirrors=noted.mirrors), *steps[place + 1 :])
 
 
-def amend(record: Record, node: Node) -> bool | None:
+def amend(record: Record, store: Store, driver: DriverOf, pods: Pods) -> bool | None:
     """Change the attachment if its pod says something else now; whether it did. None while another call works on its container,
     which may have read before what the pod says. Raises BadRequest for what a pod cannot have, with nothing changed; after other
     errors the attachment is as it was as far as that can be had now, and the next call tries again.
     """
-    if record.state == "ready" and _wanted(record, node) is None:
+    if record.state == "ready" and _wanted(record, pods) is None:
         return False
-    with about(record.subject), try_turn(record.container_id, record.ifname, node) as turn:
+    with about(record.subject), try_turn(record.container_id, record.ifname, store, driver) as turn:
         if turn is None:
             return None
         current = turn.read()
-        if current is None or is_unfinished(current, node.store.boot_id()):
+        if current is None or is_unfinished(current, store.boot_id()):
             return False
-        steps = _wanted(current, node)
+        steps = _wanted(current, pods)
         if steps is None:
             return False
         turn.amend(current, steps, Deadline.after(AMEND_S))
@@ -60,8 +61,8 @@ def amend(record: Record, node: Node) -> bool | None:
     return True
 
 
-def _wanted(record: Record, node: Node) -> tuple[Step, ...] | None:
+def _wanted(record: Record, pods: Pods) -> tuple[Step, ...] | None:
     """The steps that the attachment is to have; None where they are those it has, or what its pod says is not known."""
-    noted = node.pods.noted(record) if record.pod_name else None
+    noted = pods.noted(record) if record.pod_name else None
     steps = steps_now(record, noted) if noted else record.steps
     return None if steps == record.steps else steps

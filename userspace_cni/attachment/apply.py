@@ -15,18 +15,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.journal import Journal, Shared, keys_of
 from userspace_cni.attachment.records import Record, completed, record_key
-from userspace_cni.attachment.steps import Driver, Resource, Rest, Step
+from userspace_cni.attachment.steps import Resource, Rest, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
 from userspace_cni.base.log import say, timed
 from userspace_cni.base.stages import stage
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.node import DriverOf
+    from userspace_cni.attachment.store import Store
 
 _BACK_S: Final = 2.0
 
@@ -40,21 +41,30 @@ class Failure:
 
 
 @contextmanager
-def await_turn(container_id: str, ifname: str, node: Node, deadline: Deadline) -> Iterator[Turn]:
+def await_turn(container_id: str, ifname: str, store: Store, driver: DriverOf, deadline: Deadline) -> Iterator[Turn]:
     """Take a turn as soon as no other call has one. Raises Unavailable at the deadline."""
-    with node.store.journal.container_lock(container_id, deadline) as lock:
-        yield Turn(record_key(container_id, ifname), node, lock.share)
+    with store.journal.container_lock(container_id, deadline) as lock:
+        yield Turn(record_key(container_id, ifname), store.journal, driver, lock.share)
 
 
 @contextmanager
-def try_turn(container_id: str, ifname: str, node: Node) -> Iterator[Turn | None]:
+def try_turn(container_id: str, ifname: str, store: Store, driver: DriverOf) -> Iterator[Turn | None]:
     """Take a turn at once; None while another call works on the container: the work is left to that call."""
-    lock = node.store.journal.try_container_lock(container_id)
+    lock = store.journal.try_container_lock(container_id)
     if lock is None:
         yield None
         return
     with lock:
-        yield Turn(record_key(container_id, ifname), node, lock.share)
+        yield Turn(record_key(container_id, ifname), store.journal, driver, lock.share)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Steps to be undone one after the other in one place; `last`: no later run of the attachment is in this place."""
+
+    place: str
+    steps: list[Step]
+    last: bool
 
 
 class Turn:
@@ -63,10 +73,10 @@ class Turn:
     `share_lock` gives a descriptor for a child process; the lock stays taken as long as that process lives.
     """
 
-    def __init__(self, key: str, node: Node, share_lock: Callable[[], int]) -> None:
+    def __init__(self, key: str, journal: Journal, driver: DriverOf, share_lock: Callable[[], int]) -> None:
         self._key = key
-        self._node = node
-        self._journal = node.store.journal
+        self._journal = journal
+        self._driver = driver
         self.share_lock = share_lock
 
     def read(self) -> Record | None:
@@ -81,33 +91,18 @@ class Turn:
         for place in {_place(step) for step in record.steps} - {""}:
             mine = _in(place, record.steps)
             shared = self._journal.shared(place) or Shared()
-            made |= _made(mine, shared, self._node)
+            made |= _made(mine, shared, self._driver)
             others = shared.without_holder(record.key)
             rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
         return record.to(record.state, made=tuple(sorted(made))), [key for key in rivals if key]
 
-    def apply(self, record: Record, deadline: Deadline) -> None:
-        """Make every step true, in order; the first error ends it. The record is written already, with these steps."""
-        self.settle(self.begin(record, record.steps, deadline))
-
-    def begin(self, record: Record, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
+    def begin(self, record: Record, steps: Iterable[Step], deadline: Deadline, *, again: bool = False) -> list[Rest]:
         """Begin to make these steps of the record true, in order; returns what remains to be awaited, in this turn or another.
 
-        Each shared thing is first entered in its place's list of holders, also when it is made again after it was lost.
+        The record is written already, with these steps. The first error ends it. Each shared thing is first entered in its
+        place's list of holders, also when it is made again after it was lost. `again`: of what was lost, what other programs have
+        not made by now is not waited for.
         """
-        return self._begin(record, steps, deadline, lambda driver, step: driver.apply(step, deadline))
-
-    def begin_again(self, record: Record, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
-        """As `begin`, of what was lost: what other programs have not made by now is not waited for."""
-        return self._begin(record, steps, deadline, lambda driver, step: driver.make_again(step, deadline))
-
-    def _begin(
-        self,
-        record: Record,
-        steps: Iterable[Step],
-        deadline: Deadline,
-        make: Callable[[Driver[Any], Step], Rest | None],
-    ) -> list[Rest]:
         rests: list[Rest] = []
         held: set[str] = set()
         for place, run in _by_place(steps):
@@ -116,12 +111,13 @@ class Turn:
             # a thing that is this attachment's alone needs no lock once the list of holders names it
             with _in_place("" if place in held and _all_exclusive(run) else place, self._journal, deadline):
                 if place and place not in held:
-                    record = _hold(record, place, self._node)
+                    record = _hold(record, place, self._journal, self._driver)
                     held.add(place)
                 for step in run:
                     deadline.require(f"applying step '{step.kind}'")
                     with stage(step.stage), timed("applied a step", step=step.kind, what=partial(_summary, step)):
-                        rest = make(self._node.driver(step), step)
+                        driver = self._driver(step)
+                        rest = (driver.make_again if again else driver.apply)(step, deadline)
                     if rest:
                         rests.append(partial(_awaited, step, rest))
         return rests
@@ -133,7 +129,7 @@ class Turn:
             with _in_place(place, self._journal, deadline):
                 for step in run:
                     with stage(step.stage):
-                        rest = self._node.driver(step).put_back(step, deadline)
+                        rest = self._driver(step).put_back(step, deadline)
                     rests += [rest] if rest else []
         return rests
 
@@ -156,7 +152,7 @@ class Turn:
         runs = _by_place(record.steps[::-1])
         for number, (place, steps) in enumerate(runs):
             last = place not in {later for later, _ in runs[number + 1 :]}
-            failures += _undo_run(record, _Run(place, steps, last=last), failures, self._node, deadline)
+            failures += self._undo_run(record, _Run(place, steps, last=last), failures, deadline)
         if failures:
             failed = {id(failure.step) for failure in failures}
             self._journal.keep(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
@@ -195,7 +191,7 @@ class Turn:
         for step in reversed(_gone(record.steps, steps)):
             deadline.require(f"undoing step '{step.kind}'")
             with stage(step.stage):
-                self._node.driver(step).undo(step, deadline)
+                self._driver(step).undo(step, deadline)
         self.settle(self.begin(record.to("applying", steps=steps), added, deadline))
         done = record.to("applying", steps=steps, result=completed(steps))
         self._journal.write(done)  # state before steps: `ready` must never stand beside what is undone
@@ -205,20 +201,50 @@ class Turn:
         """Apply those of the steps that are not the record's, and undo what only the record has."""
         self.settle(self.begin(record, [step for step in steps if step not in record.steps], deadline))
         for step in _gone(record.steps, steps):
-            self._node.driver(step).undo(step, deadline)
+            self._driver(step).undo(step, deadline)
 
     def undo_some(self, steps: Iterable[Step], wanted: Callable[[Step], bool], deadline: Deadline) -> None:
         """Undo the shared steps for which `wanted`, called under their place's lock, says so. The record and its holders stay."""
         for place, run in _by_place(steps):
             with _in_place(place, self._journal, deadline):
                 for step in filter(wanted, run):
-                    self._node.driver(step).undo(step, deadline)
+                    self._driver(step).undo(step, deadline)
 
     def undo_unrecorded(self, step: Step, deadline: Deadline) -> list[Failure]:
         """Undo a step that is in no record and is not recorded: a failure is returned, and a repeated call tries again."""
         try:
-            self._node.driver(step).undo(step, deadline)
+            self._driver(step).undo(step, deadline)
         except UserspaceError as error:
+            return [Failure(step, error)]
+        return []
+
+    def _undo_run(self, record: Record, run: _Run, before: list[Failure], deadline: Deadline) -> list[Failure]:
+        """Undo the steps of a run, each on its own, and leave the place's list of holders after its last run.
+
+        Each step has half of the time left: a switch that hangs must not keep the addresses from being released.
+        """
+        failures: list[Failure] = []
+        try:
+            # a thing that the list gives to this attachment alone needs no lock before the attachment leaves the list
+            with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", self._journal, deadline.half()):
+                shared = self._journal.shared(run.place) if run.place else None
+                for step in run.steps:
+                    if run.place and not _is_ours_to_undo(record.key, step, shared):
+                        continue
+                    kept = _kept_by(step, before + failures)
+                    failures += [Failure(step, kept.error)] if kept else self._undo(step, deadline.half())
+                if shared and run.last:
+                    _leave_place(record, run.place, shared, [failure.step for failure in before + failures], self._journal)
+        except UserspaceError as error:
+            return [Failure(step, error) for step in run.steps]
+        return failures
+
+    def _undo(self, step: Step, deadline: Deadline) -> list[Failure]:
+        try:
+            with stage(step.stage), timed("undid a step", step=step.kind, what=partial(_summary, step)):
+                self._driver(step).undo(step, deadline)
+        except UserspaceError as error:
+            say("warning", f"undoing step '{step.kind}' failed", error=error)
             return [Failure(step, error)]
         return []
 
@@ -285,12 +311,11 @@ def _in_place(place: str, journal: Journal, deadline: Deadline) -> AbstractConte
     return journal.place_lock(place, deadline) if place else nullcontext()
 
 
-def _hold(record: Record, place: str, node: Node) -> Record:
+def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Record:
     """Enter all steps of the attachment in the place's list before the first of their things exists; returns the record then.
 
     So the list names the holders of each thing. What we are to make is recorded durably if it is not what was foreseen.
     """
-    journal = node.store.journal
     mine = _in(place, record.steps)
     shared = journal.shared(place) or Shared()
     if shared.holders.get(record.key) == mine:
@@ -305,7 +330,7 @@ def _hold(record: Record, place: str, node: Node) -> Record:
                 f"{thing.key} is in use by the attachment {holder}",
                 "a DEL of that one is missing, or 'host.vhost.socketfile' has to be another name",
             )
-    made = _made(mine, shared, node)
+    made = _made(mine, shared, driver)
     if made != keys_of(mine).intersection(record.made):
         record = record.to(record.state, made=tuple(sorted(made.union(record.made) - (keys_of(mine) - made))))
         journal.write(record)
@@ -313,7 +338,7 @@ def _hold(record: Record, place: str, node: Node) -> Record:
     return record
 
 
-def _made(mine: tuple[Step, ...], shared: Shared, node: Node) -> set[str]:
+def _made(mine: tuple[Step, ...], shared: Shared, driver: DriverOf) -> set[str]:
     """The keys of those things of a place's steps that we made, or will make."""
     return {
         step.resource.key
@@ -321,7 +346,7 @@ def _made(mine: tuple[Step, ...], shared: Shared, node: Node) -> set[str]:
         if step.resource
         and (
             step.resource.key in shared.made
-            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not node.driver(step).present(step)))
+            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not driver(step).present(step)))
         )
     }
 
@@ -352,38 +377,6 @@ def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:
     return thing in shared.made and not shared.without_holder(key).needs(thing)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Steps to be undone one after the other in one place; `last`: no later run of the attachment is in this place."""
-
-    place: str
-    steps: list[Step]
-    last: bool
-
-
-def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, deadline: Deadline) -> list[Failure]:
-    """Undo the steps of a run, each on its own, and leave the place's list of holders after its last run.
-
-    Each step has half of the time left: a switch that hangs must not keep the addresses from being released.
-    """
-    failures: list[Failure] = []
-    journal = node.store.journal
-    try:
-        # a thing that the list gives to this attachment alone needs no lock before the attachment leaves the list
-        with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", journal, deadline.half()):
-            shared = journal.shared(run.place) if run.place else None
-            for step in run.steps:
-                if run.place and not _is_ours_to_undo(record.key, step, shared):
-                    continue
-                kept = _kept_by(step, before + failures)
-                failures += [Failure(step, kept.error)] if kept else _undo(step, node, deadline.half())
-            if shared and run.last:
-                _leave_place(record, run.place, shared, [failure.step for failure in before + failures], journal)
-    except UserspaceError as error:
-        return [Failure(step, error) for step in run.steps]
-    return failures
-
-
 def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
     """The failure of a later step whose thing lies in this step's thing, or would be lost with it."""
 
@@ -392,16 +385,6 @@ def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
         return inside or (later.keeps_earlier and not step.keeps_earlier)
 
     return next((failure for failure in failures if keeps(failure.step)), None)
-
-
-def _undo(step: Step, node: Node, deadline: Deadline) -> list[Failure]:
-    try:
-        with stage(step.stage), timed("undid a step", step=step.kind, what=partial(_summary, step)):
-            node.driver(step).undo(step, deadline)
-    except UserspaceError as error:
-        say("warning", f"undoing step '{step.kind}' failed", error=error)
-        return [Failure(step, error)]
-    return []
 
 
 def _leave_place(record: Record, place: str, shared: Shared, failed: list[Step], journal: Journal) -> None:

@@ -39,7 +39,7 @@ def _add(request: Request, node: Node) -> bytes:
     part, previous = _read(request, node)
     node.pods.require_mirrors(environment, [each.name for each in part.sources], part.outputs)
     deadline = Deadline.after(node.service.deadline_s, "deadline_s")
-    with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
+    with await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn:
         record, port = _attached(turn.read(), request, part)
         wanted = _with_part(port, part)
         if wanted != port:

@@ -21,7 +21,7 @@ from userspace_cni.base.notices import PORT_CHANGED
 from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.node import DriverOf, Node
 
 LOOK_S: Final = 5.0
 PUT_BACK_S: Final = 5.0
@@ -37,9 +37,9 @@ class Change:
     drifts: tuple[Drift, ...]
 
 
-def changes_of(steps: Iterable[Step], seen: Seen, node: Node, deadline: Deadline) -> tuple[Change, ...]:
+def changes_of(steps: Iterable[Step], seen: Seen, driver: DriverOf, deadline: Deadline) -> tuple[Change, ...]:
     """What differs of these steps, and can be put back. Raises UserspaceError."""
-    found = (Change(step, tuple(node.driver(step).changed(step, seen, deadline))) for step in steps)
+    found = (Change(step, tuple(driver(step).changed(step, seen, deadline))) for step in steps)
     return tuple(change for change in found if change.drifts)
 
 
@@ -72,17 +72,17 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
     Raises UserspaceError, StepFailed for what was put back a short while ago, too. While another call works on the attachment
     nothing is done.
     """
-    with try_turn(record.container_id, record.ifname, node) as turn:
+    with try_turn(record.container_id, record.ifname, node.store, node.driver) as turn:
         if turn is None or turn.read() != record:
             return
         # under the lock: a call may have changed the attachment, and its record, a moment ago
-        now = changes_of(steps, Seen(node.switch.owned(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
+        now = changes_of(steps, Seen(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
         waits = early(record, now, tries)
         if due := [change for change in now if change not in waits]:
             put_back(turn, record, due, tries, Deadline.after(PUT_BACK_S))
             for change in due:
                 report(f"put-back-{change.step.kind}")
-            require_same(due, Seen(node.switch.owned(Deadline.after(LOOK_S))), node, Deadline.after(LOOK_S))
+            require_same(due, Seen(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
             text = f"what another program had changed of this interface was put back: {words(due)}"
             node.pods.tell(record.recipient, (PORT_CHANGED.finding(text),))
         if waits:
@@ -98,9 +98,9 @@ def put_back(turn: Turn, record: Record, found: Sequence[Change], tries: Retries
     turn.settle(turn.put_back([change.step for change in found], deadline))
 
 
-def require_same(found: Iterable[Change], seen: Seen, node: Node, deadline: Deadline) -> None:
+def require_same(found: Iterable[Change], seen: Seen, driver: DriverOf, deadline: Deadline) -> None:
     """Raise StepFailed for what differs although it was put back a moment ago."""
-    if left := changes_of([change.step for change in found], seen, node, deadline):
+    if left := changes_of([change.step for change in found], seen, driver, deadline):
         raise StepFailed(f"what was put back differs again: {words(left)}", _REMEDY)
 
 

@@ -18,11 +18,12 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
 from userspace_cni.cni.mirror_chain import is_chained
-from userspace_cni.cni.request import Called, Environment, Network, Request, read_environment, read_network, subject_of
+from userspace_cni.cni.request import Called, Request, read_environment, read_network, subject_of
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.node import Addresses, DriverOf, Sandboxes, Switch
     from userspace_cni.attachment.spool import Entry
+    from userspace_cni.attachment.store import Store
 
 TURN_S: Final = 2.0
 """Seconds for one record: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
@@ -41,129 +42,133 @@ def is_unfinished(record: Record, boot_id: str) -> bool:
     return record.state != "ready" or record.boot_id != boot_id
 
 
-def is_newer(record: Record, called: Called, node: Node) -> bool:
+def is_newer(record: Record, called: Called, store: Store) -> bool:
     """Whether the attachment was made after the DEL was called.
 
     Only the present boot can be ordered against another one. A time in the future is not believed.
     """
-    if record.boot_id != node.store.boot_id() or record.boottime_ns > node.store.boottime_ns():
+    if record.boot_id != store.boot_id() or record.boottime_ns > store.boottime_ns():
         return False
-    return called.boot_id != node.store.boot_id() or record.boottime_ns > called.boottime_ns
+    return called.boot_id != store.boot_id() or record.boottime_ns > called.boottime_ns
 
 
-def remove_rivals(record: Record, rivals: Iterable[str], node: Node, deadline: Deadline) -> None:
+def remove_rivals(
+    record: Record, rivals: Iterable[str], store: Store, driver: DriverOf, sandboxes: Sandboxes, deadline: Deadline
+) -> None:
     """Undo attachments of a former sandbox of this pod that hold a name which this attachment needs: their DEL was lost.
 
     A pod has one sandbox at a time: while another one is attached, a sandbox whose namespace is gone has ended. In doubt the
     former attachment stays.
     """
     for key in rivals:
-        former = node.store.journal.read_key(key)
+        former = store.journal.read_key(key)
         if former is None or not record.pod_uid or former.pod_uid != record.pod_uid:
             continue
-        with try_turn(former.container_id, former.ifname, node) as turn:
-            over = is_unfinished(former, node.store.boot_id()) or (former.netns and node.sandboxes.is_gone(former.netns))
+        with try_turn(former.container_id, former.ifname, store, driver) as turn:
+            over = is_unfinished(former, store.boot_id()) or (former.netns and sandboxes.is_gone(former.netns))
             if turn and over and turn.read() == former:
                 say("warning", "a former sandbox of the pod was never detached; it is now", former=former.container_id)
                 with about(former.subject):
                     turn.remove(former, deadline)
 
 
-def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Record:
+def unrecorded(container_id: str, ifname: str, network: str, store: Store, sandboxes: Sandboxes) -> Record:
     """A record of what may exist of an attachment without one: never added, record lost, deleted before, or made by the plugin
     that this one replaces."""
     marks = owner_marks(container_id, network, ifname)
-    marks["store"] = node.store.journal.identity()
+    marks["store"] = store.journal.identity()
     ports = [PortRef(name(container_id, ifname), marks=marks) for name in (port_name, host_end)]
-    legacy = node.sandboxes.legacy(container_id, ifname)
-    steps = (*traces(container_id, ifname, ports, node), *([legacy] if legacy else []))
+    legacy = sandboxes.legacy(container_id, ifname)
+    steps = (*traces(container_id, ifname, ports, store, sandboxes), *([legacy] if legacy else []))
     return Record("deleting", network, container_id, ifname, steps=steps)
 
 
-def traces(container_id: str, ifname: str, ports: Iterable[PortRef], node: Node) -> tuple[Step, ...]:
+def traces(container_id: str, ifname: str, ports: Iterable[PortRef], store: Store, sandboxes: Sandboxes) -> tuple[Step, ...]:
     """What is known of an attachment without a record, in the order of ADD: what it would have in the kernel, its port, and the
     shared things that it holds."""
-    held = node.store.journal.held_by(record_key(container_id, ifname))
+    held = store.journal.held_by(record_key(container_id, ifname))
     return (
-        *node.sandboxes.link_traces(container_id, ifname),
+        *sandboxes.link_traces(container_id, ifname),
         *(step for step in held if not step.from_switch),
         *ports,
         *(step for step in held if step.from_switch),
     )
 
 
-def sweep(node: Node) -> None:
+def sweep(store: Store) -> None:
     """Remove half-written files of dead writers. Never fails."""
-    node.store.spool.sweep()
+    store.spool.sweep()
     try:
-        node.store.journal.sweep()
+        store.journal.sweep()
     except UserspaceError as error:
         say("warning", "half-written files of dead processes could not be removed", error=error)
 
 
-def settle(node: Node, deadline: Deadline) -> None:
+def settle(store: Store, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
     """Once a boot, before its first attachment: undo the attachments of another boot, whose DEL may not have reached the disk.
 
     Each attachment is tried once, one after the other; `finish` tries again what could not be undone. Raises Unavailable when
     the time does not suffice: the next call goes on with the rest.
     """
-    journal = node.store.journal
+    journal = store.journal
     if journal.is_settled:
         return
     with journal.boot_lock(deadline):
         if journal.is_settled:
             return
         for record in journal.records():
-            if record.boot_id != node.store.boot_id() and not journal.was_tried(record):
+            if record.boot_id != store.boot_id() and not journal.was_tried(record):
                 deadline.require("undoing the attachments of another boot")
                 with about(record.subject):
-                    _try_one(record, node)
-        _sweep_rows(node, deadline)
+                    _try_one(record, store, driver)
+        _sweep_rows(store, driver, switch, sandboxes, deadline)
         journal.settle()
 
 
-def _try_one(record: Record, node: Node) -> None:
+def _try_one(record: Record, store: Store, driver: DriverOf) -> None:
     try:
-        finish_one(record, node)
+        finish_one(record, store, driver)
     except UserspaceError as error:
         say("warning", "an attachment of another boot could not be undone now", error=error)
 
 
-def _sweep_rows(node: Node, deadline: Deadline) -> None:
+def _sweep_rows(store: Store, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
     """Remove the ports of another boot that no record names: OVSDB may have lost their deletion in a power cut."""
-    store = node.store.journal.identity()
-    for port in node.switch.marked(None, deadline):
+    identity = store.journal.identity()
+    for port in switch.marked(None, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
-        if port.marks.get("store") != store or port.marks.get("boot-id", "") in ("", node.store.boot_id()):
+        if port.marks.get("store") != identity or port.marks.get("boot-id", "") in ("", store.boot_id()):
             continue
-        with try_turn(container_id, ifname, node) as turn:
+        with try_turn(container_id, ifname, store, driver) as turn:
             if turn and turn.read() is None:
                 say("info", "removing a port of another boot", port=port.name, container=container_id)
-                turn.remove(_record_of(port, node), deadline)
+                turn.remove(_record_of(port, store, sandboxes), deadline)
 
 
-def unrecorded_ports(node: Node) -> list[PortRef]:
+def unrecorded_ports(store: Store, switch: Switch) -> list[PortRef]:
     """The ports with the mark of our state directory that no record names. Raises Unavailable while it cannot be asked."""
-    found = node.switch.marked(None, Deadline.after(TURN_S))
-    store = node.store.journal.identity()
-    recorded = {record.key for record in node.store.journal.records()}
-    return [port for port in found if port.marks.get("store") == store and _key_of(port) not in recorded]
+    found = switch.marked(None, Deadline.after(TURN_S))
+    identity = store.journal.identity()
+    recorded = {record.key for record in store.journal.records()}
+    return [port for port in found if port.marks.get("store") == identity and _key_of(port) not in recorded]
 
 
 def _key_of(port: PortRef) -> str:
     return record_key(port.marks.get("container-id", ""), port.marks.get("ifname", ""))
 
 
-def give_up(ports: Iterable[PortRef], node: Node) -> Iterator[tuple[Record, UserspaceError | None]]:
+def give_up(
+    ports: Iterable[PortRef], store: Store, driver: DriverOf, sandboxes: Sandboxes
+) -> Iterator[tuple[Record, UserspaceError | None]]:
     """Undo every attachment, also those of living pods, and these ports of ours without a record; each, with why that failed.
 
     For an installation that is taken away: no DEL will be served any more. Raises RecordRefused.
     """
-    for record in [*node.store.journal.records(), *(_record_of(port, node) for port in ports)]:
+    for record in [*store.journal.records(), *(_record_of(port, store, sandboxes) for port in ports)]:
         with about(record.subject):
             try:
                 deadline = Deadline.after(GIVE_UP_S)
-                with await_turn(record.container_id, record.ifname, node, deadline) as turn:
+                with await_turn(record.container_id, record.ifname, store, driver, deadline) as turn:
                     turn.remove(turn.read() or record, deadline)
             except UserspaceError as error:
                 yield record, error
@@ -171,51 +176,54 @@ def give_up(ports: Iterable[PortRef], node: Node) -> Iterator[tuple[Record, User
                 yield record, None
 
 
-def _record_of(port: PortRef, node: Node) -> Record:
+def _record_of(port: PortRef, store: Store, sandboxes: Sandboxes) -> Record:
     """What is known of the attachment of a port without a record."""
     container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
-    steps = traces(container_id, ifname, [port], node)
+    steps = traces(container_id, ifname, [port], store, sandboxes)
     return Record("deleting", port.marks.get("network", ""), container_id, ifname, steps=steps)
 
 
-def drain(node: Node, deadline: Deadline, report: Report = lambda _: None) -> None:
+def drain(store: Store, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline, report: Report = lambda _: None) -> None:
     """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
 
     Never fails: an entry that cannot be recorded now, or on whose container another call works, stays for the next time.
     """
     try:
-        for entry in node.store.spool.entries():
+        for entry in store.spool.entries():
             if not deadline.remaining():
                 return
             with about(_subject(entry)):
-                _drain_one(entry, node, report)
+                _drain_one(entry, store, sandboxes, addresses, report)
     except UserspaceError as error:
         say("warning", "DELs that were called without an agent wait longer", error=error)
 
 
-def drain_container(container_id: str, node: Node) -> None:
+def drain_container(container_id: str, store: Store, sandboxes: Sandboxes, addresses: Addresses) -> None:
     """Turn this container's spooled DELs into records, which `drain` could not while its lock was taken; the caller has it now.
 
     Raises RecordRefused when one cannot be recorded: the caller would take an attachment for living whose DEL was answered.
     """
     try:
-        entries = list(node.store.spool.entries(keep=True))
+        entries = list(store.spool.entries(keep=True))
     except RecordRefused:
         return  # a spool that cannot be read fails no verb; `drain` has logged it
     for entry in entries:
         if entry.environ.get("CNI_CONTAINERID") == container_id:
             with suppress(BadRequest), about(_subject(entry)):
-                _carry_out(entry, *_call_of(entry), node)
+                _carry_out(entry, _call_of(entry), store, sandboxes, addresses)
 
 
-def _drain_one(entry: Entry, node: Node, report: Report) -> None:
+def _drain_one(entry: Entry, store: Store, sandboxes: Sandboxes, addresses: Addresses, report: Report) -> None:
     try:
-        environment, network = _call_of(entry)
+        call = _call_of(entry)
     except BadRequest as error:
-        node.store.spool.put_aside(entry.name, str(error))
+        store.spool.put_aside(entry.name, str(error))
         return
-    with try_turn(environment.container_id, environment.ifname, node) as turn:
-        if turn and _carry_out(entry, environment, network, node):
+    lock = store.journal.try_container_lock(call.environment.container_id)
+    if lock is None:
+        return
+    with lock:
+        if _carry_out(entry, call, store, sandboxes, addresses):
             report("spooled-del")
 
 
@@ -227,54 +235,55 @@ def _subject(entry: Entry) -> dict[str, str]:
         return subject_of(entry.environ)
 
 
-def _call_of(entry: Entry) -> tuple[Environment, Network]:
-    """The environment and the network of the DEL. Raises BadRequest."""
-    return read_environment(entry.environ, "DEL"), read_network(entry.stdin, "DEL")
+def _call_of(entry: Entry) -> Request:
+    """The DEL. Raises BadRequest."""
+    environment = read_environment({**entry.environ, "CNI_COMMAND": "DEL"}, "DEL")
+    return Request(environment, read_network(entry.stdin, "DEL"), entry.stdin)
 
 
-def _carry_out(entry: Entry, environment: Environment, network: Network, node: Node) -> bool:
+def _carry_out(entry: Entry, call: Request, store: Store, sandboxes: Sandboxes, addresses: Addresses) -> bool:
     """Record what the DEL is to remove, and drop the entry; whether there was anything. The caller holds the container's lock."""
-    record = _deleted_by(entry, environment, network, node)
+    record = _deleted_by(entry, call, store, sandboxes, addresses)
     if record:
         say("info", "a DEL that was called without an agent is carried out")
-        node.store.journal.keep(record.to("deleting"))
-    node.store.spool.remove(entry.name)
+        store.journal.keep(record.to("deleting"))
+    store.spool.remove(entry.name)
     return record is not None
 
 
-def undo(entry: Entry, node: Node, deadline: Deadline) -> None:
+def undo(entry: Entry, store: Store, driver: DriverOf, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline) -> None:
     """Undo an ADD whose caller left before the answer. Touches no newer attachment, and never fails."""
-    environment = read_environment({**entry.environ, "CNI_COMMAND": "DEL"}, "DEL")
-    network = read_network(entry.stdin, "DEL")
-    with about({**subject_of(entry.environ), "network": network.name}):
+    call = _call_of(entry)
+    with about({**subject_of(entry.environ), "network": call.network.name}):
         try:
-            with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
-                record = _deleted_by(entry, environment, network, node)
+            with await_turn(call.environment.container_id, call.environment.ifname, store, driver, deadline) as turn:
+                record = _deleted_by(entry, call, store, sandboxes, addresses)
                 if record:
                     turn.remove(record, deadline)
         except UserspaceError as error:
             say("warning", "an attachment whose caller has gone stays for now", error=error)
 
 
-def _deleted_by(entry: Entry, environment: Environment, network: Network, node: Node) -> Record | None:
+def _deleted_by(entry: Entry, call: Request, store: Store, sandboxes: Sandboxes, addresses: Addresses) -> Record | None:
     """The record of what the DEL is to remove, as it is stored or made up of traces; None when there is nothing to remove."""
+    environment, network = call.environment, call.network
     if is_chained(network):
         return None  # the attachment is the plugin's before it, which has a DEL of its own
-    record = node.store.journal.read(environment.container_id, environment.ifname)
+    record = store.journal.read(environment.container_id, environment.ifname)
     if record:
-        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node)
+        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, store)
         return None if stale else record
-    record = unrecorded(environment.container_id, environment.ifname, network.name, node)
+    record = unrecorded(environment.container_id, environment.ifname, network.name, store, sandboxes)
     if not network.ipam:
         return record
     # Only this call names the IPAM plugin: it is asked to release, and its refusal matters only where a lease may exist.
     granted = None if any(step.may_have_lease for step in record.steps) else False
-    stdin = node.addresses.as_leased(Request(environment, network, entry.stdin)).stdin
+    stdin = addresses.as_leased(call).stdin
     lease = Lease(network.ipam, stdin.decode("utf-8"), environment.variables, granted)
     return record.to("deleting", steps=(lease, *record.steps))
 
 
-def finish(node: Node, deadline: Deadline) -> None:
+def finish(store: Store, driver: DriverOf, deadline: Deadline) -> None:
     """Finish what earlier processes left; begin with no other record than the first after the deadline.
 
     Never fails: the verb at whose end it runs has its own answer. Each call begins at another record, so that one that cannot
@@ -282,51 +291,51 @@ def finish(node: Node, deadline: Deadline) -> None:
     all of the time, nothing would be finished otherwise.
     """
     try:
-        records = node.store.journal.records()
-        boot_id = node.store.boot_id()
+        records = store.journal.records()
+        boot_id = store.boot_id()
     except UserspaceError as error:
         say("warning", "the attachments of earlier calls could not be looked at", error=error)
         return
-    first = node.store.boottime_ns() % max(1, len(records))
+    first = store.boottime_ns() % max(1, len(records))
     for number, record in enumerate(records[first:] + records[:first]):
         if number and not deadline.remaining():
             return
         with about(record.subject):
             try:
                 if is_unfinished(record, boot_id):
-                    finish_one(record, node)
+                    finish_one(record, store, driver)
                 else:
-                    place_again(record, node)
+                    place_again(record, store, driver)
             except UserspaceError as error:
                 say("warning", "an earlier attachment could not be put right", error=error)
 
 
-def finish_one(record: Record, node: Node) -> None:
+def finish_one(record: Record, store: Store, driver: DriverOf) -> None:
     """Undo an unfinished attachment unless another call works on its container."""
-    with try_turn(record.container_id, record.ifname, node) as turn:
+    with try_turn(record.container_id, record.ifname, store, driver) as turn:
         current = turn.read() if turn else None
-        if turn and current and is_unfinished(current, node.store.boot_id()):
+        if turn and current and is_unfinished(current, store.boot_id()):
             say("info", "finishing what an earlier call left", state=current.state)
             for step in current.steps:
-                node.driver(step).prepare()
+                driver(step).prepare()
             turn.remove(current, Deadline.after(FINISH_ONE_S))
 
 
-def place_again(record: Record, node: Node) -> bool:
+def place_again(record: Record, store: Store, driver: DriverOf) -> bool:
     """Place the server-mode sockets that a restarted OVS made anew: those that the pod sees are dead. Whether there were any."""
-    if not _lost_sockets(record, node):
+    if not _lost_sockets(record, driver):
         return False
-    with try_turn(record.container_id, record.ifname, node) as turn:
+    with try_turn(record.container_id, record.ifname, store, driver) as turn:
         if turn is None or turn.read() != record:
             return False
-        lost = _lost_sockets(record, node)
-        turn.settle(turn.begin_again(record, lost, Deadline.after(TURN_S)))
+        lost = _lost_sockets(record, driver)
+        turn.settle(turn.begin(record, lost, Deadline.after(TURN_S), again=True))
     for step in lost:
         say("info", "placed again what a restarted OVS made anew", step=step.kind)
     return bool(lost)
 
 
-def _lost_sockets(record: Record, node: Node) -> list[Step]:
+def _lost_sockets(record: Record, driver: DriverOf) -> list[Step]:
     """The steps made of what OVS makes whose thing is not where the pod sees it."""
     deadline, seen = Deadline.after(TURN_S), Seen()
-    return [step for step in record.steps if step.from_switch and node.driver(step).lost(step, seen, deadline)]
+    return [step for step in record.steps if step.from_switch and driver(step).lost(step, seen, deadline)]

@@ -145,7 +145,7 @@ def _changes(record: Record, steps: Iterable[Step], seen: Seen, node: Node) -> t
     """What others have changed of the attachment's steps, as far as that can be seen."""
 
     def look(step: Step) -> tuple[Change, ...]:
-        return changes_of([step], seen, node, Deadline.after(CHECK_S))
+        return changes_of([step], seen, node.driver, Deadline.after(CHECK_S))
 
     with about(record.subject):
         return sum((_ask(step, seen, partial(look, step), _UNCHANGED) for step in steps), _UNCHANGED)
@@ -191,7 +191,10 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
         if marks.get("store") != store:
             yield Deviation("foreign", record)
         elif sandbox_is_gone(marks, node):
-            yield Deviation("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node)))
+            yield Deviation(
+                "record-lost",
+                record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node.store, node.sandboxes)),
+            )
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,8 @@ class Reconciliation:
             self._pass()
 
     def _pass(self) -> None:
-        cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
+        node = self._node
+        cleanup.drain(node.store, node.sandboxes, node.addresses, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
         left: list[Record] = []
@@ -301,7 +305,7 @@ class Reconciliation:
 
     def _amend_one(self, record: Record, busy: list[Record]) -> None:
         try:
-            changed = amend(record, self._node)
+            changed = amend(record, self._node.store, self._node.driver, self._node.pods)
         except (BadRequest, StepFailed) as error:
             say("warning", _NOT_DONE, error=error)
             self._tell_refused(record, f"{_NOT_DONE}: {error}")
@@ -397,7 +401,7 @@ class Reconciliation:
     def _still_dead(self, records: Iterable[Record]) -> Mapping[str, PortRef]:
         """The ports of those whose sockets are dead now, by key of record."""
         every = list(records)
-        dead = dead_sockets(every, self._node)
+        dead = dead_sockets(every, self._node.driver)
         return {record.key: record.port_ref for record in every if record.key in dead and record.port_ref}
 
     def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
@@ -418,7 +422,7 @@ class Reconciliation:
     def _act(self, found: Deviation, begun: list[_Begun]) -> bool:
         """Put one finding right, if its record is still the one that was found; False while another call works on it."""
         record, recorded = found.record, found.problem != "record-lost"
-        with try_turn(record.container_id, record.ifname, self._node) as turn:
+        with try_turn(record.container_id, record.ifname, self._node.store, self._node.driver) as turn:
             if turn is None:
                 return False
             if turn.read() != (record if recorded else None):
@@ -460,11 +464,11 @@ class Reconciliation:
     def _finish(self, begun: _Begun) -> None:
         """Await what was begun, and apply the later steps. Does nothing if a DEL came in between: it has removed everything."""
         record = begun.record
-        with try_turn(record.container_id, record.ifname, self._node) as turn:
+        with try_turn(record.container_id, record.ifname, self._node.store, self._node.driver) as turn:
             if turn is None or turn.read() != record:
                 return
             turn.settle(begun.rests)
-            turn.settle(turn.begin_again(record, begun.later, Deadline.after(cleanup.TURN_S)))
+            turn.settle(turn.begin(record, begun.later, Deadline.after(cleanup.TURN_S), again=True))
             self._report_again(begun.later)
             if record.port and record.port in begun.first:
                 text = f"port {record.port.name} of bridge {record.port.bridge} was lost or closed, and is there again"

@@ -14,7 +14,7 @@ refused. Kernel state of another boot is gone: the plan looks afresh.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -30,7 +30,8 @@ from userspace_cni.base.log import about, say
 from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.node import DriverOf, Marks
+    from userspace_cni.attachment.store import Store
 
 SPEC_S: Final = 20.0
 """Seconds for one spec: ovs-vswitchd opens ports, and a next hop is asked."""
@@ -88,6 +89,33 @@ class SpecStatus(Parts):
         return not self.problem
 
 
+class NodePorts(Protocol):
+    """The ports of the node itself."""
+
+    def of_node(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
+        ...
+
+
+class Means(Protocol):
+    """What specs are met with, of a node."""
+
+    @property
+    def store(self) -> Store:
+        """The records, and the present boot."""
+        ...
+
+    @property
+    def driver(self) -> DriverOf:
+        """The driver that knows a type of step."""
+        ...
+
+    @property
+    def switch(self) -> NodePorts:
+        """The switch."""
+        ...
+
+
 class _Does(Protocol):
     def __call__(self, *, now: bool) -> SpecStatus: ...
 
@@ -118,7 +146,7 @@ class Specs:
     time: addresses that are to leave a dead bridge. It must not wait, nor fail.
     """
 
-    def __init__(self, node: Node, keep: Plan | None = None, urgent: Callable[[], Collection[Key]] = tuple) -> None:
+    def __init__(self, node: Means, keep: Plan | None = None, urgent: Callable[[], Collection[Key]] = tuple) -> None:
         self._node = node
         self._keep = keep or (lambda record: kept(record, node.store.boot_id()))
         self._urgent = urgent
@@ -238,7 +266,7 @@ def kept(record: Record | None, boot_id: str) -> tuple[Step, ...]:
     return record.complete or ()
 
 
-def compare(spec: Spec, node: Node) -> SpecStatus:
+def compare(spec: Spec, node: Means) -> SpecStatus:
     """How the spec stands now, by a look that changes nothing. Raises RecordRefused."""
     record = node.store.journal.read(node_container(spec.kind), spec.name)
     try:
@@ -248,7 +276,7 @@ def compare(spec: Spec, node: Node) -> SpecStatus:
     return SpecStatus(*spec.key, spec.source, spec.said_by, problem, record.steps if record else ())
 
 
-def _difference(record: Record | None, steps: tuple[Step, ...], node: Node) -> str:
+def _difference(record: Record | None, steps: tuple[Step, ...], node: Means) -> str:
     if record is None:
         return "it is not made yet" if steps else ""
     if record.boot_id != node.store.boot_id():
@@ -260,11 +288,11 @@ def _difference(record: Record | None, steps: tuple[Step, ...], node: Node) -> s
     lost = _lost(record, node, Deadline.after(SPEC_S))
     if lost:
         return f"lost: {_summary(lost)}"
-    changed = changes.changes_of(record.steps, _seen(node, Deadline.after(SPEC_S)), node, Deadline.after(SPEC_S))
+    changed = changes.changes_of(record.steps, _seen(node, Deadline.after(SPEC_S)), node.driver, Deadline.after(SPEC_S))
     return f"changed by another program: {changes.words(changed)}" if changed else ""
 
 
-def meet(spec: Spec, node: Node, tries: Retries | None = None) -> bool:
+def meet(spec: Spec, node: Means, tries: Retries | None = None) -> bool:
     """Make the spec true; whether anything was done. `tries`: when what another program has changed was put back; it is left as
     it is for a while then.
 
@@ -273,7 +301,7 @@ def meet(spec: Spec, node: Node, tries: Retries | None = None) -> bool:
     """
     deadline = Deadline.after(SPEC_S)
     container = node_container(spec.kind)
-    with await_turn(container, spec.name, node, deadline) as turn:
+    with await_turn(container, spec.name, node.store, node.driver, deadline) as turn:
         record = turn.read()
         if record and record.state == "deleting":
             # what cannot go now, as a bridge on which pods have ports, is used again
@@ -300,13 +328,13 @@ def meet(spec: Spec, node: Node, tries: Retries | None = None) -> bool:
         return _put_back(turn, node, tries or Retries(), deadline) or done
 
 
-def undo(kind: str, name: str, node: Node, *, force: bool = False) -> None:
+def undo(kind: str, name: str, node: Means, *, force: bool = False) -> None:
     """Undo the node attachment of that spec, if there is one. Raises UserspaceError when some of it stays.
 
     `force`: what cannot be undone and keeps the rest is given up with it, as addresses whose NIC is absent.
     """
     deadline = Deadline.after(SPEC_S)
-    with await_turn(node_container(kind), name, node, deadline) as turn:
+    with await_turn(node_container(kind), name, node.store, node.driver, deadline) as turn:
         record = turn.read()
         if record:
             _remove(turn, record, deadline, force=force)
@@ -318,7 +346,7 @@ def key_of(record: Record) -> Key:
     return record.container_id.removeprefix(node_container("")), record.ifname
 
 
-def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], node: Node, deadline: Deadline) -> bool:
+def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], node: Means, deadline: Deadline) -> bool:
     """Bring an attachment to these steps; whether anything was done."""
     this_boot = record.boot_id == node.store.boot_id()
     if this_boot and record.state == "ready" and steps == record.steps and source == record.network:
@@ -336,7 +364,7 @@ def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], no
     return True
 
 
-def _restore(turn: Turn, record: Record, node: Node, deadline: Deadline) -> bool:
+def _restore(turn: Turn, record: Record, node: Means, deadline: Deadline) -> bool:
     """Make again what is lost of a living attachment; whether anything was."""
     lost = _lost(record, node, deadline)
     if lost:
@@ -345,18 +373,18 @@ def _restore(turn: Turn, record: Record, node: Node, deadline: Deadline) -> bool
     return bool(lost)
 
 
-def _put_back(turn: Turn, node: Node, tries: Retries, deadline: Deadline) -> bool:
+def _put_back(turn: Turn, node: Means, tries: Retries, deadline: Deadline) -> bool:
     """Put back what others have changed of a complete attachment; whether anything was. Raises StepFailed for what they have
     changed again since."""
     record = turn.read()
     if record is None or record.state != "ready":
         return False
-    found = changes.changes_of(record.steps, _seen(node, deadline), node, deadline)
+    found = changes.changes_of(record.steps, _seen(node, deadline), node.driver, deadline)
     changes.forget_same(record, found, tries)
     early = changes.early(record, found, tries)
     if due := [change for change in found if change not in early]:
         changes.put_back(turn, record, due, tries, deadline)
-        changes.require_same(due, _seen(node, deadline), node, deadline)
+        changes.require_same(due, _seen(node, deadline), node.driver, deadline)
     if early:
         raise changes.waiting(early)
     return bool(due)
@@ -394,12 +422,12 @@ def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = Fal
         raise combined("some of it cannot be undone now", errors)
 
 
-def _lost(record: Record, node: Node, deadline: Deadline) -> list[Step]:
+def _lost(record: Record, node: Means, deadline: Deadline) -> list[Step]:
     seen = _seen(node, deadline)
     return [step for step in record.steps if node.driver(step).lost(step, seen, deadline)]
 
 
-def _seen(node: Node, deadline: Deadline) -> Seen:
+def _seen(node: Means, deadline: Deadline) -> Seen:
     try:
         return Seen(node.switch.of_node(deadline.half()))
     except UserspaceError:

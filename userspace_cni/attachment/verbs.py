@@ -124,9 +124,9 @@ def _attach(adding: _Adding, node: Node) -> bytes:
     request, options, called, deadline = adding.request, adding.options, adding.called, adding.deadline
     environment, journal = request.environment, node.store.journal
     consumer = node.pods.consumers[options.consumer]
-    cleanup.drain(node, deadline)
-    cleanup.settle(node, deadline)
-    with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
+    cleanup.drain(node.store, node.sandboxes, node.addresses, deadline)
+    cleanup.settle(node.store, node.driver, node.switch, node.sandboxes, deadline)
+    with await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn:
         _make_room(request, node, turn, deadline)
         with stage("plan"), timed("read pod, annotations and bridge"):
             facts = node.pods.gathering(request, options, consumer, deadline).facts(adding.netns_inode)
@@ -155,11 +155,11 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = turn.foresee(planned)
             if rivals:
-                cleanup.remove_rivals(planned, rivals, node, deadline)
+                cleanup.remove_rivals(planned, rivals, node.store, node.driver, node.sandboxes, deadline)
                 foreseen, _ = turn.foresee(planned)
             record = foreseen
             journal.write(record)
-            turn.apply(record, deadline)
+            turn.settle(turn.begin(record, record.steps, deadline))
             result = build(request.network.version, attachment.interfaces, addresses, options.dns, adding.previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
@@ -173,7 +173,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
     """Refuse a second attachment of the name; undo what an earlier ADD left unfinished, or what a spooled DEL names."""
     environment = request.environment
     try:
-        cleanup.drain_container(environment.container_id, node)
+        cleanup.drain_container(environment.container_id, node.store, node.sandboxes, node.addresses)
     except RecordRefused as error:
         raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
     record = turn.read()
@@ -241,17 +241,19 @@ def _roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadl
 def _delete(request: Request, node: Node, called: Called) -> bytes:
     environment = request.environment
     deadline = Deadline.after(node.service.deadline_s, "deadline_s")
-    cleanup.drain(node, deadline)
-    with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
+    cleanup.drain(node.store, node.sandboxes, node.addresses, deadline)
+    with await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn:
         record = turn.read()
         learn(pod=record.subject["pod"] if record else "")
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", recorded=record.network)
             return b""
-        if record and cleanup.is_newer(record, called, node):
+        if record and cleanup.is_newer(record, called, node.store):
             say("info", "the interface was attached after this DEL was called and is left alone")
             return b""
-        record = record or cleanup.unrecorded(environment.container_id, environment.ifname, request.network.name, node)
+        record = record or cleanup.unrecorded(
+            environment.container_id, environment.ifname, request.network.name, node.store, node.sandboxes
+        )
         try:
             failures = turn.remove(record, deadline)
         except RecordRefused as error:
@@ -328,7 +330,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
             "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
         )
     deadline = Deadline.after(node.service.deadline_s, "deadline_s")
-    cleanup.drain(node, deadline)
+    cleanup.drain(node.store, node.sandboxes, node.addresses, deadline)
     errors = _collect_records(request.network, valid, node, deadline.half())
     try:
         errors += _collect_rows(request.network, valid, node, deadline.half())
@@ -371,7 +373,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
                 store=port.marks.get("store"),
             )
             continue
-        steps = cleanup.traces(container_id, ifname, [port], node)
+        steps = cleanup.traces(container_id, ifname, [port], node.store, node.sandboxes)
         record = Record("deleting", network.name, container_id, ifname, steps=steps)
         with about(record.subject):
             errors += _collect(record, node, deadline, recorded=False)
@@ -381,7 +383,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
 def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool = True) -> list[UserspaceError]:
     """Remove a stale attachment unless another call works on its container right now."""
     try:
-        with try_turn(record.container_id, record.ifname, node) as turn:
+        with try_turn(record.container_id, record.ifname, node.store, node.driver) as turn:
             current = turn.read() if turn else None
             if turn is None or recorded == (current is None):
                 return []
@@ -397,7 +399,7 @@ def _finish(node: Node) -> None:
     if node.service.resident:
         return
     try:
-        cleanup.finish(node, Deadline.after(FINISH_S))
+        cleanup.finish(node.store, node.driver, Deadline.after(FINISH_S))
     except UserspaceError as error:  # an interrupt
         say("warning", "finishing earlier work was cut short", error=error)
 

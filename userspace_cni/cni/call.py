@@ -84,32 +84,28 @@ def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: C
     `read_stdin` raises UnreadableInput. `serve` gives the output of a call whose input is good, and raises UserspaceError or
     Postponed; it sees no VERSION and no call whose input is refused.
     """
-    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
-        return _answer(environ, read_stdin, serve)
-
-
-def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> CniAnswer:
     verb, stdin = "", b""
-    try:
-        verb = read_verb(environ)
-        if verb == "VERSION":
-            return CniAnswer(0, _version(read_stdin))
-        environment = read_environment(environ, verb)
-        stdin = read_stdin()
-        request = Request(environment, read_network(stdin, verb), stdin)
-        learn(network=request.network.name)
-        return CniAnswer(0, serve(request))
-    except Postponed:
-        raise
-    except UserspaceError as error:
-        failure = error
-    except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
-        failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
-    say("error", failure.message, details=failure.details, code=failure.code)
-    if verb == "ADD":
-        give_failure(failure)
-    output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
-    return CniAnswer(1, output, failure.code)
+    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
+        try:
+            verb = read_verb(environ)
+            if verb == "VERSION":
+                return CniAnswer(0, _version(read_stdin))
+            environment = read_environment(environ, verb)
+            stdin = read_stdin()
+            request = Request(environment, read_network(stdin, verb), stdin)
+            learn(network=request.network.name)
+            return CniAnswer(0, serve(request))
+        except Postponed:
+            raise
+        except UserspaceError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
+            failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
+        say("error", failure.message, details=failure.details, code=failure.code)
+        if verb == "ADD":
+            give_failure(failure)
+        output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
+        return CniAnswer(1, output, failure.code)
 
 
 def _version(read_stdin: Callable[[], bytes]) -> bytes:

@@ -64,7 +64,7 @@ class NodeNetwork:
         self._objects: NodeObjects | None = None
         self._report: Report | None = None
         self._withdrawal: Withdrawal | None = None
-        self._news = UplinkNews(node)
+        self._news = UplinkNews(node.store.journal, node.pods.tell)
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
         place = node.installation.settings.switch_netns, node.installation.root

@@ -6,7 +6,7 @@ change of it is refused is no matter of a pod's. Each interface is told once, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from userspace_cni.attachment.specs import SpecStatus
@@ -16,8 +16,9 @@ from userspace_cni.base.provider_networks import BRIDGE_PREFIX
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.records import Record
+    from userspace_cni.base.notices import Recipient
 
 
 class _Port(Protocol):
@@ -53,10 +54,11 @@ def down(statuses: Iterable[SpecStatus], ports: Iterable[_Port]) -> Mapping[str,
 
 
 class UplinkNews:
-    """Tells the pods of `node`. For one thread."""
+    """Has the pods of the attachments in the journal told, by `tell`. For one thread."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, journal: Journal, tell: Callable[[Recipient, Sequence[Finding]], None]) -> None:
+        self._journal = journal
+        self._tell = tell
         self._told: dict[str, str] = {}
 
     def tell(self, statuses: Sequence[SpecStatus], ports: Iterable[_Port]) -> None:
@@ -64,7 +66,7 @@ class UplinkNews:
         causes = down(statuses, ports)
         if not causes and not self._told:
             return
-        records = {record.key: record for record in self._node.store.journal.records() if record.state == "ready"}
+        records = {record.key: record for record in self._journal.records() if record.state == "ready"}
         now = {key: cause for key, record in records.items() if (cause := causes.get(_bridge(record), ""))}
         for key, record in records.items():
             before, bridge = self._told.get(key, ""), _bridge(record)
@@ -75,7 +77,7 @@ class UplinkNews:
         self._told = now
 
     def _say(self, record: Record, notice: Finding) -> None:
-        self._node.pods.tell(record.recipient, (notice,))
+        self._tell(record.recipient, (notice,))
 
 
 def _bridge(record: Record) -> str:

@@ -74,10 +74,10 @@ def test_the_record_says_the_new_value(world: World) -> None:
     made = replace(record(LINK, Shaper("eth0", "/run/netns/x", 7, 1, 1), port), boot_id=world.boot_id())
     world.journal.write(made)
     world.said["app"] = Noted(Limits(SLOW))
-    assert amend(made, world)
+    assert amend(made, world.store, world.driver, world.pods)
     [kept] = world.journal.records()
     assert kept.steps == (LINK, replace(port, limits=Limits(SLOW)))
-    assert amend(kept, world) is False
+    assert amend(kept, world.store, world.driver, world.pods) is False
 
 
 def test_what_is_being_deleted_stays(world: World) -> None:
@@ -85,7 +85,7 @@ def test_what_is_being_deleted_stays(world: World) -> None:
     made = replace(record(VHOST), boot_id=world.boot_id(), state="deleting")
     world.journal.write(made)
     world.said["app"] = Noted(Limits(SLOW))
-    assert amend(made, world) is False
+    assert amend(made, world.store, world.driver, world.pods) is False
     assert world.journal.records() == [made]
 
 
@@ -97,9 +97,9 @@ def test_another_call_works_on_it(world: World) -> None:
     lock = world.journal.try_container_lock(made.container_id)
     assert lock is not None
     with lock:
-        assert amend(made, world) is None
-        assert amend(replace(made, state="applying"), world) is None
-    assert amend(made, world)
+        assert amend(made, world.store, world.driver, world.pods) is None
+        assert amend(replace(made, state="applying"), world.store, world.driver, world.pods) is None
+    assert amend(made, world.store, world.driver, world.pods)
 
 
 def test_a_half_that_cannot_be_done(world: World) -> None:
@@ -115,6 +115,6 @@ def test_a_half_that_cannot_be_done(world: World) -> None:
 
     world.fault = refusing
     with pytest.raises(SwitchRefused):
-        amend(made, world)
+        amend(made, world.store, world.driver, world.pods)
     assert world.journal.records() == [made]
     assert not [each for each in world.true if each.startswith("shaper")]

@@ -228,7 +228,7 @@ def test_a_death_while_undoing_another_boot(world: World, point: str) -> None:
 
     world.boot, world.fault = "boot-2", die
     with pytest.raises(Death):
-        cleanup.settle(world, Deadline.after(60))
+        cleanup.settle(world.store, world.driver, world.switch, world.sandboxes, Deadline.after(60))
     assert not world.journal.is_settled
     world.fault = World.fault
     assert call(world, "ADD") == 0
@@ -242,7 +242,7 @@ def test_no_time_to_undo_another_boot(world: World) -> None:
     assert call(world, "ADD") == 0
     world.boot, world.deadline_s, world.resident = "boot-2", 0.0, True
     with pytest.raises(Unavailable):
-        cleanup.settle(world, Deadline.after(0))
+        cleanup.settle(world.store, world.driver, world.switch, world.sandboxes, Deadline.after(0))
     assert not world.journal.is_settled
     world.deadline_s = 10.0
     assert call(world, "ADD", "another") == 0

@@ -126,13 +126,13 @@ class House(World):
         """ADD of an attachment whose plan has lamps, too."""
         result = json.loads(self.call("ADD", container).output)
         lamps = tuple(Lamp(room, "abracadabra") for room in rooms)
-        with await_turn(container, "net1", self, Deadline.after(60)) as turn:
+        with await_turn(container, "net1", self.store, self.driver, Deadline.after(60)) as turn:
             record = turn.read()
             assert record
             record, rivals = turn.foresee(replace(record, steps=record.steps + lamps))
             assert not rivals
             self.journal.write(record.to("applying"))
-            turn.apply(record, Deadline.after(60))
+            turn.settle(turn.begin(record, record.steps, Deadline.after(60)))
             self.journal.advance(record.to("ready", result=result))
         return record
 

@@ -191,10 +191,10 @@ def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
     agent.world.journal.write(stale)
     agent.world.true.discard(name_of(socket))
     agent.world.journal.drop(stale)
-    assert not cleanup.place_again(stale, agent.world)
+    assert not cleanup.place_again(stale, agent.world.store, agent.world.driver)
     assert name_of(socket) not in agent.world.true
     agent.world.journal.write(stale)
-    assert cleanup.place_again(stale, agent.world)
+    assert cleanup.place_again(stale, agent.world.store, agent.world.driver)
     assert name_of(socket) in agent.world.true
 
 

@@ -44,7 +44,7 @@ def call(world: World, verb: str, container: str = CONTAINER) -> CniAnswer:
 def drain(world: World) -> list[str]:
     """What draining did."""
     actions: list[str] = []
-    cleanup.drain(world, Deadline.after(60), actions.append)
+    cleanup.drain(world.store, world.sandboxes, world.addresses, Deadline.after(60), actions.append)
     return actions
 
 
@@ -70,7 +70,7 @@ def test_an_older_attachment_is_deleted(world: World) -> None:
     assert drain(world) == ["spooled-del"]
     assert [record.state for record in world.journal.records()] == ["deleting"]
     assert not path.exists()
-    cleanup.finish(world, Deadline.after(60))
+    cleanup.finish(world.store, world.driver, Deadline.after(60))
     assert world.true == set()
 
 
@@ -228,11 +228,11 @@ def test_newer_is_decided_within_a_boot(world: World) -> None:
     """Only times of the present boot are compared."""
     assert call(world, "ADD").code == 0
     [record] = world.journal.records()
-    assert [cleanup.is_newer(record, Called("boot-1", time), world) for time in (99, 100, 101)] == [True, False, False]
+    assert [cleanup.is_newer(record, Called("boot-1", time), world.store) for time in (99, 100, 101)] == [True, False, False]
     world.now = 50  # a damaged record that says it is of the future must not outlive every DEL
-    assert not cleanup.is_newer(record, Called("boot-1", 1), world)
+    assert not cleanup.is_newer(record, Called("boot-1", 1), world.store)
     world.boot, world.now = "boot-2", 1000
-    assert not cleanup.is_newer(record, Called("boot-1", 99), world)
+    assert not cleanup.is_newer(record, Called("boot-1", 99), world.store)
 
 
 def test_a_look_moves_nothing(world: World) -> None:
@@ -279,8 +279,15 @@ def test_an_agent_that_dies_while_it_undoes_an_add(world: World, kind: str) -> N
 
     world.fault = die
     with pytest.raises(Died):
-        cleanup.undo(Entry("", environ, WITH_IPAM, Called("boot-1", 100)), world, Deadline.after(60))
+        cleanup.undo(
+            Entry("", environ, WITH_IPAM, Called("boot-1", 100)),
+            world.store,
+            world.driver,
+            world.sandboxes,
+            world.addresses,
+            Deadline.after(60),
+        )
     world.fault = no_fault
     assert [record.state for record in world.journal.records()] == ["deleting"]
-    cleanup.finish(world, Deadline.after(60))
+    cleanup.finish(world.store, world.driver, Deadline.after(60))
     assert (world.true, world.journal.records()) == (set(), [])

@@ -186,7 +186,7 @@ def test_one_is_finished_however_late_it_is(world: World) -> None:
         assert call(world, "ADD", container=container)[0] == 0
     world.boot = "boot-2"
     for left in (1, 0):
-        cleanup.finish(world, Deadline.after(0))
+        cleanup.finish(world.store, world.driver, Deadline.after(0))
         assert len(world.journal.records()) == left
     assert leftovers(world) == NOTHING
 
@@ -204,7 +204,7 @@ def test_what_is_imported_takes_nothing_of_the_time_to_finish(world: World, monk
         return after(seconds)
 
     monkeypatch.setattr(cleanup, "Deadline", SimpleNamespace(after=begin))
-    cleanup.finish(world, Deadline.after(60))
+    cleanup.finish(world.store, world.driver, Deadline.after(60))
     assert order[0] == "prepare"
     assert order[-1] == "time"
     assert leftovers(world) == NOTHING

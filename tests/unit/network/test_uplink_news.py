@@ -52,7 +52,7 @@ def test_which_uplinks_carry_nothing(status: SpecStatus, ports: list[Port], caus
 def test_each_interface_is_told_once(tmp_path: Path) -> None:
     """A pod of the bridge is told of each cause once, and that it is over; one that comes later too, others never."""
     world = World(tmp_path)
-    news = UplinkNews(world)
+    news = UplinkNews(world.journal, world.pods.tell)
 
     def attached(number: int, bridge: str = "br-net1") -> None:
         port = OvsPort(bridge, f"p{number}", HostEnd("system", 1500))

@@ -65,7 +65,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     with view.progress("reading the records and asking the switch"):
         records = [record for record in site.records(names) if network in (None, record.network)]
         ports, vswitchd = _asked(site) if records else ([], "unknown")
-    dead = dead_sockets(records, site.node)
+    dead = dead_sockets(records, site.node.driver)
     described = describe_all(records, ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
     if as_json or output == "json":
         view.show_json(described)
@@ -97,7 +97,7 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
     with view.progress("reading the records and asking the switch"):
         records = {record.key: record for record in site.records(names)}
         ports, vswitchd = _asked(site)
-        dead = dead_sockets(records.values(), site.node)
+        dead = dead_sockets(records.values(), site.node.driver)
         listed = describe_all(records.values(), ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
         drops = {(each.key, each.direction): each.drops for each in site.node.switch.limited(records.values())}
     status = {port.name: shown_status(port) for port in ports or () if vswitchd not in NOT_SERVING}

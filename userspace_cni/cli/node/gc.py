@@ -236,7 +236,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
     record = site.node.store.journal.read(environment.container_id, environment.ifname)
     if record is None:
         action = "undo what is left of it without a record"
-    elif record.network != network.name or cleanup.is_newer(record, entry.called, site.node):
+    elif record.network != network.name or cleanup.is_newer(record, entry.called, site.node.store):
         action = "forget it: the attachment was made after that call"
     else:
         action = "undo " + _kinds(record.steps[::-1])

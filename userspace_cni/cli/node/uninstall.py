@@ -177,7 +177,7 @@ def _collect(site: Site, show: Callable[[str], None]) -> None:
 def _unrecorded(site: Site) -> tuple[list[PortRef], UserspaceError | None]:
     """The ports of ours without a record; or why the switch cannot be asked for them."""
     try:
-        return cleanup.unrecorded_ports(site.node), None
+        return cleanup.unrecorded_ports(site.node.store, site.node.switch), None
     except UserspaceError as error:
         return [], error
 
@@ -194,7 +194,7 @@ def _detach(ports: Iterable[PortRef], site: Site) -> list[str]:
     """Undo what is attached; what could not be undone, one sentence each."""
     failed = []
     with view.progress("detaching"):
-        for record, error in cleanup.give_up(ports, site.node):
+        for record, error in cleanup.give_up(ports, site.node.store, site.node.driver, site.node.sandboxes):
             if error:
                 failed.append(f"{name_of(record)}: {error}")
     return failed
