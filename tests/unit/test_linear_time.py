@@ -51,7 +51,7 @@ from userspace_cni.consumers import CONSUMERS
 from userspace_cni.controller import cluster as controlled
 from userspace_cni.controller.ranges import NodeRange, divide
 from userspace_cni.controller.writes import summaries
-from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
+from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
 from userspace_cni.diagnosis.traps import findings_with_refusals
 from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink import route_messages as kernel_routes
@@ -794,7 +794,7 @@ def a_file_of_networks(size: int) -> Read:
     text = "\n---\n".join(map(json.dumps, manifest_of(0, networks=size)))
 
     def read() -> object:
-        judged = Judged()
+        judged = JudgedNetworks()
         for number, each in enumerate(_documents("f", text)):
             judge_document(judged, "f", number, each.content)
         return judged
@@ -806,7 +806,7 @@ def a_file_of_networks(size: int) -> Read:
 def a_network_with_keys_given_twice(size: int) -> Read:
     """As lint tells of them."""
     text = f'{{"type":"userspace","cniVersion":"1.0.0","name":"n",{members(size)},{members(size)}}}'
-    judged = Judged()
+    judged = JudgedNetworks()
     return lambda: judge_text(judged, Place("f"), text)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.limits import UNLIMITED, Limits
 
 _UNFINISHED: Final[Mapping[str, str]] = {
@@ -108,13 +109,14 @@ def describe(
     step, ref = record.port, record.port_ref
     port = ports.get(ref.name) if ports is not None and ref else None
     live = port if vswitchd not in NOT_SERVING else None
+    problems = problems_of(record, port, asked=ports is not None, boot_id=boot_id, dead=dead)
     return {
         "name": name_of(record),
         "container": record.container_id,
         "ifname": record.ifname,
         "network": record.network,
         "state": record.state,
-        "problems": [*_problems(record, port, asked=ports is not None, boot_id=boot_id), *([sentence(dead)] if dead else [])],
+        "problems": [each.message for each in problems],
         "pod": _pod(record),
         "netns": record.netns,
         "bridge": ref.bridge if ref else "",
@@ -211,18 +213,26 @@ def _is_mine(interface: Mapping[str, Any], record: Record) -> bool:
     return interface.get("name") == record.ifname and interface.get("sandbox") == record.netns
 
 
-def _problems(record: Record, port: SwitchPort | None, *, asked: bool, boot_id: str) -> list[str]:
+def problems_of(
+    record: Record, port: SwitchPort | None, *, asked: bool, boot_id: str = "", dead: Drift | None = None
+) -> list[Finding]:
+    """What is wrong with an attachment as far as its record, the switch's port and its socket say.
+
+    `asked`: whether the switch could be asked; else as of `describe`.
+    """
     step = record.port
-    problems = []
+    found: list[tuple[str, str]] = []
     if record.state != "ready":
-        problems.append(_UNFINISHED[record.state])
+        found.append(("unfinished", _UNFINISHED[record.state]))
     if boot_id and record.boot_id and record.boot_id != boot_id:
-        problems.append("made in an earlier boot: its sandbox is gone")
+        found.append(("rebooted", "made in an earlier boot: its sandbox is gone"))
     if step and port is None and asked and record.state == "ready":
-        problems.append(f"the switch has no port {step.name}")
+        found.append(("port-missing", f"the switch has no port {step.name}"))
     if port and port.error:
-        problems.append(f"the switch says: {port.error}")
-    return problems
+        found.append(("port-refused", f"the switch says: {port.error}"))
+    if dead:
+        found.append(("socket-dead", sentence(dead)))
+    return [Finding(name, "warning" if name == "unfinished" else "error", name_of(record), text) for name, text in found]
 
 
 def _vlan(step: OvsPort | None) -> dict[str, Any]:

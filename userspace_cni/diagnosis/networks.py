@@ -44,7 +44,7 @@ class Place:
 
 
 @dataclass
-class Judged:
+class JudgedNetworks:
     """`networks`: how many of this plugin were read; `ignored`: file and name of all other objects. `found`: in their order."""
 
     networks: int = 0
@@ -60,7 +60,7 @@ class Judged:
         self.found.append((place, replace(finding, subject=str(place))))
 
 
-def judge_document(judged: Judged, file: str, number: int, content: object) -> None:
+def judge_document(judged: JudgedNetworks, file: str, number: int, content: object) -> None:
     """Judge what is in one document: a definition, a CNI configuration, or a list of such."""
     for kind, each in flattened(content):
         label = label_of(kind, each)
@@ -74,7 +74,7 @@ def judge_document(judged: Judged, file: str, number: int, content: object) -> N
             _judge_kind(judged, place, each)
 
 
-def judge_text(judged: Judged, place: Place, text: str, named: str = "") -> None:
+def judge_text(judged: JudgedNetworks, place: Place, text: str, named: str = "") -> None:
     """Judge the JSON of a configuration; a key that is given twice in it is a finding. `named`: a definition's name, else "".
 
     Other things than networks of ours are passed over."""
@@ -92,7 +92,9 @@ def judge_text(judged: Judged, place: Place, text: str, named: str = "") -> None
             judged.add(place, "warning", "duplicate-key", message, "leave one of the two out", key)
 
 
-def judge_configuration(judged: Judged, file: str, number: int, content: object, network: str = "", named: str = "") -> bool:
+def judge_configuration(
+    judged: JudgedNetworks, file: str, number: int, content: object, network: str = "", named: str = ""
+) -> bool:
     """Judge our plugin's entries in a configuration or a list; whether there was one, or one that is probably meant as ours."""
     own = content.get("name") if isinstance(content, Mapping) else None
     place = Place(file, number, network or (own if isinstance(own, str) else ""))
@@ -119,7 +121,7 @@ def judge_configuration(judged: Judged, file: str, number: int, content: object,
     return seen
 
 
-def _judge_kind(judged: Judged, place: Place, content: object) -> None:
+def _judge_kind(judged: JudgedNetworks, place: Place, content: object) -> None:
     """Report an object that is probably meant as a definition."""
     if isinstance(content, Mapping) and (content.get("kind") == _DEFINITION or group_of(content) == GROUPS[_DEFINITION]):
         report = DocumentReport("")
@@ -128,7 +130,7 @@ def _judge_kind(judged: Judged, place: Place, content: object) -> None:
             judged.take(place, finding)
 
 
-def _judge_definition(judged: Judged, place: Place, content: Mapping[str, Any], label: str) -> None:
+def _judge_definition(judged: JudgedNetworks, place: Place, content: Mapping[str, Any], label: str) -> None:
     spec, metadata = content.get("spec"), content.get("metadata")
     text = spec.get("config") if isinstance(spec, Mapping) else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
@@ -141,7 +143,7 @@ def _judge_definition(judged: Judged, place: Place, content: Mapping[str, Any], 
         judged.add(place, "error", "bad-input", "spec.config is no string", remedy)
 
 
-def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, Any]) -> None:
+def _judge_plugin(judged: JudgedNetworks, place: Place, path: str, plugin: Mapping[str, Any]) -> None:
     for remark in remarks_on(plugin):
         judged.take(place, replace(_named(remark), path=f"{path}{remark.path}" if remark.path else ""))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.listing import Unresolved, describe, describe_all, name_of, select
+from userspace_cni.attachment.listing import Unresolved, describe, describe_all, name_of, problems_of, select
 from userspace_cni.attachment.records import Record, State
 from userspace_cni.attachment.steps import (
     Directory,
@@ -171,6 +171,15 @@ def test_what_the_switch_complains_of_is_a_problem() -> None:
     shown = describe(RECORD, known(Seen(error="could not open", link_state="", status={})))
     assert (shown["error"], shown["problems"]) == ("could not open", ["the switch says: could not open"])
     assert (shown["link_state"], shown["vhost"]) == ("unknown", {"state": "unknown", "mode": ""})
+
+
+def test_problems_are_findings_about_the_attachment() -> None:
+    """What lists say in words has a name for programs; an attachment that is being made, or undone, is no error yet."""
+    found = problems_of(RECORD.to("applying"), None, asked=True, boot_id="another")
+    assert [(each.name, each.severity, each.subject) for each in found] == [
+        ("unfinished", "warning", name_of(RECORD)),
+        ("rebooted", "error", name_of(RECORD)),
+    ]
 
 
 def test_a_missing_port_is_a_problem_only_if_the_switch_was_asked() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.lab.pages import PAGES, blocks
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
-from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
+from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
 
 GOOD = {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": {"engine": "ovs-dpdk", "vhost": {"mode": "client"}}}
 
@@ -238,7 +238,7 @@ def test_the_documents_networks_are_clean() -> None:
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":, \nuserspacetype', max_size=60))
 def test_any_text(text: str) -> None:
     """Any configuration is judged, or a finding says why not."""
-    judged = Judged()
+    judged = JudgedNetworks()
     judge_text(judged, Place("x", 1), text)
     judge_document(judged, "x", 1, definition(text))
 
@@ -262,4 +262,4 @@ JSON = st.recursive(
 def test_any_configuration(config: dict[str, Any]) -> None:
     """Values of any type at any place of a network make findings, and never a failure."""
     for content in (config, config | {"type": "userspace"}, {**config, **GOOD}, {"plugins": [config], "name": config}):
-        judge_document(Judged(), "x", 1, content)
+        judge_document(JudgedNetworks(), "x", 1, content)

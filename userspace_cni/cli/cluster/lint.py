@@ -12,7 +12,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
-from userspace_cni.diagnosis.networks import Judged, Place, judge_document, judge_text
+from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
 from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json, counts_text
 
 _IGNORED_SHOWN: Final = 5
@@ -38,7 +38,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
     Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, with --strict for notes, too, and when no
     network of this plugin is in the files, 2 for a file that is not there.
     """
-    judged = Judged()
+    judged = JudgedNetworks()
     with view.progress("reading") as tell:
         for path in files_of(files, NETWORKS):
             tell(f"reading {path}")
@@ -58,7 +58,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
         ctx.exit(FOUND)
 
 
-def _judge_file(judged: Judged, path: str) -> None:
+def _judge_file(judged: JudgedNetworks, path: str) -> None:
     if path.endswith(CONFIGURATIONS):
         try:
             judge_text(judged, Place(name_of(path), 1), read_text(path))
@@ -72,7 +72,7 @@ def _judge_file(judged: Judged, path: str) -> None:
         judged.take(Place(finding.subject), finding)
 
 
-def _summarise(judged: Judged, findings: Sequence[Finding]) -> None:
+def _summarise(judged: JudgedNetworks, findings: Sequence[Finding]) -> None:
     view.note(f"checked {view.counted(judged.networks, 'network')}: {counts_text(findings)}")
     if judged.ignored:
         more = len(judged.ignored) - _IGNORED_SHOWN
