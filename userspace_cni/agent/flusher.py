@@ -37,7 +37,7 @@ class Flusher(Loop):
     back_off = BackOff(BEAT_S, BEAT_S)
 
     def __init__(self, records: Callable[[], Flushed], failed: Callable[[], None]) -> None:
-        super().__init__("flusher", "the flusher")
+        super().__init__("flusher", "flushes records")
         self._records = records
         self._failed = failed
 

@@ -58,6 +58,8 @@ class PeerLimits:
     connections: int = 4096
     held: int = 64 * 1024 * 1024
     """All unfinished requests together."""
+    round_s: float = 30.0
+    """Of its thread, which blocks in nothing but epoll: one that takes longer never ends."""
 
 
 class Door(Protocol):
@@ -205,7 +207,14 @@ class Server:
         if self._thread.is_alive():
             self._stopped.wait(_STOP_S)
 
-    def close(self) -> None:
+    def problems(self) -> list[str]:
+        """That the thread is dead, or that it does not come round: while it accepts, it does after the door's `watch_s`."""
+        if not self.alive:
+            return ["the server's thread is dead"]
+        late = time.monotonic() - self._beat > self._limits.round_s
+        return [f"the server's thread has not come round for {self._limits.round_s:.0f} s"] if late else []
+
+    def stop(self, _within_s: float = 0.0) -> None:
         """End the thread and all connections, unanswered ones too, and let the next agent listen."""
         self._ending = True
         self._nudge()
@@ -225,11 +234,6 @@ class Server:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
-
-    @property
-    def beat(self) -> float:
-        """When its latest round began, by time.monotonic(). While it accepts, the next one begins after the door's `watch_s`."""
-        return self._beat
 
     @property
     def connections(self) -> int:

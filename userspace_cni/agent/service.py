@@ -46,6 +46,7 @@ from userspace_cni.base.log import about, begin, bound, say
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.cni import protocol
 from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.network.concerns import lacking
@@ -63,8 +64,6 @@ AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
 PASS_S: Final = 300.0
 """A pass of reconciliation that takes longer than this is stuck."""
-ROUND_S: Final = 30.0
-"""A round of the server's thread, which blocks in nothing but epoll, that takes longer than this never ends."""
 FORMER_S: Final = 30.0
 """How long an agent that still has the locks is awaited: a rollout starts the next one while the former one ends, and a kubelet
 that is itself restarted ends the former one only when it has its list of pods. The kubelet starts one that gave up again after
@@ -72,6 +71,8 @@ that is itself restarted ends the former one only when it has its list of pods. 
 FORMER_SAID_S: Final = 1.0
 """When what it waits for is said: before, the former one is about to end."""
 FORMER_LOOK_S: Final = 0.1
+THREADS_S: Final = 0.5
+"""How long the end of all threads that stay is awaited: those that hang in a request end with the process."""
 FINISH_S: Final = 3.0
 UNDO_S: Final = 1.0
 START_S: Final = 5.0
@@ -112,6 +113,7 @@ class Agent:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
+        self.threads = Supervisor()
         self.waiting = WaitingCalls(settings.waiting_per_namespace)
         self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead, self._limits)
         self.node = LocalNode(
@@ -127,6 +129,7 @@ class Agent:
         self.watchdog = Watchdog(
             self.node, self.node.switch, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked
         )
+        self.watchdog.limit_s = PASS_S
         self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
         self.routes = self._node_routes()
         self.metrics.show_specs(lambda: self.network.statuses, lambda: lacking(self.network.concerns.found))
@@ -188,7 +191,7 @@ class Agent:
         try:
             self._begin()
         except BaseException:
-            self.server.close()  # a socket that stays would look like that of an agent that died
+            self.server.stop()  # a socket that stays would look like that of an agent that died
             raise
         say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
 
@@ -197,48 +200,34 @@ class Agent:
         for sentence in missing(self._settings):
             say("warning", "this agent lacks something", missing=sentence)
         self.node.pods.begin_telling()  # what is found from now on is told once
-        self.network.start()  # first: what a dead agent left half done is finished, whatever the API server does
+        self.threads.begin(self.network)  # first: what a dead agent left half done is finished, whatever the API server does
         warm = Deadline.after(START_S)
         self.node.warm_up(warm)
         if self.devices:
             # before the API server is waited for: after a boot the kubelet refuses pods with devices that no agent offers. A pod
             # that has got one is attached next, and its call waits at the socket, which is there
-            self.devices.start()
+            self.threads.begin(self.devices)
             self.devices.look()
         self.node.pods.await_known(warm)
         gc.freeze()  # what is there now stays: no collection has to look at it again
         store, node = self.node.store, self.node
         sweep(store)
         drain(store, node.sandboxes, node.addresses, Deadline.after(START_S), self.metrics.count_action)
-        for pages in self.over_tcp:
-            pages.start()
-        self.flusher.start()
-        self.waiting.start()
-        self.watchdog.start()  # before the server: /healthz must not find it dead
-        self.server.start()
+        self.threads.begin(*self.over_tcp, self.flusher, self.waiting, self.watchdog, self.server)
         self.network.serve()
         if self.routes:
-            self.routes.start()
+            self.threads.begin(self.routes)
 
     def stop(self) -> None:
         """Take no more calls, and end."""
         self.server.stop_accepting()
-        self.waiting.stop()
-        self.watchdog.stop()
-        self.network.stop()
-        if self.routes:
-            self.routes.stop()
-        if self.devices:
-            self.devices.stop()
+        self.threads.stop(THREADS_S, but=(*self.over_tcp, self.flusher, self.server))
         if not self.workers.drain(FINISH_S):
             say("warning", "calls are cut short; what they began is undone", running=self.workers.busy)
             self.node.close()
             self.workers.drain(UNDO_S)
         self.workers.close()
-        self.flusher.stop()
-        for pages in self.over_tcp:
-            pages.close()
-        self.server.close()
+        self.threads.stop()
         self.node.close()
         self._singleton.release()
         say("info", "stopped")
@@ -333,24 +322,9 @@ class Agent:
         ]
         slow = [(page.name, page.seconds) for page in self.pages.values()]
         found += [f"{name} has been in the making for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
-        if not self.server.alive:
-            found.append("the server's thread is dead")
-        elif time.monotonic() - self.server.beat > ROUND_S:
-            found.append(f"the server's thread has not come round for {ROUND_S:.0f} s")
-        found += [f"the thread that serves {pages.setting} is dead" for pages in self.over_tcp if not pages.alive]
-        if not self.flusher.alive:
-            found.append("the thread that flushes records is dead")
         if self.workers.dead:
             found.append(f"{self.workers.dead} worker threads are dead")
-        if self.devices and not self.devices.alive:
-            found.append("the thread that offers devices to the kubelet is dead")
-        if not self.waiting.alive:
-            found.append("the thread that ends the waiting of ADDs is dead")
-        if not self.watchdog.alive:
-            found.append("the watchdog's thread is dead")
-        elif time.monotonic() - self.watchdog.beat > PASS_S:
-            found.append(f"reconciliation has not come to its end for {PASS_S:.0f} s")
-        return found + self.network.problems() + (self.routes.problems() if self.routes else [])
+        return found + self.threads.problems() + self.node.pods.problems()
 
     def obstacles(self) -> list[str]:
         """The reasons why no pod can be attached now."""

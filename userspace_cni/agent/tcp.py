@@ -83,7 +83,7 @@ class TcpDoor:
 
 
 class TcpPages:
-    """Serves `pages`, by their paths, on the port that `setting` names, from `start` to `close`."""
+    """Serves `pages`, by their paths, on the port that `setting` names, from `start` to `stop`."""
 
     def __init__(self, setting: str, listen: str, pages: Mapping[str, ServedPage]) -> None:
         self.setting = setting
@@ -105,14 +105,13 @@ class TcpPages:
         """How many connections there are now."""
         return self._server.connections
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._server.alive
+    def problems(self) -> list[str]:
+        """That the thread is dead."""
+        return [] if self._server.alive else [f"the thread that serves {self.setting} is dead"]
 
-    def close(self) -> None:
+    def stop(self, _within_s: float = 0.0) -> None:
         """Stop serving."""
-        self._server.close()
+        self._server.stop()
 
     def _serve(self, exchange: Exchange) -> None:
         try:

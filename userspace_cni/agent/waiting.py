@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from threading import TIMEOUT_MAX
 from typing import Final
 
 from userspace_cni.agent.exchange import Exchange
@@ -54,7 +55,7 @@ class WaitingCalls(Loop):
     end_s = 1.0
 
     def __init__(self, most: int) -> None:
-        super().__init__("waiting", "the ADDs that wait for their pods")
+        super().__init__("waiting", "ends the waiting of ADDs")
         self._most = most
         self._waiting: dict[Exchange, WaitingCall] = {}
         self._changed: set[Exchange] = set()
@@ -99,9 +100,9 @@ class WaitingCalls(Loop):
             if self._take(call):
                 call.go_on(Unavailable("ADD: a DEL of it came while it waited for its pod", "nothing was done"))
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = TIMEOUT_MAX) -> None:
         """Take no more, and turn away those that wait."""
-        super().stop()
+        super().stop(within_s)
         with self._wake:
             calls = list(self._waiting.values())
         for call in calls:

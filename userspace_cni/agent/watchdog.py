@@ -67,6 +67,7 @@ class Watchdog(Loop):
     """
 
     failing = "a round of the watchdog failed: "
+    late = "reconciliation has not come to its end"
     back_off = BackOff(BEAT_S, BEAT_S)
 
     def __init__(
@@ -78,7 +79,7 @@ class Watchdog(Loop):
         tick_s: float,
         looked: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__("watchdog", "the watchdog")
+        super().__init__("watchdog", "watches the switch and reconciles records")
         self._watched_switch = switch
         self._count = count
         self._reconnected = reconnected
@@ -101,9 +102,9 @@ class Watchdog(Loop):
         self._reachable = True
         self._watched = self._next_pass = 0.0
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = 0.0) -> None:
         """Begin no further round."""
-        super().stop()
+        super().stop(within_s)
         self._life.let_go()
 
     @property

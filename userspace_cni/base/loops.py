@@ -27,7 +27,7 @@ class TryAgain(Exception):
 class Loop(ABC):
     """A daemon thread from `start` to `stop`; a stopped one cannot be started again. Safe to use from any thread.
 
-    `purpose`: what it is for, told where no thread can be started. `_wake` guards what a subclass shares with others.
+    `does`: what it does, in the words of its problems, as "flushes records". `_wake` guards what a subclass shares with others.
     """
 
     failing = "a round failed; it is tried again: "
@@ -41,9 +41,13 @@ class Loop(ABC):
     settle_s = 0.0
     """From when a round is asked for to its begin: what is told meanwhile is part of it."""
     back_off = BackOff()
+    limit_s = 0.0
+    """A round that takes longer is stuck; 0 where any may."""
+    late = ""
+    """What is said of one that is stuck, before for how long."""
 
-    def __init__(self, name: str, purpose: str) -> None:
-        self.purpose = purpose
+    def __init__(self, name: str, does: str) -> None:
+        self.does = does
         self._wake = threading.Condition()
         self._asked = self._urged = self._stopping = False
         self._thread = threading.Thread(target=self._work, daemon=True, name=name)
@@ -65,20 +69,28 @@ class Loop(ABC):
 
     def start(self) -> None:
         """Start the thread; returns at once. Raises Unavailable."""
-        start(self._thread, self.purpose)
+        start(self._thread, f"starting the thread that {self.does}")
 
-    def stop(self) -> None:
-        """Begin no further round, and wait a moment for the end of this one. Never fails."""
+    def stop(self, within_s: float = threading.TIMEOUT_MAX) -> None:
+        """Begin no further round, and wait a moment for the end of this one, no longer than `within_s`. Never fails."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
-        if self.end_s and self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(self.end_s)
+        wait_s = min(self.end_s, within_s)
+        if wait_s and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(wait_s)
 
     @property
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
+
+    def problems(self) -> list[str]:
+        """That it is dead, or that its round is stuck; nothing while it works, and when it was stopped."""
+        if not self.alive:
+            return [] if self._stopping else [f"the thread that {self.does} is dead"]
+        stuck = self.limit_s and self.busy and time.monotonic() - self.beat > self.limit_s
+        return [f"{self.late} for {self.limit_s:.0f} s"] if stuck else []
 
     def ask(self) -> None:
         """Have a round soon: something has changed. Never waits and never fails."""
@@ -124,13 +136,16 @@ class Loop(ABC):
 
     def _work(self) -> None:
         with counted(Repeats()):
-            wait_s = self.first_s
-            while self._await_due(wait_s):
-                wait_s = self._have_round()
             try:
+                wait_s = self.first_s
+                while self._await_due(wait_s):
+                    wait_s = self._have_round()
                 self._end()
             except Exception as error:  # noqa: BLE001 -- who stops it goes on
                 self._fail(error)
+            finally:
+                if not self._stopping:
+                    say("error", f"the thread that {self.does} is dead")
 
     def _await_due(self, wait_s: float | None) -> bool:
         """Wait for the next round, so long unless one is asked for; whether to go on."""

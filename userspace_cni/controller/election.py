@@ -61,7 +61,7 @@ class Election(Loop):
     def __init__(
         self, objects: Objects, namespace: str, times: LeaseTimes | None = None, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__("election", "electing a leader")
+        super().__init__("election", "elects a leader")
         self._objects = objects
         self._leases = LEASES.within(namespace)
         self._times = times or LeaseTimes()
@@ -77,9 +77,9 @@ class Election(Loop):
         self._seen_at = 0.0
         self._led = False
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = STOP_S) -> None:
         """Lead no longer, and give the Lease back, so that another one leads at once. Waits 2 s at most."""
-        super().stop()
+        super().stop(within_s)
         self._until = 0.0
 
     @property

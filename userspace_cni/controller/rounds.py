@@ -71,7 +71,7 @@ class Rounds(Loop):
         hearing: Hearing | None = None,
         times: RoundTimes | None = None,
     ) -> None:
-        super().__init__("rounds", "summing up what nodes report")
+        super().__init__("rounds", "sums up what nodes report")
         self._objects = objects
         self._cluster = cluster
         self._leading = leading

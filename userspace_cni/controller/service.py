@@ -11,13 +11,13 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Protocol
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.log import begin, bound, say
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
+from userspace_cni.base.supervisor import Stays, Supervisor
 from userspace_cni.controller.election import Election
 from userspace_cni.controller.metrics import Metrics
 from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
@@ -31,32 +31,14 @@ from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.objects import Objects
 
 
-class Door(Protocol):
-    """A port on which pages are served."""
-
-    setting: str
-
-    def start(self) -> None:
-        """Listen. Raises Unavailable."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        ...
-
-    def close(self) -> None:
-        """Stop serving."""
-        ...
-
-
-class Controller:
+class Controller(Supervisor):
     """The threads that watch, elect and write. `namespace`: where the Lease is; `times`: of what is written; `watch_times`: of
     what is watched."""
 
     def __init__(
         self, session: ApiSession, namespace: str, times: RoundTimes | None = None, watch_times: WatchTimes | None = None
     ) -> None:
+        super().__init__()
         objects = Objects(session)
         self.watches = Watches(session, self._changed, watch_times)
         self.election = Election(objects, namespace, on_change=self._changed)
@@ -64,41 +46,19 @@ class Controller:
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
         hearing = Hearing(self.metrics.count_write, told(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
-        self.doors: Sequence[Door] = ()
+        self.doors: Sequence[Stays] = ()
         """The ports with pages about it."""
 
     def start(self) -> None:
-        """Begin. Raises Unavailable."""
-        self.watches.start()
-        self.events.start()
-        self.rounds.start()
-        self.election.start()
-        for door in self.doors:
-            door.start()
+        """Begin. Raises Unavailable.
 
-    def stop(self) -> None:
-        """Write no more, and only then give the Lease back."""
-        self.rounds.stop()
-        self.election.stop()
-        self.events.stop()
-        self.watches.stop()
-        for door in self.doors:
-            door.close()
-
-    def problems(self) -> list[str]:
-        """The reasons why this process no longer works; restarting it may help."""
-        threads = (
-            ("watches objects", self.watches.alive),
-            ("elects a leader", self.election.alive),
-            ("sums up what nodes report", self.rounds.alive),
-            ("sends events", self.events.alive),
-            *((f"serves {door.setting}", door.alive) for door in self.doors),
-        )
-        return [f"the thread that {what} is dead" for what, alive in threads if not alive]
+        They are stopped the other way round: nothing more is written, and only then the Lease is given back.
+        """
+        self.begin(*self.doors, self.watches, self.events, self.election, self.rounds)
 
     def obstacles(self) -> list[str]:
         """The reasons why this process could not act now, or does not do all that it should."""
-        return [each for each in (*self.watches.problems, self.election.problem, self.rounds.problem) if each]
+        return [each for each in (*self.watches.obstacles, self.election.problem, self.rounds.problem) if each]
 
     def _changed(self) -> None:
         self.rounds.ask()
@@ -113,7 +73,7 @@ def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
     return Clients(KubeconfigBounds.of(settings), HERE, settings.kubeconfig).of("").session
 
 
-def serve(settings: Settings, environ: Mapping[str, str], doors: Callable[[Controller], Sequence[Door]]) -> int:
+def serve(settings: Settings, environ: Mapping[str, str], doors: Callable[[Controller], Sequence[Stays]]) -> int:
     """Run the controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
 
     `doors`: makes the ports on which it is asked for health and metrics.

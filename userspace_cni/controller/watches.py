@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.controller import cluster
 from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.kube.credentials import ApiSession
@@ -24,31 +25,21 @@ _KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...
 """Each field of Cluster that has objects: which ones, and what is kept of one."""
 
 
-class Watches:
+class Watches(Supervisor):
     """A watch for each kind of objects. `on_change` is called when anything kept has changed; it must not wait."""
 
     def __init__(self, session: ApiSession, on_change: Callable[[], None], times: WatchTimes | None = None) -> None:
+        super().__init__()
         self._watches = {
             name: ObjectWatch(session, resource, keep=keep, on_change=on_change, times=times) for name, resource, keep in _KEPT
         }
 
     def start(self) -> None:
         """Start the threads; returns at once. Raises Unavailable."""
-        for each in self._watches.values():
-            each.start()
-
-    def stop(self) -> None:
-        """End the threads."""
-        for each in self._watches.values():
-            each.stop()
+        self.begin(*self._watches.values())
 
     @property
-    def alive(self) -> bool:
-        """Whether all threads run."""
-        return all(each.alive for each in self._watches.values())
-
-    @property
-    def problems(self) -> list[str]:
+    def obstacles(self) -> list[str]:
         """Why some objects are not watched now."""
         return [each.problem for each in self._watches.values() if each.problem]
 

@@ -133,7 +133,7 @@ class DevicePlugin(Loop):
     back_off = BACK_OFF
 
     def __init__(self, room: Room, count: int, directory: str, counting: OutcomeCounting) -> None:
-        super().__init__("devices", "the device plugin")
+        super().__init__("devices", "offers devices to the kubelet")
         self._room = room
         self._count = count
         self._kubelet = Kubelet(directory)

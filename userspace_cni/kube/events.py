@@ -113,7 +113,7 @@ class Events(Loop):
         limits: EventLimits | None = None,
         component: str = COMPONENT,
     ) -> None:
-        super().__init__("events", "sending events")
+        super().__init__("events", "sends events")
         self._session = session
         self._node = node
         self._component = component

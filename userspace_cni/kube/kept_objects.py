@@ -76,7 +76,7 @@ class KeptObjects(Loop):
         desired: Callable[[], DesiredObjects | None],
         times: KeepingTimes | None = None,
     ) -> None:
-        super().__init__(f"kept-{resource.plural}", f"keeping {resource.title}")
+        super().__init__(f"kept-{resource.plural}", f"keeps {resource.title}")
         self._objects = objects
         self._resource = resource
         self._labels = labels

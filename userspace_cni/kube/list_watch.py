@@ -123,7 +123,7 @@ class ListWatch(Loop):
         times: WatchTimes,
         listed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(f"watch of {collection.title}", f"watching {collection.title}")
+        super().__init__(f"watch of {collection.title}", f"watches {collection.title}")
         self._session = session
         self._collection = collection
         self._shelf = shelf
@@ -144,13 +144,13 @@ class ListWatch(Loop):
         self._opened: float | None = None
         self._page = times.page
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = threading.TIMEOUT_MAX) -> None:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
         with self._wake:
             self._stopping = True
             if self._stream is not None:
                 self._stream.interrupt()
-        super().stop()
+        super().stop(within_s)
 
     @property
     def stopping(self) -> bool:

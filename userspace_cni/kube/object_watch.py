@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
+from userspace_cni.kube.list_watch import STOP_S, Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
 
@@ -71,9 +71,13 @@ class ObjectWatch:
         """Start the thread; returns at once. Raises Unavailable."""
         self._watch.start()
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = STOP_S) -> None:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
-        self._watch.stop()
+        self._watch.stop(within_s)
+
+    def problems(self) -> list[str]:
+        """Why the thread no longer works."""
+        return self._watch.problems()
 
     @property
     def alive(self) -> bool:

@@ -26,7 +26,7 @@ from userspace_cni.base.log import say
 from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
+from userspace_cni.kube.list_watch import STOP_S, Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import PODS
 from userspace_cni.kube.versions import is_older
@@ -85,9 +85,13 @@ class PodWatch:
         """Start the thread; returns at once. Raises Unavailable."""
         self._watch.start()
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = STOP_S) -> None:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
-        self._watch.stop()
+        self._watch.stop(within_s)
+
+    def problems(self) -> list[str]:
+        """Why the thread no longer works."""
+        return self._watch.problems()
 
     @property
     def alive(self) -> bool:

@@ -60,7 +60,7 @@ class Concerns(Loop):
     first_s = FIRST_LOOK_S
 
     def __init__(self, node: LocalNode, gateways: Callable[[], Sequence[Gateway]]) -> None:
-        super().__init__("gateways' concerns", "looking at gateways")
+        super().__init__("gateways' concerns", "looks at what gateways need")
         self._node = node
         self._gateways = gateways
         self._trying = threading.Lock()

@@ -26,6 +26,9 @@ BEAT_S: Final = 1.0
 APART_S: Final = 0.2
 """Seconds between two rounds that only events ask for: a NIC that comes and goes asks for many."""
 
+ROUND_S: Final = 300.0
+"""A round that takes longer than this is stuck: a spec has 20 s, and goes back in as many."""
+
 SpecsNow = Callable[[], tuple[Sequence[Spec], frozenset[str]]]
 """Reads all sources: the specs, and the sources that are complete."""
 Told = Callable[[Sequence[SpecStatus]], None]
@@ -42,9 +45,11 @@ class Keeper(Loop):
     failing = "a round of keeping the node's network failed: "
     apart_s = APART_S
     back_off = BackOff(BEAT_S, BEAT_S)
+    limit_s = ROUND_S
+    late = "keeping the node's network has not come to an end"
 
     def __init__(self, specs: Specs, desired: SpecsNow, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
-        super().__init__("node-network", "keeping the node's network")
+        super().__init__("node-network", "keeps the node's network")
         self._specs = specs
         self._desired = desired
         self._tick_s = tick_s

@@ -6,7 +6,6 @@ known stays desired while that is away.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from userspace_cni.attachment.specs import Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from userspace_cni.network.spec_list import Desired
     from userspace_cni.node.local import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
-    from userspace_cni.node.reporting import Report, Withdrawal
+    from userspace_cni.node.reporting import Report
     from userspace_cni.node.state import RouteUse
 
-ROUND_S: Final = 300.0
-"""A round that takes longer than this is stuck: a spec has 20 s, and goes back in as many."""
 _CHASSIS_S: Final = 5.0
 
 
-class NodeNetwork:
+class NodeNetwork(Supervisor):
     """What the agent does for the node's own network. `failed` is called with the kind of each spec that has got a new problem,
     `ended` with the name of each link that has gone or is down, or is not guarded any more, "" when that may be any.
 
@@ -50,6 +48,7 @@ class NodeNetwork:
         failed: Callable[[str], None],
         ended: Callable[[str], None],
     ) -> None:
+        super().__init__()
         self._node = node
         self._failed = failed
         self._serving = False
@@ -63,7 +62,6 @@ class NodeNetwork:
         )
         self._objects: NodeObjects | None = None
         self._report: Report | None = None
-        self._withdrawal: Withdrawal | None = None
         self._news = UplinkNews(node.store.journal, node.pods.tell)
         self._problems: Mapping[tuple[str, str], str] = {}
         self._kinds: frozenset[tuple[str, ...]] = frozenset()
@@ -77,10 +75,7 @@ class NodeNetwork:
     def start(self) -> None:
         """Go on from the records, and keep what is desired from now on. Raises UserspaceError."""
         self._node.switch.vswitchd()  # makes the node's `ports`, before two threads could each make them
-        self._keeper.start()
-        for watch in self._watches:
-            watch.start()
-        self.concerns.start()
+        self.begin(self.concerns, *self._watches, self._keeper)
         settings = self._node.installation.settings
         if settings.gateway_bridge and not settings.kubeovn_annotations:
             say("warning", "gateway_bridge has no effect: it is for annotations, which kubeovn_annotations = true has read")
@@ -115,7 +110,7 @@ class NodeNetwork:
         session = self._node.installation.clients.of("").session
         specs = SPECS if self._node.installation.settings.network_objects else ()
         self._objects = NodeObjects(session, self._node.installation.name, self.ask, specs=specs)
-        self._objects.start()
+        self.begin(self._objects)
 
     def _tell(self) -> None:
         """Report to the API from now on. Raises UserspaceError."""
@@ -131,26 +126,16 @@ class NodeNetwork:
             parts=Parts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
             tell=self._node.pods.tell,
         )
-        self._report.start()
+        self.begin(self._report)
         if settings.network_objects and self._objects:
-            self._node.subnets.start(session, self._objects)
+            self.begin(self._node.subnets.follow(session, self._objects))
         self.ask()  # a round tells what there is; before that nothing is reported
 
     def _withdraw(self) -> None:
         """Take back what an agent with other settings has reported. Raises UserspaceError."""
         from userspace_cni.node.reporting import Withdrawal
 
-        self._withdrawal = Withdrawal(self._node.installation.clients, self._node.installation.name)
-        self._withdrawal.start()
-
-    def stop(self) -> None:
-        """Change nothing any more; what is there stays."""
-        self._keeper.stop()
-        for watch in self._watches:
-            watch.stop()
-        for each in (self.concerns, self._objects, self._report, self._withdrawal):
-            if each:
-                each.stop()
+        self.begin(Withdrawal(self._node.installation.clients, self._node.installation.name))
 
     def ask(self) -> None:
         """Something that the specs depend on has changed. Never waits."""
@@ -175,22 +160,6 @@ class NodeNetwork:
     def statuses(self) -> Sequence[SpecStatus]:
         """What became of each spec."""
         return self._keeper.statuses
-
-    def problems(self) -> list[str]:
-        """The reasons why this part of the process no longer works."""
-        found = []
-        if not self._keeper.alive:
-            found.append("the thread that keeps the node's network is dead")
-        elif time.monotonic() - self._keeper.beat > ROUND_S:
-            found.append(f"keeping the node's network has not come to an end for {ROUND_S:.0f} s")
-        if not self.concerns.alive:
-            found.append("the thread that looks at what gateways need is dead")
-        found += [f"the thread that is for {watch.purpose} is dead" for watch in self._watches if not watch.alive]
-        if self._objects and not self._objects.alive:
-            found.append("a thread that follows objects of the API is dead")
-        if self._report and not self._report.alive:
-            found.append("the thread that reports what this node has is dead")
-        return found
 
     def described(self) -> dict[str, Any]:
         """All of it, as JSON values."""

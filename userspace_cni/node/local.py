@@ -114,7 +114,5 @@ class LocalNode:
         """End the session with OVSDB and the watch; calls that wait for the switch fail."""
         if "pods" in vars(self):
             self.pods.close()
-        if "subnets" in vars(self):
-            self.subnets.stop()
         if "switch" in vars(self):
             self.switch.close()

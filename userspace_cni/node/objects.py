@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from userspace_cni.base.errors import ObjectRefused
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
@@ -55,7 +56,7 @@ class Seen:
     unconfirmed: frozenset[Resource] = field(default=frozenset(), kw_only=True)
 
 
-class NodeObjects:
+class NodeObjects(Supervisor):
     """The watches, for the agent of node `node` (as the API calls it). Safe to use from any thread.
 
     `on_change` is called when something kept has changed, after each first list, and when that is confirmed; it must not wait.
@@ -71,6 +72,7 @@ class NodeObjects:
         specs: Sequence[Resource] = SPECS,
         times: WatchTimes | None = None,
     ) -> None:
+        super().__init__()
         self._node = node
         self._watches: dict[Resource, ObjectWatch] = {
             each: ObjectWatch(session, each, keep=kept, on_change=on_change, times=times) for each in specs
@@ -81,18 +83,7 @@ class NodeObjects:
 
     def start(self) -> None:
         """Start the threads; returns at once. Raises Unavailable."""
-        for watch in self._watches.values():
-            watch.start()
-
-    def stop(self) -> None:
-        """End the threads; waits 1 s for each at most."""
-        for watch in self._watches.values():
-            watch.stop()
-
-    @property
-    def alive(self) -> bool:
-        """Whether all threads run."""
-        return all(watch.alive for watch in self._watches.values())
+        self.begin(*self._watches.values())
 
     @property
     def problem(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from userspace_cni.base.log import say
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.base.tenancy import require_mirrors
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class LocalPods:
         self.watch: PodWatch | None = None
         """The watched pods of this node; None before `follow`, or without credentials."""
         self._events: Events | None = None
+        self._threads = Supervisor()
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
@@ -103,7 +105,7 @@ class LocalPods:
         here = self._installation
         if here.has_account:
             self._events = Events(here.clients.of("").session, here.name, self._callbacks.untold)
-            self._events.start()
+            self._threads.begin(self._events)
 
     def follow(self) -> None:
         """Begin to watch the pods of this node, if there is an account. Raises Unavailable."""
@@ -112,16 +114,17 @@ class LocalPods:
         here = self._installation
         if here.has_account and here.settings.netconf_kubeconfig != "always":
             self.watch = PodWatch(here.clients.of("").session, here.name, on_change=self._callbacks.pod)
-            self.watch.start()
+            self._threads.begin(self.watch)
 
     def await_known(self, deadline: Deadline) -> None:
         """Wait until the pods of this node are known, after `follow`. Not known by then, they are not waited for."""
         if self.watch and not self.watch.wait_synced(deadline):
             say("warning", "the pods of this node are not known yet", problem=self.watch.problem)
 
+    def problems(self) -> list[str]:
+        """Why pods are no longer watched, or told anything, by a thread that is dead."""
+        return self._threads.problems()
+
     def close(self) -> None:
         """End the watch, and tell no more."""
-        if self._events:
-            self._events.stop()
-        if self.watch:
-            self.watch.stop()
+        self._threads.stop()

@@ -78,7 +78,7 @@ class Report(Loop):
         tell: Callable[[Recipient, Sequence[Finding]], None] = lambda *_: None,
         times: ReportTimes | None = None,
     ) -> None:
-        super().__init__("node-report", "reporting what this node has")
+        super().__init__("node-report", "reports what this node has")
         self._objects = objects
         self._node = node
         self._chassis = chassis
@@ -187,7 +187,7 @@ class Withdrawal(Loop):
     """
 
     def __init__(self, clients: Clients, node: str) -> None:
-        super().__init__("node-withdrawal", "taking back what a former agent has reported")
+        super().__init__("node-withdrawal", "takes back what a former agent has reported")
         self._clients = clients
         self._node = node
 

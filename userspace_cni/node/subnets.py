@@ -35,7 +35,7 @@ _YOUNG_NS: Final = 60 * 10**9
 
 
 class Subnets:
-    """The Subnets as this node knows them. Until it was started it asks the server itself. `is_gone` is asked of a pod by UID."""
+    """The Subnets as this node knows them. Before `follow` it asks the server itself. `is_gone` is asked of a pod by UID."""
 
     def __init__(self, installation: Installation, journal: Journal, is_gone: Callable[[str], bool]) -> None:
         self._installation = installation
@@ -45,17 +45,12 @@ class Subnets:
         self._objects: NodeObjects | None = None
         self._ips: KeptObjects | None = None
 
-    def start(self, session: ApiSession, objects: NodeObjects) -> None:
-        """Go by these watches, and keep the IP objects of this node's attachments. Raises Unavailable."""
+    def follow(self, session: ApiSession, objects: NodeObjects) -> KeptObjects:
+        """Go by these watches; the thread that keeps the IP objects of this node's attachments, which is to be begun."""
         self._objects = objects
         labels = {NODE_LABEL: label(self._installation.name)}
         self._ips = KeptObjects(Objects(session), IPS, labels, MANAGER, self._ip_objects)
-        self._ips.start()
-
-    def stop(self) -> None:
-        """Keep no objects any more; waits 0.2 s at most."""
-        if self._ips:
-            self._ips.stop()
+        return self._ips
 
     @property
     def problem(self) -> str:

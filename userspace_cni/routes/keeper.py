@@ -22,25 +22,37 @@ APART_S: Final = 0.05
 _NEVER: Final = float("inf")
 """A moment of CLOCK_MONOTONIC that does not come."""
 _AGAIN_S: Final = 5.0
+ROUND_S: Final = 300.0
+"""A round that takes longer than this is stuck."""
 _END_S: Final = 0.5
 """How long the end of a round is awaited: one that asks a container runtime may hang."""
 
 
 class RouteKeeper(Loop):
     """The thread. `learn` has the passes go by what is known now, and says whether that is enough to act on; `told` is called
-    after each round that acted."""
+    after each round that acted, `ended` when there will be no other."""
 
     failing = "a round of keeping routes failed: "
     end_s = _END_S
     apart_s = APART_S
     back_off = BackOff(_AGAIN_S, _AGAIN_S)
+    limit_s = ROUND_S
+    late = "a round of keeping routes has not come to an end"
 
-    def __init__(self, passes: Passes, places: NamespaceSources, learn: Callable[[], bool], told: Callable[[], None]) -> None:
-        super().__init__("routes", "keeping the routes of pods")
+    def __init__(
+        self,
+        passes: Passes,
+        places: NamespaceSources,
+        learn: Callable[[], bool],
+        told: Callable[[], None],
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__("routes", "keeps the routes of pods")
         self._passes = passes
         self._places = places
         self._learn = learn
         self._told = told
+        self._on_end = ended
         self._everything = False
         self._sandboxes: set[str] = set()
         """Those to look at in the next round."""
@@ -75,6 +87,9 @@ class RouteKeeper(Loop):
         with self._wake:
             self._sandboxes.add(sandbox)
             return self.await_round(seconds)
+
+    def _end(self) -> None:
+        self._on_end()
 
     def _round(self) -> float:
         self._reminded, self._served, began = _NEVER, False, time.monotonic()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig, UserspaceError, of_kernel
 from userspace_cni.base.log import say
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.host.files.whole_files import read_file, read_trusted, replace_file
 from userspace_cni.host.netlink.listening import DirectoryWatch
 from userspace_cni.host.pod_net.pod_routes import PodRoutes
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from userspace_cni.routes.passes import RouteKernel
     from userspace_cni.routes.watching import Watching
 
-ROUND_S: Final = 300.0
-"""A round that takes longer than this is stuck."""
 ADD_S: Final = 0.2
 """How long the answer to an ADD waits for the routes of its pod at most."""
 KEEP_S: Final = 5.0
@@ -48,13 +47,14 @@ _MODE: Final = 0o600
 _KEPT_MAX: Final = 64 << 20
 
 
-class NodeRoutes:
+class NodeRoutes(Supervisor):
     """What the agent does for routes in pods. `told` gets what this node has of each Route, after each round; it must not wait.
 
     After `start` its methods may be called from any thread.
     """
 
     def __init__(self, node: LocalNode, told: Callable[[Sequence[RouteUse]], None]) -> None:
+        super().__init__()
         settings = node.installation.settings
         self._node = node
         self._kept = self._last = self._read_kept()
@@ -62,7 +62,7 @@ class NodeRoutes:
         self._passes, self._places = composed(node, self._kernel)
         self._refusals = RefusalEvents(node.pods.tell)
         self._told = told
-        self._keeper = RouteKeeper(self._passes, self._places, self._learn, self._tell)
+        self._keeper = RouteKeeper(self._passes, self._places, self._learn, self._tell, self._keep_rest)
         self._watching: Watching | None = None
         self._file_problem = ""
         self._file_identity: tuple[int, ...] | None = None
@@ -84,23 +84,11 @@ class NodeRoutes:
             find_ranges = not self._node.installation.settings.route_cluster_ranges
             session = self._node.installation.clients.of("").session
             self._watching = Watching(session, self._node.installation.name, self._keeper.ask, find_ranges=find_ranges)
-            self._watching.start()
+            self.begin(self._watching)
         elif not self._node.installation.settings.routes_file:
             say("warning", "neither Route objects nor a file can be read: no routes are kept", look="kubeconfig, routes_file")
         self._keeper.ask()
-        self._keeper.start()
-        for watch in self._watches:
-            watch.start()
-
-    def stop(self) -> None:
-        """Change nothing any more; the routes stay, and what was to be kept later is kept now."""
-        self._keeper.stop()
-        if self._unkept and not self._keeper.alive:
-            self._keep(self._unkept)
-        for watch in self._watches:
-            watch.stop()
-        if self._watching:
-            self._watching.stop()
+        self.begin(*self._watches, self._keeper)
 
     def ask(self) -> None:
         """Look at every pod, and read again what may be read again. Never waits."""
@@ -132,19 +120,6 @@ class NodeRoutes:
             "route_cache_unreadable": lambda: self._places.unreadable,
         }
 
-    def problems(self) -> list[str]:
-        """The reasons why this part of the process no longer works."""
-        found = []
-        if not self._keeper.alive:
-            found.append("the thread that keeps the routes of pods is dead")
-        elif self._keeper.busy and time.monotonic() - self._keeper.beat > ROUND_S:
-            found.append(f"a round of keeping routes has not come to an end for {ROUND_S:.0f} s")
-        if self._watching and not self._watching.alive:
-            found.append("a thread that follows objects for routes is dead")
-        if not all(watch.alive for watch in self._watches):
-            found.append("a thread that notices new sandboxes or another file of routes is dead")
-        return found
-
     def described(self) -> dict[str, Any]:
         """All of it, as JSON values."""
         return {
@@ -158,6 +133,11 @@ class NodeRoutes:
             "unreadable": self._places.unreadable,
             "rounds": self._keeper.rounds,
         }
+
+    def _keep_rest(self) -> None:
+        """Keep what was to be kept later: nothing is changed any more, and the routes stay."""
+        if self._unkept:
+            self._keep(self._unkept)
 
     def _tell(self) -> None:
         """Tell of the round that has come to its end: the report to the API, and the pods of which something was refused."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import (
     APISERVER,
@@ -80,7 +81,7 @@ ALL: Final = tuple(dict.fromkeys(each.resource for each in (*_ALWAYS, _NAMESPACE
 """Whatever may be followed: the account needs to list and watch each."""
 
 
-class Watching:
+class Watching(Supervisor):
     """The watches for the node `node`, as the API calls it. `changed` may not wait. Safe to use from any thread.
 
     `find_ranges`: follow what tells the networks of Services and of all nodes' pods, from when a default route would take them.
@@ -95,6 +96,7 @@ class Watching:
         find_ranges: bool = True,
         times: WatchTimes | None = None,
     ) -> None:
+        super().__init__()
         self._session = session
         self._node = node
         self._changed = changed
@@ -106,18 +108,7 @@ class Watching:
     def start(self) -> None:
         """Start the threads; returns at once. Raises Unavailable."""
         self._settled_at = time.monotonic() + START_S
-        for watch in self._watches.values():
-            watch.start()
-
-    def stop(self) -> None:
-        """End the threads; waits 1 s for each at most."""
-        for watch in list(self._watches.values()):
-            watch.stop()
-
-    @property
-    def alive(self) -> bool:
-        """Whether all threads run."""
-        return all(watch.alive for watch in list(self._watches.values()))
+        self.begin(*self._watches.values())
 
     @property
     def problem(self) -> str:
@@ -140,7 +131,7 @@ class Watching:
             self._watches = {**self._watches, each: watch}
             if self.has_listed:
                 self._settled_at = time.monotonic() + SETTLE_S
-            watch.start()
+            self.begin(watch)
 
     @property
     def settling(self) -> bool:

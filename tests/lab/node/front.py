@@ -40,7 +40,7 @@ class Front:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.server.close()
+        self.server.stop()
         for exchange in self._seen:
             exchange.close()  # a test may leave one unanswered, a worker does not
         self._directory.cleanup()

@@ -117,10 +117,10 @@ def test_a_place_can_be_claimed_before_it_listens(path: str) -> None:
     second = Server(Listener(path), lambda exchange: None)
     with pytest.raises(Unavailable, match="another one serves"):
         second.claim()
-    second.close()
+    second.stop()
     first.start()
     assert connects(path)
-    first.close()
+    first.stop()
 
 
 def test_a_killed_agent_leaves_its_place_free(path: str) -> None:
@@ -216,7 +216,7 @@ def test_a_server_that_can_not_start_lets_go(path: str) -> None:
         second = Server(Listener(front.path), lambda exchange: None)
         with pytest.raises(Unavailable):
             second.start()
-        second.close()
+        second.stop()
         assert not second.alive
         assert front.well()
 
@@ -227,7 +227,7 @@ def test_one_agent_after_another(path: str) -> None:
         server = Server(Listener(path), lambda exchange: None)
         server.start()
         wait_until(lambda: connects(path), SECONDS)
-        server.close()
+        server.stop()
 
 
 # -- a socket that is removed under a living agent ------------------------------------------------------------------------------

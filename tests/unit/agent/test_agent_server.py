@@ -326,7 +326,7 @@ def test_closing_ends_what_is_not_answered(front: Front) -> None:
     """At the very end a caller sees its connection end, and answering it is refused."""
     with front.send() as client:
         exchange = front.next()
-        front.server.close()
+        front.server.stop()
         assert client.recv(1) == b""
         assert not exchange.answer(200, b"{}")
     assert not front.server.alive

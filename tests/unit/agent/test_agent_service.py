@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,7 @@ import pytest
 from tests.lab.node.front import ADD, SECONDS, answer_on
 from tests.lab.switch.switch import wait_until
 from tests.unit.agent.test_agent_pages import CROWD, METRICS
-from userspace_cni.agent import pages, service
+from userspace_cni.agent import pages
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.service import Agent
 from userspace_cni.base.settings import Settings
@@ -60,12 +61,12 @@ def served() -> Iterator[Served]:
     """One that listens."""
     with TemporaryDirectory(prefix="uc-") as directory:
         served = Served(Path(directory))
-        served.agent.server.start()
+        served.agent.threads.begin(served.agent.server)
         try:
             yield served
         finally:
             served.agent.workers.close()
-            served.agent.server.close()
+            served.agent.server.stop()
 
 
 @pytest.mark.parametrize(("method", "target"), PAGES)
@@ -102,7 +103,7 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
 
 def test_a_thread_that_hangs_is_told_to_a_probe(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the thread of the socket does not come round, the kubelet's probe is answered all the same, and told so."""
-    monkeypatch.setattr(service, "ROUND_S", 0.05)
+    monkeypatch.setattr(served.agent.server, "_limits", replace(served.agent.server._limits, round_s=0.05))
     over, hung = threading.Event(), threading.Event()
 
     def hang(exchange: Exchange) -> None:
@@ -114,7 +115,7 @@ def test_a_thread_that_hangs_is_told_to_a_probe(served: Served, monkeypatch: pyt
     [probes] = served.agent.over_tcp
     probes.start()
     with ExitStack() as stack:
-        stack.callback(probes.close)
+        stack.callback(probes.stop)
         stack.callback(over.set)
         stack.enter_context(served.send(STATUS))
         assert hung.wait(SECONDS)

@@ -44,7 +44,7 @@ def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[TcpPages]:
     try:
         yield served
     finally:
-        served.close()
+        served.stop()
 
 
 def connect(served: TcpPages) -> socket.socket:
@@ -132,7 +132,7 @@ def test_a_taken_port_is_named() -> None:
         served = TcpPages("health_listen", listen, {})
         with pytest.raises(Unavailable, match=f"{listen}.*health_listen"):
             served.start()
-        served.close()
+        served.stop()
 
 
 @pytest.mark.parametrize("host", ["a..b", "[1::2::3]", "no-such-host.invalid"])

@@ -237,7 +237,7 @@ def test_an_absence_that_was_not_watched_does_not_count(api: ApiServer, leader: 
     leader.settle()
     api.objects("nodes").remove("", "n0001")
     leader.known(lambda cluster: len(cluster.nodes) == 1)
-    wait_until(lambda: not leader.watches.problems)
+    wait_until(lambda: not leader.watches.obstacles)
     leader.settle()
     assert leader.absence.next_due < float("inf")
     leader.leads = False
@@ -289,7 +289,7 @@ def test_an_outage_of_the_server_takes_nothing_away(api: ApiServer, leader: Lead
     leader.absence._gone_s = 0.0
     api.faults += [Fault("LIST", status=500), Fault("WATCH", status=410)]
     api.close_watches()
-    wait_until(lambda: leader.watches.problems)
+    wait_until(lambda: leader.watches.obstacles)
     assert leader.rounds.round() == 0
     assert len(api.objects("nodestates.userspace-cni.io").names()) == 2
 
@@ -302,7 +302,7 @@ def test_nothing_is_done_before_everything_is_known(
     api.faults.append(fault)
     populate(api, 1)
     leader = Leader(session, watching)
-    wait_until(lambda: any("ips" in problem for problem in leader.watches.problems))
+    wait_until(lambda: any("ips" in problem for problem in leader.watches.obstacles))
     assert leader.rounds.round() == 0
     api.faults.remove(fault)
     leader.known(lambda cluster: len(cluster.states) == 1)

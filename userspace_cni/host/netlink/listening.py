@@ -32,19 +32,19 @@ class KernelWatch(Loop):
 
     end_s = threading.TIMEOUT_MAX
 
-    def __init__(self, name: str, purpose: str, meanwhile: str) -> None:
-        super().__init__(name, purpose)
+    def __init__(self, name: str, does: str, meanwhile: str) -> None:
+        super().__init__(name, does)
         self.failing = f"{meanwhile}: "
         self.back_off = BackOff(AGAIN_S, AGAIN_S)
         self._told, self._tell = os.pipe2(os.O_CLOEXEC)
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = threading.TIMEOUT_MAX) -> None:
         """End the thread, and wait for it. It may not have been started."""
         if self._stopping:
             return
         os.write(self._tell, b"x")
-        super().stop()
-        for each in (self._told, self._tell):
+        super().stop(within_s)
+        for each in () if self.alive else (self._told, self._tell):
             os.close(each)
 
     def _waited(self, fd: int) -> bool:
@@ -64,7 +64,7 @@ class DirectoryWatch(KernelWatch):
     """
 
     def __init__(self, changed: Callable[[], object], directory: str, what: str, root: HostRoot = HERE) -> None:
-        super().__init__("directory-watch", f"watching {what}", f"changes of {what} are noticed by the passes alone")
+        super().__init__("directory-watch", f"watches {what}", f"changes of {what} are noticed by the passes alone")
         self._changed = changed
         self._directory = directory
         self._what = what

@@ -62,7 +62,7 @@ class AddressWatch(KernelWatch):
         ended: Callable[[str], object] = lambda _: None,
     ) -> None:
         meanwhile = "changes of links and addresses are noticed by the passes alone"
-        super().__init__("address-watch", "watching the links and addresses of the node", meanwhile)
+        super().__init__("address-watch", "watches the links and addresses of the node", meanwhile)
         self._watched = watched
         self._changed = changed
         self._switch_netns = switch_netns

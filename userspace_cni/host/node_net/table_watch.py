@@ -56,7 +56,7 @@ class TableWatch(KernelWatch):
         switch_netns: str = "",
         root: HostRoot = HERE,
     ) -> None:
-        super().__init__("table-watch", "watching our nftables tables", "their changes are noticed by the passes alone")
+        super().__init__("table-watch", "watches our nftables tables", "their changes are noticed by the passes alone")
         self._store = store
         self._changed = changed
         self._ended = ended

@@ -1,0 +1,126 @@
+"""One object knows which threads live: whom it starts, in which order it stops them, and what it tells of the dead."""
+
+from __future__ import annotations
+
+import threading
+from threading import TIMEOUT_MAX, Event
+
+import pytest
+
+from tests.lab.switch.switch import wait_until
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.loops import Loop
+from userspace_cni.base.supervisor import Supervisor
+
+
+class Part:
+    """A thread, or several. `happened` gets what becomes of it, and how long its end may take where that is bounded."""
+
+    def __init__(self, name: str, happened: list[str]) -> None:
+        self.name = name
+        self.allowed_s = TIMEOUT_MAX
+        self.trouble: list[str] = []
+        self._happened = happened
+
+    def start(self) -> None:
+        """Start it."""
+        if self.trouble:
+            raise Unavailable(self.trouble[0], "")
+        self._happened.append(f"{self.name} starts")
+
+    def stop(self, within_s: float = TIMEOUT_MAX) -> None:
+        """Stop it, which takes all the time that there is."""
+        self.allowed_s = within_s
+        if within_s < 1.0:
+            Event().wait(within_s)
+        self._happened.append(f"{self.name} ends")
+
+    def problems(self) -> list[str]:
+        """What a test says."""
+        return self.trouble
+
+
+class Mortal(Loop):
+    """Dies in its first round, or hangs in it until `over`."""
+
+    limit_s = 0.01
+    late = "the work has not come to an end"
+
+    def __init__(self, dies: BaseException | None = None) -> None:
+        super().__init__("mortal", "works")
+        self.over = Event()
+        self._dies = dies
+
+    def _round(self) -> None:
+        if self._dies:
+            raise self._dies
+        self.over.wait(60)
+
+
+def test_the_last_one_is_stopped_first() -> None:
+    """Some may go on until the others have ended, and are stopped then; parts may be supervisors themselves."""
+    happened: list[str] = []
+    first, second, third, fourth = (Part(name, happened) for name in ("first", "second", "third", "fourth"))
+
+    class Both(Supervisor):
+        def start(self) -> None:
+            self.begin(second, third)
+
+    whole = Supervisor()
+    whole.begin(first, Both(), fourth)
+    whole.stop(but=(first,))
+    assert happened[4:] == ["fourth ends", "third ends", "second ends"]
+    whole.stop()
+    whole.stop()
+    assert happened[7:] == ["first ends"]
+
+
+def test_all_ends_share_the_time() -> None:
+    """When one has taken it all, the others are told to end all the same, and not waited for."""
+    happened: list[str] = []
+    parts = [Part(str(number), happened) for number in range(3)]
+    whole = Supervisor()
+    whole.begin(*parts)
+    whole.stop(0.1)
+    assert happened[3:] == ["2 ends", "1 ends", "0 ends"]
+    assert 0.0 < parts[2].allowed_s <= 0.1
+    assert [each.allowed_s for each in parts[:2]] == [0.0, 0.0]
+
+
+def test_what_was_never_begun_is_no_problem() -> None:
+    """Nor is what could not be started; what was begun before that is known, and can be stopped."""
+    happened: list[str] = []
+    good, bad, later = (Part(name, happened) for name in ("good", "bad", "later"))
+    bad.trouble = ["there is no room"]
+    whole = Supervisor()
+    with pytest.raises(Unavailable):
+        whole.begin(good, bad, later)
+    assert whole.problems() == []
+    good.trouble = ["it is dead"]
+    assert whole.problems() == ["it is dead"]
+    whole.stop()
+    assert happened == ["good starts", "good ends"]
+
+
+def test_a_thread_that_dies_is_told_in_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """At once in the log, and to who asks, for as long as it is not stopped: it was to stay."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # pytest's would say that the test has failed
+    whole = Supervisor()
+    thread = Mortal(SystemExit())
+    whole.begin(thread)
+    wait_until(lambda: not thread.alive)
+    assert whole.problems() == ["the thread that works is dead"]
+    assert 'level=error msg="the thread that works is dead"' in capsys.readouterr().err
+    thread.stop()
+    assert whole.problems() == []
+
+
+def test_a_round_that_takes_too_long_is_a_problem() -> None:
+    """Until it comes to its end; a thread that rests is none."""
+    whole = Supervisor()
+    thread = Mortal()
+    whole.begin(thread)
+    wait_until(lambda: whole.problems() == ["the work has not come to an end for 0 s"])
+    thread.over.set()
+    wait_until(lambda: whole.problems() == [])
+    whole.stop()
