@@ -38,6 +38,7 @@ _NO_SCREENS: Final = ("dumb", "unknown")
 _UNFOLDED: Final = 4096
 """Columns of an output that is no terminal: nothing is folded there."""
 _BAR_MAX: Final = 60
+_IGNORED_SHOWN: Final = 5
 _STYLES: Final = {"error": "red", "warning": "yellow"}
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _FILLING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
@@ -142,6 +143,14 @@ def show_findings(findings: Sequence[Finding]) -> None:
             say("")
         say(Cell(subject, "bold"))
         show_facts([(label, Cell(text, _STYLES.get(label, ""))) for each in held for label, text in rendering.lines(each)])
+
+
+def note_checked(what: str, findings: Sequence[Finding], ignored: Sequence[str]) -> None:
+    """Lines on stderr: what was checked, how many findings there are, and what was not looked at."""
+    note(f"checked {what}: {rendering.counts_text(findings)}")
+    if ignored:
+        more = len(ignored) - _IGNORED_SHOWN
+        note(f"not looked at: {joined(ignored[:_IGNORED_SHOWN])}" + (f" and {more} more" if more > 0 else ""))
 
 
 def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
 
 import click
 
-from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
 from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
-from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json, counts_text
-
-_IGNORED_SHOWN: Final = 5
+from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json
 
 
 @click.command("lint")
@@ -53,7 +48,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
         view.show_json({"networks": judged.networks, "ignored": judged.ignored, "findings": found})
     else:
         view.show_findings(findings)
-        _summarise(judged, findings)
+        view.note_checked(view.counted(judged.networks, "network"), findings, judged.ignored)
     if any(strict or finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)
 
@@ -70,11 +65,3 @@ def _judge_file(judged: JudgedNetworks, path: str) -> None:
         judge_document(judged, document.file, number, document.content)
     for finding in unreadable:
         judged.take(Place(finding.subject), finding)
-
-
-def _summarise(judged: JudgedNetworks, findings: Sequence[Finding]) -> None:
-    view.note(f"checked {view.counted(judged.networks, 'network')}: {counts_text(findings)}")
-    if judged.ignored:
-        more = len(judged.ignored) - _IGNORED_SHOWN
-        shown = view.joined(judged.ignored[:_IGNORED_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        view.note(f"not looked at: {shown}")

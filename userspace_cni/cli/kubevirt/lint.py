@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import click
 
-from kubevirt.lint.documents import Judged, ManifestDocument, judge
+from kubevirt.lint.documents import ManifestDocument, judge
 from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifests import files_of, read_file
-from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
+from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json
 from userspace_cni.diagnosis.traps import findings_with_refusals
 
-_IGNORED_SHOWN: Final = 5
 _NOTHING: Final = Finding(
     "not-given",
     "warning",
@@ -56,15 +54,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
         view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": found})
     else:
         view.show_findings(findings)
-        _summarise(judged, findings)
+        kinds = view.joined([f"{count} {kind}" for kind, count in judged.checked.items()], "nothing that is for KubeVirt")
+        view.note_checked(kinds, findings, judged.ignored)
     if any(finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)
-
-
-def _summarise(judged: Judged, findings: Sequence[Finding]) -> None:
-    kinds = view.joined([f"{count} {kind}" for kind, count in judged.checked.items()], "nothing that is for KubeVirt")
-    view.note(f"checked {kinds}: {counts_text(findings)}")
-    if judged.ignored:
-        more = len(judged.ignored) - _IGNORED_SHOWN
-        shown = view.joined(judged.ignored[:_IGNORED_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        view.note(f"not looked at: {shown}")
