@@ -141,8 +141,8 @@ def _state(pods: Pods) -> Iterator[str]:
     for path in pods.node.ipam_dir.rglob("*"):
         if path.name[0].isdigit() and path.is_file():
             yield "lease of " + "@".join(path.read_text().split())
-    for path in _files(run / "stand-ins"):
-        yield f"stand-in note {path.name}"
+    for path in _files(state / "runs"):
+        yield f"record of a run {path.name}"
     if are_held(run / "locks" / "bytes"):
         yield "locks held"
 

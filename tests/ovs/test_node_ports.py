@@ -88,8 +88,8 @@ def test_it_is_no_pods_and_no_other_specs(switch: Switch, resident: PortDriver, 
     """Lists, sweeps and counters of pods' ports do not see it; a pod, another spec and another store cannot take it."""
     attach(resident, gateway(limits=Limits(to_pod=RATE)), soon())
     assert (resident.owned(), resident.marked(soon()), resident.counters(soon())) == ({}, [], [])
-    assert set(resident.of_node(STORE)) == {GATEWAY}
-    assert (resident.of_node("another"), resident.sweep_limits(soon())) == ({}, 0)
+    assert set(resident.of_kind("node", STORE)) == {GATEWAY}
+    assert (resident.of_kind("node", "another"), resident.sweep_limits(soon())) == ({}, 0)
     veths.add("k1")
     strangers = [
         replace(kernel_port(), name=GATEWAY, interface=Internal()),
@@ -116,13 +116,13 @@ def test_which_bridge_has_an_interface_is_told(switch: Switch, driver: PortDrive
 def test_a_link_that_was_deleted_is_made_again(switch: Switch, resident: PortDriver, veths: Veths) -> None:
     """ovs-vswitchd never makes it again by itself: the port counts as lost, CHECK says so, and apply makes port and link anew."""
     attach(resident, gateway(), soon())
-    assert not resident.lost(gateway(), Seen(resident.of_node(STORE)), soon())
+    assert not resident.lost(gateway(), Seen(resident.of_kind("node", STORE)), soon())
     veths.delete(GATEWAY)
-    assert resident.lost(gateway(), Seen(resident.of_node(STORE)), soon())
+    assert resident.lost(gateway(), Seen(resident.of_kind("node", STORE)), soon())
     assert "link" in fields(resident, gateway())
     attach(resident, gateway(), soon())
     assert veths()[GATEWAY].mac == MAC
-    assert not resident.lost(gateway(), Seen(resident.of_node(STORE)), soon())
+    assert not resident.lost(gateway(), Seen(resident.of_kind("node", STORE)), soon())
     assert fields(resident, gateway()) == []
 
 
@@ -134,7 +134,7 @@ def test_it_outlives_ovs_vswitchd(own_switch: Switch, connect: Callable[..., Por
     index = veths.index(GATEWAY)
     own_switch.kill_vswitchd()
     assert veths.index(GATEWAY) == index
-    assert not driver.lost(step, Seen(driver.of_node(STORE)), soon())
+    assert not driver.lost(step, Seen(driver.of_kind("node", STORE)), soon())
     own_switch.restart_vswitchd()
     wait_until(lambda: driver.check(step, soon()) == [], what="it is as it was")
     assert veths.index(GATEWAY) == index

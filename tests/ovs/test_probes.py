@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,12 @@ from tests.cni.spec import paused_vswitchd
 from tests.lab.switch.probing import probing
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
+from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, SwitchRefused, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
-from userspace_cni.host.files.probe_directories import Run
 from userspace_cni.node import probes
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
@@ -38,7 +39,7 @@ from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
 from userspace_cni.base.settings import load
 node = LocalNode(load(os.environ), os.environ, resident=True)
-with ProbePorts(node.installation, node.store.journal.identity, node.switch.ports) as ports:
+with ProbePorts(node.installation, node, node.switch.ports) as ports:
     port = ports.reserve(sys.argv[1] or None)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(port.socket)
@@ -48,6 +49,42 @@ with ProbePorts(node.installation, node.store.journal.identity, node.switch.port
     print(port.name, flush=True)
     while True:  # signal.pause() would miss one that comes just before it
         time.sleep(0.1)
+"""
+
+
+DYING = """
+import os, signal, sys
+from userspace_cni.node.local import LocalNode
+from userspace_cni.node.probes import ProbePorts
+from userspace_cni.base.settings import load
+
+class Dying:
+    left = int(sys.argv[2])
+    def __init__(self, driver):
+        self.driver = driver
+    def point(self):
+        if Dying.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        Dying.left -= 1
+    def apply(self, step, deadline):
+        self.point()
+        rest = self.driver.apply(step, deadline)
+        self.point()
+        return rest
+    def undo(self, step, deadline):
+        self.point()
+        self.driver.undo(step, deadline)
+        self.point()
+
+class Node(LocalNode):
+    def driver(self, step):
+        return Dying(super().driver(step))
+
+node = Node(load(os.environ), os.environ, resident=True)
+with ProbePorts(node.installation, node, node.switch.ports) as ports:
+    port = ports.reserve(sys.argv[1] or None)
+    ports.plug(port)
+    ports.reflect(port)
 """
 
 
@@ -153,7 +190,7 @@ def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridg
     """A process makes all probes on one session with OVSDB, which stays open afterwards."""
     with closing(LocalNode(settings, {}, resident=True)) as node:
         node.switch.ports.connect(Deadline.after(60))
-        with ProbePorts(node.installation, node.store.journal.identity, node.switch.ports) as ports:
+        with ProbePorts(node.installation, node, node.switch.ports) as ports:
             ports.connect()
             ports.plug(ports.reserve(bridge))
         assert (node.switch.ports.connected, node.switch.ports.sessions) == (True, 1)
@@ -197,15 +234,15 @@ def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge
 
 def test_who_is_dead() -> None:
     """A run is dead when its process, its start or its boot is another one; a process that cannot be seen is not."""
-    run = Run.new()
-    assert Run.parse(run.name) == run
+    run = RunId.new()
+    assert RunId.parse(run.name) == run
     assert not run.is_dead
     assert replace(run, started=run.started - 1).is_dead
     assert replace(run, boot="000000").is_dead
     assert replace(run, boot="000000", namespace="0000").is_dead
     assert not replace(run, started=run.started - 1, namespace="0000").is_dead
     for name in ("", "x", run.name + "0", run.name.upper() + "Z", f"../{run.name}"):
-        assert Run.parse(name) is None
+        assert RunId.parse(name) is None
 
 
 def test_two_ports_on_a_temporary_bridge(switch: Switch, settings: Settings) -> None:
@@ -442,3 +479,16 @@ def test_ports_of_another_installation(switch: Switch, settings: Settings, bridg
             with probing(other) as ports:
                 assert len(ports.adopt()) == 1
     assert switch.ports(bridge) == []
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+@pytest.mark.parametrize("point", range(12))
+def test_a_run_that_dies_at_any_point(switch: Switch, settings: Settings, bridge: str, point: int, temporary: bool) -> None:
+    """Before or after the effect or the undoing of each of its steps: of two that look, one finds its record and undoes it."""
+    argv = [sys.executable, "-c", DYING, "" if temporary else bridge, str(point)]
+    assert subprocess.run(argv, env=environ_of(settings), timeout=60, check=False).returncode == -signal.SIGKILL
+    with probing(settings) as one, probing(settings) as other, ThreadPoolExecutor(2) as threads:
+        removed = [name for names in threads.map(lambda ports: ports.adopt(), (one, other)) for name in names]
+    assert len(set(removed)) == 1
+    assert (switch.bridges(), switch.ports(bridge), flows(switch, bridge)) == ([bridge], [], [])
+    assert list(Path(settings.state_dir, "runs").glob("*")) == []

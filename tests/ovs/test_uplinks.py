@@ -57,7 +57,7 @@ class Uplinks:
     def lost(self, step: NodeBridge | UplinkPort) -> bool:
         """Whether it has to be made again, of a driver that lives long."""
         driver = self.bridges if isinstance(step, NodeBridge) else self.uplinks
-        return driver.lost(step, Seen(self.ports.of_node(STORE)), soon())  # type: ignore[arg-type]
+        return driver.lost(step, Seen(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
@@ -421,7 +421,7 @@ def test_rows_of_the_node_are_no_pods(switch: Switch, resident: Uplinks, veths: 
     ports = resident.ports
     assert (ports.owned(), ports.marked(soon()), ports.counters(soon())) == ({}, [], [])
     assert [each.ours for each in ports.known()] == [False]
-    assert set(ports.of_node(STORE)) == {NIC}
+    assert set(ports.of_kind("node", STORE)) == {NIC}
     assert resident.drifts(bridge(), uplink()) == []
 
 

@@ -29,7 +29,7 @@ from userspace_cni.attachment.records import (
     step_from_json,
     step_to_json,
 )
-from userspace_cni.attachment.steps import Resource, Step
+from userspace_cni.attachment.steps import OwnerKind, Resource, Step
 from userspace_cni.attachment.stored_form import MalformedRecord
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import PASSING, RecordRefused, Unavailable
@@ -39,6 +39,7 @@ from userspace_cni.base.stages import stage
 _ATTACHMENTS: Final = "attachments"
 _OF_NODE: Final = "node"
 """The node's own attachments: what finishes, sweeps or lists those of containers never sees them."""
+_COLLECTIONS: Final[Mapping[OwnerKind, str]] = {"pod": _ATTACHMENTS, "node": _OF_NODE, "run": "runs"}
 _ADOPTED: Final = "places"
 """In the state directory: what another program made in a place and left to its holders."""
 _STATES: Final = "states"
@@ -151,6 +152,10 @@ class Journal:
         """All records of the node's own attachments that can be read."""
         return self._records(_OF_NODE)
 
+    def run_records(self) -> list[Record]:
+        """All records of runs of commands that can be read."""
+        return self._records(_COLLECTIONS["run"])
+
     def _records(self, collection: str) -> list[Record]:
         with _translated("listing the records"):
             items = self._store.items(collection)
@@ -219,8 +224,8 @@ class Journal:
         self.unflushed = False
         try:
             with _translated("flushing the records"):
-                self._store.flush(_ATTACHMENTS)
-                self._store.flush(_OF_NODE)
+                for collection in _COLLECTIONS.values():
+                    self._store.flush(collection)
         except BaseException:
             self.unflushed = True
             raise
@@ -319,7 +324,7 @@ class Journal:
         """Remove half-written files of dead writers, and states without a record."""
         self.places()  # listing a collection removes its half-written files
         with _translated("sweeping the states"):
-            recorded = {key for collection in (_ATTACHMENTS, _OF_NODE) for key, _ in self._store.items(collection)}
+            recorded = {key for collection in _COLLECTIONS.values() for key, _ in self._store.items(collection)}
             stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
         for key in stray:
             lock = self.try_container_lock(key.partition("@")[0])
@@ -418,7 +423,7 @@ class Journal:
 
 
 def _collection(key: str) -> str:
-    return _OF_NODE if owner_of(key) == "node" else _ATTACHMENTS
+    return _COLLECTIONS[owner_of(key)]
 
 
 def _undo_file(record: Record) -> dict[str, Any]:

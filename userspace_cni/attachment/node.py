@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.facts import Facts, Noted
     from userspace_cni.attachment.listing import Limited, SwitchPort
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef, SocketFile
+    from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef
     from userspace_cni.attachment.store import Store
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
@@ -190,11 +190,6 @@ class Switch(Protocol):
         """Its ports, and whether it lives."""
         ...
 
-    @property
-    def dead_probes(self) -> DeadProbes:
-        """What killed probes left."""
-        ...
-
     def serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD of this configuration could be served now."""
         ...
@@ -209,6 +204,10 @@ class Switch(Protocol):
 
     def of_node(self, deadline: Deadline) -> Mapping[str, Marks]:
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
+        ...
+
+    def of_runs(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that a run of a command has made, of this installation. Raises Unavailable."""
         ...
 
     def sweep(self) -> int:
@@ -305,52 +304,4 @@ class Lifeline(Protocol):
 
     def let_go(self) -> None:
         """End the connection; `ended` is not called."""
-        ...
-
-
-@dataclass(frozen=True)
-class DeadProbe:
-    """What a probe, ping, load or capture left whose process has ended. It is no attachment, and has no record.
-
-    `purpose`: the mark of its ports. `run`: the name of its run, by which it is found again; `pid` and `number` are parts of
-    that name. `sockets`: those that it may have made in pods' directories. Flows of its ports may be on any bridge.
-    """
-
-    purpose: str
-    run: str
-    pid: int
-    number: str
-    ports: tuple[PortRef, ...] = ()
-    sockets: tuple[SocketFile, ...] = ()
-
-    @property
-    def left(self) -> tuple[Step, ...]:
-        """Its ports and sockets."""
-        return (*self.ports, *self.sockets)
-
-    @property
-    def process(self) -> str:
-        """Its process, shown where an attachment has its container."""
-        return f"run-{self.pid}"
-
-    @property
-    def key(self) -> str:
-        """A key that no other thing left on the node has."""
-        return f"{self.process}@{self.number}"
-
-    @property
-    def subject(self) -> dict[str, str]:
-        """The keys of a log line about it."""
-        return {"purpose": self.purpose, "process": self.process, "number": self.number}
-
-
-class DeadProbes(Protocol):
-    """Finds and removes what killed probes left. Raises Unavailable."""
-
-    def find(self, deadline: Deadline) -> Sequence[DeadProbe]:
-        """Find everything that killed probes left."""
-        ...
-
-    def remove(self, probe: DeadProbe, deadline: Deadline) -> object:
-        """Remove what is still there of one."""
         ...

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from userspace_cni.attachment import cleanup
+from userspace_cni.attachment import cleanup, runs
 from userspace_cni.attachment.amend import amend
 from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.changes import Change, changes_of, key_of, restore
 from userspace_cni.attachment.cleanup import Report, is_unfinished
-from userspace_cni.attachment.node import DeadProbe, Marks
+from userspace_cni.attachment.node import Marks
 from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
@@ -45,11 +45,14 @@ REPEAT_S: Final = 3600.0
 
 T = TypeVar("T")
 _UNCHANGED: Final[tuple[Change, ...]] = ()
-Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "changed", "record-lost", "foreign"]
+Problem = Literal[
+    "unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "changed", "record-lost", "foreign", "dead-test"
+]
 """unfinished: ADD or DEL died before its end. rebooted: made in an earlier boot. sandbox-gone: no DEL will come any more.
 namespace-gone: the sandbox is gone, and whether its pod is gone is not known: that shows when the kubelet removes the pod's
 directory, which mounts of ours prevent. lost: parts of a living attachment are missing or dead. changed: another program has
-changed a part of one. record-lost: a port of ours without record or sandbox. foreign: a port of another installation."""
+changed a part of one. record-lost: a port of ours without record or sandbox. foreign: a port of another
+installation. dead-test: the run of a command ended before it could undo what it made."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class Deviation:
         return self.problem in ("sandbox-gone", "namespace-gone", "record-lost")
 
 
-def findings(node: Node) -> Iterator[Deviation | DeadProbe]:
-    """Find what differs from the records, and what killed probes left. Changes nothing. Raises RecordRefused.
+def findings(node: Node) -> Iterator[Deviation]:
+    """Find what differs from the records, and what killed runs left. Changes nothing. Raises RecordRefused.
 
     While the switch cannot be asked, nothing is concluded from a missing port.
     """
@@ -101,7 +104,12 @@ def findings(node: Node) -> Iterator[Deviation | DeadProbe]:
                 yield Deviation("changed", record, tuple(each.step for each in changed), changed)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
-        yield from node.switch.dead_probes.find(Deadline.after(LOOK_S))
+        yield from _of_runs(node)
+
+
+def _of_runs(node: Node) -> Iterator[Deviation]:
+    for record in runs.ended(node.store, node.switch, Deadline.after(LOOK_S)):
+        yield Deviation("dead-test" if record.boot_id else "record-lost", record)
 
 
 def sandbox_is_gone(marks: Marks, node: Node) -> bool:
@@ -260,10 +268,8 @@ class Reconciliation:
         differing: set[str] = set()
         try:
             for found in findings(self._node):
-                subjects.append((found if isinstance(found, DeadProbe) else found.record).subject)
-                if isinstance(found, DeadProbe):
-                    self._attempt(found, lambda probe=found: self._remove_probe(probe))  # type: ignore[misc]
-                elif found.problem == "foreign":
+                subjects.append(found.record.subject)
+                if found.problem == "foreign":
                     foreign.add(found.record.key)
                 elif found.problem == "changed":
                     differing |= {key_of(found.record, step) for step in found.steps}
@@ -409,13 +415,13 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], object], *, told: str = "") -> None:
+    def _attempt(self, left: Record, act: Callable[[], object], *, told: str = "") -> None:
         """Act on one finding; a failure does not stop the pass. `told`: with which words the pod is told of it, "" for not."""
         with bound(self._node.service.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
-                if told and isinstance(left, Record):
+                if told:
                     self._node.pods.tell(left.recipient, (PORT_DEGRADED.finding(f"{told}: {error}"),))
                 say("warning", "an attachment could not be put right now", error=error)
 
@@ -436,16 +442,6 @@ class Reconciliation:
                 if not turn.remove(record, Deadline.after(cleanup.TURN_S)):
                     self._report(f"removed-{found.problem}")
         return True
-
-    def _remove_probe(self, probe: DeadProbe) -> None:
-        """Remove what the probe left, unless another process does."""
-        lock = self._node.store.journal.try_container_lock(probe.process)
-        if lock is None:
-            return
-        with lock:
-            say("info", "removing what a killed probe left", purpose=probe.purpose)
-            self._node.switch.dead_probes.remove(probe, Deadline.after(cleanup.TURN_S))
-            self._report("removed-dead-test")
 
     def _make_again(self, found: Deviation, turn: Turn) -> _Begun:
         """Begin to make the lost steps again, without waiting: the switch opens many ports at the same time."""

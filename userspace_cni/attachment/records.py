@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from reprlib import repr as repr_short
 from typing import Any, Final, Literal
 
+from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.steps import STEP_TYPES, OwnerKind, Parts, PortRef, Step
 from userspace_cni.attachment.stored_form import Codec, MalformedRecord, StoredForm, form_of
 from userspace_cni.base.notices import Recipient
@@ -23,6 +24,8 @@ about to be. deleting: the first steps may still be true."""
 SCHEMA: Final = 1
 _NODE: Final = "+"
 """What the container ID of a node attachment begins with, as no container's can."""
+_RUN: Final = "="
+"""The same of a run's record; the run's name follows."""
 _COMPLETE: Final = "complete"
 
 
@@ -32,7 +35,8 @@ class Record(Parts):
 
     `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
     A node attachment has no container: `container_id` is "+" and the kind of its spec, `ifname` the spec's name, `network` where
-    the spec is from (see `specs`), `result` while it is being changed what it had before (see `complete`).
+    the spec is from (see `specs`), `result` while it is being changed what it had before (see `complete`). Nor has what a command
+    makes for a while: `container_id` is "=" and the name of its run, `network` and `ifname` what it is for (see `runs`).
     """
 
     state: State
@@ -61,8 +65,15 @@ class Record(Parts):
         return owner_of(self.key)
 
     @property
+    def run(self) -> RunId | None:
+        """The run of a command that it is for; None for another owner."""
+        return RunId.parse(self.container_id.removeprefix(_RUN)) if self.owner == "run" else None
+
+    @property
     def subject(self) -> dict[str, str]:
         """The keys of a log line by which it names the attachment."""
+        if self.run:
+            return {"purpose": self.network, "process": f"run-{self.run.pid}", "number": self.run.number}
         if self.owner == "node":
             return {"spec": f"{self.container_id.removeprefix(_NODE)} {self.ifname}"}
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
@@ -104,9 +115,14 @@ def node_container(kind: str) -> str:
     return f"{_NODE}{kind}"
 
 
+def run_container(run: RunId) -> str:
+    """What stands for the container ID in the record of a run."""
+    return f"{_RUN}{run.name}"
+
+
 def owner_of(key: str) -> OwnerKind:
     """Who the record of that key is for."""
-    return "node" if key.startswith(_NODE) else "pod"
+    return "node" if key.startswith(_NODE) else "run" if key.startswith(_RUN) else "pod"
 
 
 def completed(steps: tuple[Step, ...] | None) -> dict[str, Any] | None:

@@ -192,8 +192,7 @@ class Site:
         from userspace_cni.node.probes import ProbePorts
 
         node = self.drivers
-        identity = node.store.journal.identity
-        self._probes.append(ProbePorts(node.installation, identity, node.switch.ports, purpose, **limits))
+        self._probes.append(ProbePorts(node.installation, node, node.switch.ports, purpose, **limits))
         return self._probes[-1]
 
     def close(self) -> None:

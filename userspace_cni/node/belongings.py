@@ -27,17 +27,17 @@ from userspace_cni.host.files.whole_files import temporary
 _RECORD: Final = re.compile(r".+\.json|\.localdb-.+")
 _WHOLE_RECORD: Final = re.compile(r"[^.].*\.json")
 _OF_SHORT: Final = re.compile(r"[0-9a-f]{16}|[0-9a-f-]{32,36}|probe-.+")
-"""Mounts are named by a digest or the pod's UID; `host.probe_directories` names the others."""
+"""Mounts are named by a digest or the pod's UID; `node.probes` names the others."""
 _OF_DEVICES: Final = re.compile(r".+-[0-9]{1,6}")
 _OF_RUN: Final = {
     "devices": _OF_DEVICES,
     "live": re.compile(r"[0-9a-f]{32}"),
     "locks": re.compile("bytes"),
-    "stand-ins": re.compile(r"[0-9a-f]+(\.[0-9a-f]+){4}"),
 }
 _OF_STATE: Final = {
     "attachments": _RECORD,
     "node": _RECORD,
+    "runs": _RECORD,
     "leases": re.compile(r"[a-z0-9][-a-z0-9.]*"),
     "places": _RECORD,
     "quarantine": re.compile(r".+\.[0-9]+|spool-.+|\.localdb-.+"),

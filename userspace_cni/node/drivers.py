@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.attachment.steps import (
     AddressMove,
     Announcement,
+    BorrowedName,
     ConfigFile,
     DeviceInfo,
     Directory,
@@ -31,9 +32,11 @@ from userspace_cni.attachment.steps import (
     PodNote,
     PolicyRoute,
     PolledUplink,
+    PortFlow,
     PortRef,
     RuntimeNetwork,
     Shaper,
+    SocketDirectory,
     SocketFile,
     Step,
     Translation,
@@ -219,6 +222,24 @@ def _runtime_network(given: Drivers) -> Driver[Any]:
     return RuntimeNetworkDriver(given.installation.root)
 
 
+def _socket_directory(given: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files.run_sockets import SocketDirectoryDriver
+
+    return SocketDirectoryDriver(given.installation.root)
+
+
+def _borrowed_name(given: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files.run_sockets import BorrowedNameDriver
+
+    return BorrowedNameDriver(given.installation.root)
+
+
+def _port_flow(given: Drivers) -> Driver[Any]:
+    from userspace_cni.switch.port_flows import PortFlowDriver
+
+    return PortFlowDriver(given.switch.ports)
+
+
 def _switch_links(given: Drivers) -> Callable[[str], SwitchLinks]:
     from userspace_cni.host.node_net.switch_links import SwitchLinks
 
@@ -258,4 +279,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
     PolicyRoute: _policy_route,
     Translation: _translation,
     RuntimeNetwork: _runtime_network,
+    SocketDirectory: _socket_directory,
+    BorrowedName: _borrowed_name,
+    PortFlow: _port_flow,
 }

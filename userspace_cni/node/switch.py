@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from userspace_cni.cni.options import Options
     from userspace_cni.node.callbacks import Callbacks
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.probes import DeadRuns
     from userspace_cni.node.provider_bridges import ProviderBridges
     from userspace_cni.node.subnets import Subnets
     from userspace_cni.switch.counters import Counters
@@ -73,13 +72,6 @@ class LocalSwitch:
 
         return ProviderBridges(self._installation, self._journal, self._subnets)
 
-    @cached_property
-    def dead_probes(self) -> DeadRuns:
-        """What killed probes left."""
-        from userspace_cni.node.probes import DeadRuns
-
-        return DeadRuns(self.ports, self._installation.settings, self._journal.identity)
-
     # -- ports ------------------------------------------------------------------------------------------------------------
 
     def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
@@ -94,7 +86,12 @@ class LocalSwitch:
     def of_node(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
         self.ports.connect(deadline)
-        return self.ports.of_node(self._journal.identity())
+        return self.ports.of_kind("node", self._journal.identity())
+
+    def of_runs(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+        """Name and marks of every port that a run of a command has made, of this installation. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.of_kind("run", self._journal.identity())
 
     def known(self) -> list[KnownPort] | None:
         """Every port with what the switch says of it; None while it cannot be asked."""

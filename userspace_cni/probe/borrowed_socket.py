@@ -26,7 +26,7 @@ class BorrowedSocket:
     Below its trusted prefix the socket's path is walked without following links, for the pod can write there. Where OVS connects
     to the application (`place`), a dead socket is replaced. Ours is removed as soon as OVS has connected, before any message: an
     application that starts later finds its name free, and OVS connects to it when we leave. If this process is killed before
-    that, a dead socket stays, of which `host.borrowed_sockets` has a note. Where OVS listens, an application that connects takes
+    that, a dead socket stays, which the run's record names. Where OVS listens, an application that connects takes
     the port over, and keeps it.
     """
 

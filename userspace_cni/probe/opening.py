@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment.listing import SwitchPort, name_of
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Socket
+from userspace_cni.attachment.steps import BorrowedName, Socket
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.settings import Settings
@@ -123,12 +123,11 @@ def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
 
 @contextmanager
 def _noted(site: Site, places: Sequence[Socket]) -> Iterator[None]:
-    """Within this block a note says where our sockets are, for the case that this process is killed."""
-    from userspace_cni.base.root import HostRoot
-    from userspace_cni.host.files import borrowed_sockets
-    from userspace_cni.host.files.probe_directories import Run
+    """Within this block a record says where our sockets are, for the case that this process is killed."""
+    from userspace_cni.attachment.runs import Run
 
-    with borrowed_sockets.noted(Run.new(), places, site.settings.run_dir, HostRoot(site.settings.host_root)):
+    with Run("measurement", site.node.store, site.node.driver) as run:
+        run.add([BorrowedName(each.directory, each.trusted, each.name) for each in places], Deadline.after(SWITCH_S))
         yield
 
 

@@ -12,7 +12,6 @@ ovs-vswitchd does not answer in time; then it is unknown what happened, and `und
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Dead, Drift
@@ -262,15 +261,6 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 LinkNames(self._links, self._read_back).require_free(name, session, deadline)
 
         self.client.use(judge, named(*names), "looking for the names of a port", deadline)
-
-    def let_go(self, names: Collection[str], deadline: Deadline) -> None:
-        """Delete the links of these names that were made for ovs-vswitchd, and that neither OVSDB nor a process has."""
-        from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.commands import lacking
-
-        look = partial(lacking, names=tuple(names))
-        for name in self.client.read(look, named(*names), "looking for the names of links", deadline):
-            self._links.let_go(name)
 
     def sweep_mirrors(self, keep: Callable[[Mapping[str, str]], bool], deadline: Deadline) -> int:
         """Delete mirrors of ours whose output was deleted by hand, unless `keep`, given their marks, says so; how many.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from userspace_cni.attachment.steps import OWNER, PortRef, owner_kind
+from userspace_cni.attachment.steps import OWNER, OwnerKind, PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.base.port_kinds import Datapath
@@ -49,6 +49,10 @@ class SwitchView:
     def __init__(self, client: SwitchClient, ovs_rundir: str) -> None:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
+
+    def management(self, bridge: str) -> str:
+        """The bridge's management socket, on which it speaks OpenFlow, as this process sees it."""
+        return f"{self.daemon.rundir}/{bridge}.mgmt"
 
     def connect(self, deadline: Deadline) -> None:
         """Open a session unless one is open. Raises Unavailable."""
@@ -106,13 +110,13 @@ class SwitchView:
         marks = self.client.status().index.marks.copy()
         return {name: of for name, of in marks.items() if is_ours(of)}
 
-    def of_node(self, store: str) -> dict[str, Mapping[str, str]]:
-        """external_ids of every port of this store's node attachments, by name, from the replica of a resident driver.
+    def of_kind(self, kind: OwnerKind, store: str) -> dict[str, Mapping[str, str]]:
+        """external_ids of every port of this store for such owners, by name, from the replica of a resident driver.
 
         Raises Unavailable.
         """
         marks = self.client.status().index.marks.copy()
-        return {name: of for name, of in marks.items() if owner_kind(of) == "node" and of.get("store") == store}
+        return {name: of for name, of in marks.items() if owner_kind(of) == kind and of.get("store") == store}
 
     def mirror_outputs(self) -> frozenset[tuple[str, str]]:
         """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""

@@ -16,7 +16,7 @@ from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Pod, SocketFacts, SocketPlace
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.listing import Limited
-from userspace_cni.attachment.node import DeadProbe, Service
+from userspace_cni.attachment.node import Service
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import (
@@ -116,22 +116,6 @@ def name_of(step: Step) -> str:
     port = f"port:{getattr(step, 'name', '')}"
     names = {"lease": "lease", "port": port, "port-ref": port}
     return names.get(step.kind, f"{step.kind}:{getattr(step, 'name', getattr(step, 'path', ''))}")
-
-
-@dataclass
-class MemoryProbes:
-    """DeadProbes in memory."""
-
-    world: World
-
-    def find(self, deadline: Deadline) -> list[DeadProbe]:
-        """As the test put them there."""
-        return list(self.world.probes)
-
-    def remove(self, probe: DeadProbe, deadline: Deadline) -> None:
-        """It is gone."""
-        self.world.fault("before undo", probe.left[0])
-        self.world.probes.remove(probe)
 
 
 @dataclass(frozen=True)
@@ -246,11 +230,6 @@ class MemorySwitch:
         """Its ports, as the test has made them."""
         return self.world.ports
 
-    @property
-    def dead_probes(self) -> MemoryProbes:
-        """What killed probes left."""
-        return MemoryProbes(self.world)
-
     def watch_life(self, ended: Callable[[], None]) -> MemoryLifeline:
         """It goes on living."""
         return MemoryLifeline()
@@ -261,6 +240,10 @@ class MemorySwitch:
 
     def of_node(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
         """The node itself has none here."""
+        return {}
+
+    def of_runs(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        """None here."""
         return {}
 
     def owned(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
@@ -318,8 +301,6 @@ class World:
     now: int = 1
     unreachable: UserspaceError | None = None
     """What the switch answers when its ports are listed."""
-    probes: list[DeadProbe] = field(default_factory=list)
-    """What killed probes left."""
     closed: set[str] = field(default_factory=set)
     """Names of ports that the switch could not open."""
     dead: set[str] = field(default_factory=set)

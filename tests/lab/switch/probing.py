@@ -15,6 +15,6 @@ def probing(settings: Settings, purpose: str = "probe", **limits: float) -> Iter
     """The probes of one run, and the end of its session after them."""
     with (
         closing(LocalNode(settings, {}, resident=True)) as node,
-        ProbePorts(node.installation, node.store.journal.identity, node.switch.ports, purpose, **limits) as ports,
+        ProbePorts(node.installation, node, node.switch.ports, purpose, **limits) as ports,
     ):
         yield ports

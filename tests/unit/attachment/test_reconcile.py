@@ -14,10 +14,11 @@ from tests.lab.node.world import MemoryPods, World, name_of, no_fault
 from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.facts import Noted, SocketPlace
 from userspace_cni.attachment.journal import Shared
-from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
-from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketFile, Step
+from userspace_cni.attachment.records import Record, run_container
+from userspace_cni.attachment.run_ids import RunId
+from userspace_cni.attachment.runs import Run
+from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketDirectory, SocketFile, Step, run_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, SwitchRefused, Unavailable, UserspaceError
 from userspace_cni.base.notices import PORT_DEGRADED, PORT_RESTORED
@@ -307,21 +308,35 @@ def test_findings_change_nothing(agent: Agent) -> None:
     assert (set(agent.world.true), agent.world.journal.records()) == before
 
 
-def test_what_a_killed_probe_left(agent: Agent) -> None:
-    """Ports of a probe that was killed are removed in one pass; attachments, and ports of living probes, are not touched."""
-    port = PortRef("probe-0badcafe-0", "br0")
-    agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
-    assert list(reconcile.findings(agent.world)) == agent.world.probes
-    assert agent.passes(2) == ["removed-dead-test"]
-    assert agent.world.probes == []
-    assert agent.is_whole
-    assert agent.passes() == []
+def killed_run(agent: Agent) -> OvsPort:
+    """What a probe that was killed has left: a directory, a port, and its record."""
+    run = RunId(0x7FFFFF, 1, "000000", "0000", "0badcafe")
+    port = replace(agent.port, name="probe-0badcafe-0", marks=run_marks(run.name, agent.world.journal.identity()))
+    directory = SocketDirectory("/short/probe-0badcafe", "/short", "/ovs")
+    agent.world.journal.write(Record("ready", "probe", run_container(run), "probe", boot_id="boot-1", steps=(directory, port)))
+    agent.world.true |= {name_of(directory), name_of(port)}
+    return port
 
 
-def test_a_killed_probe_that_cannot_be_removed(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    """A probe that cannot be removed stops nothing else, and is tried again in the next pass; not without the switch."""
-    port = PortRef("probe-0badcafe-0", "br0")
-    agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
+def test_what_a_killed_run_left(agent: Agent) -> None:
+    """It is removed in one pass, with its record; attachments, and what a living run has, are not touched."""
+    before = set(agent.world.true)
+    port = killed_run(agent)
+    with Run("load", agent.world.store, agent.world.driver) as living:
+        living.add([replace(port, name="probe-1-0")], Deadline.after(60))
+        [found] = reconcile.findings(agent.world)
+        assert (found.problem, found.record.steps[1]) == ("dead-test", port)
+        assert agent.passes(2) == ["removed-dead-test"]
+        assert agent.world.true == before | {"port:probe-1-0"}
+        assert agent.is_whole
+        assert agent.passes() == []
+    assert agent.world.true == before
+    assert agent.world.journal.run_records() == []
+
+
+def test_a_killed_run_that_cannot_be_removed(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """It stops nothing else, and is tried again in the next pass; not without the switch."""
+    port = killed_run(agent)
 
     def away(when: str, step: Step) -> None:
         if step == port:
@@ -331,7 +346,7 @@ def test_a_killed_probe_that_cannot_be_removed(agent: Agent, capsys: pytest.Capt
     agent.world.true.discard(name_of(agent.port))
     agent.world.log_level = "info"
     assert agent.passes(3) == ["again-port"]
-    assert capsys.readouterr().err.count("could not be put right") == 1
+    assert capsys.readouterr().err.count("undoing step 'port' failed") == 1
     agent.world.fault = no_fault
     agent.world.unreachable = Unavailable("away")
     assert agent.passes() == []

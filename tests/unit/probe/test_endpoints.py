@@ -18,17 +18,16 @@ import pytest
 from tests.lab.node.memory_switch import Alive, MemoryPorts, Seen
 from tests.lab.node.ports import changed
 from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Town
-from userspace_cni.attachment.node import DeadProbe
-from userspace_cni.attachment.steps import OvsPort, PlacedSocket, SocketFile, VhostUserServer
+from userspace_cni.attachment.records import Record, run_container
+from userspace_cni.attachment.run_ids import RunId
+from userspace_cni.attachment.steps import BorrowedName, OvsPort, PlacedSocket, SocketFile, VhostUserServer
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.base.root import HERE
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 from userspace_cni.fastpath.vhost.sockets import SocketAccess
-from userspace_cni.host.files import borrowed_sockets
-from userspace_cni.host.files.probe_directories import Run
+from userspace_cni.host.files.run_sockets import BorrowedNameDriver
 from userspace_cni.probe import endpoints, opening
 from userspace_cni.probe.borrowed_socket import BorrowedSocket
 from userspace_cni.probe.ending import Ended, Ending
@@ -149,9 +148,8 @@ class Lab:
     """Sockets of ours in pods' directories."""
 
     def notes(self) -> list[list[str]]:
-        """Names of sockets in the notes of runs."""
-        found = borrowed_sockets.notes(str(self.town.directory / "run"), HERE)
-        return [[place.name for place in places] for places in found.values()]
+        """Names of sockets in the records of runs."""
+        return [[Path(step.thing).name for step in record.steps] for record in self.town.journal.run_records()]
 
     def port(self, container: str, **changes: Any) -> None:
         """Another port step in the attachment's record."""
@@ -366,11 +364,11 @@ def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch
 
 def test_what_killed_runs_left_goes_first(lab: Lab) -> None:
     """A socket of a killed run is removed before ours is made, and that is told."""
-    place = SocketFile("/pods/x", "/pods", "sock")
-    lab.town.probes.append(DeadProbe("", "7.1.0.0.12345678", 7, "12345678", sockets=(place,)))
+    place, container = BorrowedName("/pods/x", "/pods", "sock"), run_container(RunId(7, 1, "000000", "0000", "12345678"))
+    lab.town.journal.write(Record("ready", "measurement", container, "measurement", boot_id="b", steps=(place,)))
     lab.refusing = TimedOut("listening", "enough")
     assert "removed what a killed run had left: /pods/x/sock" in lab.town.cli("ping", *NAMES).stderr
-    assert lab.town.probes == []
+    assert lab.notes() == []
 
 
 def test_hints_work_as_they_are_pasted(lab: Lab) -> None:
@@ -498,30 +496,16 @@ def left_by(directory: Path, *names: str) -> None:
             dead.bind(str(directory / name))
 
 
-def test_a_note_of_a_dead_run(tmp_path: Path) -> None:
-    """What is dead in its places goes; what lives, what is no socket, and what is elsewhere stays; the note goes last."""
-    pods, run_dir = tmp_path / "pods", str(tmp_path / "run")
+def test_what_a_killed_run_left_in_a_pods_directory(tmp_path: Path) -> None:
+    """What is dead at the borrowed names goes; what lives, what is no socket, and what is elsewhere stays."""
+    pods = tmp_path / "pods"
     pods.mkdir()
     left_by(pods, "dead", ".vhost-0123456789ab", "elsewhere")
     (pods / "file").touch()
-    places = tuple(SocketFile(str(pods), str(tmp_path), name) for name in ("dead", "file", "alive", "nothing"))
-    gone = SocketFile(str(tmp_path / "gone"), str(tmp_path), "dead")
-    run = Run.new()
+    driver = BorrowedNameDriver()
     with socket.socket(socket.AF_UNIX) as alive:
         alive.bind(str(pods / "alive"))
-        with borrowed_sockets.noted(run, [*places, gone], run_dir, HERE):
-            assert borrowed_sockets.notes(run_dir, HERE) == {run: (*places, gone)}
-            removed = borrowed_sockets.clear(run, [*places, gone], run_dir, HERE)
-            assert borrowed_sockets.notes(run_dir, HERE) == {}
-        assert sorted(removed) == [f"{pods}/.vhost-0123456789ab", f"{pods}/dead"]
+        for name in ("dead", "file", "alive", "nothing"):
+            driver.undo(BorrowedName(str(pods), str(tmp_path), name), Deadline.after(60))
+        driver.undo(BorrowedName(str(tmp_path / "gone"), str(tmp_path), "dead"), Deadline.after(60))
         assert sorted(path.name for path in pods.iterdir()) == ["alive", "elsewhere", "file"]
-
-
-def test_a_note_that_was_cut_off(tmp_path: Path) -> None:
-    """Its run had made no socket yet: it is a run of which nothing is left. Other files are no notes."""
-    run = Run.new()
-    (tmp_path / "stand-ins").mkdir()
-    (tmp_path / "stand-ins" / run.name).write_text('[["/pods", "/')
-    (tmp_path / "stand-ins" / "README").touch()
-    assert borrowed_sockets.notes(str(tmp_path), HERE) == {run: ()}
-    assert borrowed_sockets.notes(str(tmp_path / "nowhere"), HERE) == {}

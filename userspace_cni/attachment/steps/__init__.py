@@ -42,6 +42,7 @@ from userspace_cni.attachment.steps.port import (
     VhostUserServer,
     port_name,
 )
+from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow, SocketDirectory
 from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
 from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step
 
@@ -54,6 +55,7 @@ __all__ = [
     "STEP_TYPES",
     "AddressMove",
     "Announcement",
+    "BorrowedName",
     "ConfigFile",
     "DeviceInfo",
     "Directory",
@@ -77,6 +79,7 @@ __all__ = [
     "PodNote",
     "PolicyRoute",
     "PolledUplink",
+    "PortFlow",
     "PortInterface",
     "PortRef",
     "Resource",
@@ -85,6 +88,7 @@ __all__ = [
     "Seen",
     "Shaper",
     "Socket",
+    "SocketDirectory",
     "SocketFile",
     "Step",
     "Steps",

@@ -25,6 +25,7 @@ from userspace_cni.attachment.steps.node_network import (
     UplinkPort,
 )
 from userspace_cni.attachment.steps.port import OvsPort, PortRef
+from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow
 from userspace_cni.attachment.steps.sockets import Socket
 from userspace_cni.attachment.steps.step import Step
 
@@ -72,6 +73,10 @@ class Parts:
     """Its port; None while its addresses are being leased."""
     bare_ref = _First(PortRef)
     """A port of which nothing but the reference is known."""
+    ports = _All(OvsPort)
+    """Of a run, which may have several."""
+    flows = _All(PortFlow)
+    borrowed = _All(BorrowedName)
     note = _First(PodNote)
     """Its entry in the pod's annotations."""
     node_bridge = _First(NodeBridge)

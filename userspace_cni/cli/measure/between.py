@@ -114,11 +114,13 @@ def attachment(site: Site, name: str) -> Record:
 
 def _tidy(site: Site) -> None:
     """Remove what killed runs left: that may be a socket at one of these ports, or a probe on their bridge."""
+    from userspace_cni.attachment import runs
+
     deadline = Deadline.after(_TIDY_S)
     try:
-        for probe in site.node.switch.dead_probes.find(deadline):
-            site.node.switch.dead_probes.remove(probe, deadline)
-            tell_removed(view.joined([step.summary for step in probe.left], "its directory"))
+        for record in runs.ended(site.node.store, site.node.switch, deadline):
+            if runs.undo_ended(record, site.node.store, site.node.driver, deadline):
+                tell_removed(view.joined([step.summary for step in record.steps], "its record"))
     except UserspaceError as error:
         view.note(f"what a killed run left stays for now: {error}")
 

@@ -18,7 +18,6 @@ import click
 from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.changes import words
 from userspace_cni.attachment.listing import name_of
-from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Entry
@@ -37,6 +36,7 @@ _WHY: Final[Mapping[str, str]] = {
     "namespace-gone": "its network namespace is gone, and its pod not known to be: its mounts keep the kubelet from removing it",
     "record-lost": "a port of ours without a record, whose sandbox is gone",
     "foreign": "a port of another installation's state directory",
+    "dead-test": "a probe, ping, load or capture ended before it could remove what it made",
 }
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "ADD died while it leased addresses",
@@ -51,7 +51,7 @@ NOTHING: Final[Mapping[str, int]] = {}
 
 @dataclass(frozen=True)
 class Owner:
-    """An attachment, or a probe, with its process and number as container and interface. `steps`: the kinds of its steps."""
+    """An attachment, or the run of a command by process and number. `steps`: the kinds of its steps."""
 
     name: str
     container: str
@@ -63,18 +63,13 @@ class Owner:
 
     @classmethod
     def of(cls, record: Record) -> Self:
-        """An attachment."""
+        """An attachment, or a run: what it is for as network."""
         port = record.port_ref.name if record.port_ref else ""
         steps = tuple(step.kind for step in record.steps)
-        return cls(name_of(record), record.container_id, record.ifname, record.network, port, record.state, steps)
-
-    @classmethod
-    def of_probe(cls, probe: DeadProbe) -> Self:
-        """A killed probe: its purpose as network, and state `deleting`."""
-        port = probe.ports[0].name if probe.ports else ""
-        steps = tuple(step.kind for step in probe.left)
-        name = f"{probe.process}/{probe.number}"
-        return cls(name, probe.process, probe.number, probe.purpose, port, "deleting", steps)
+        container, ifname, state = record.container_id, record.ifname, str(record.state)
+        if record.run:
+            container, ifname, state = record.subject["process"], record.run.number, "deleting"
+        return cls(name_of(record), container, ifname, record.network, port, state, steps)
 
 
 @dataclass(frozen=True)
@@ -148,7 +143,7 @@ def look(site: Site) -> SweepLook:
     away = site.switch_problem()
     with bound("error"):  # this command notes once that the switch cannot be asked
         spooled = [_spooled(entry, site) for entry in node.store.spool.entries(keep=True)]
-        found = [_of_probe(each) if isinstance(each, DeadProbe) else _left(each) for each in reconcile.findings(node)]
+        found = [_left(each) for each in reconcile.findings(node)]
     left = []
     for each in [*spooled, *found]:
         lock = journal.try_container_lock(each.owner.container)
@@ -191,18 +186,14 @@ def _actor(site: Site, actions: Counter[str]) -> tuple[str, Callable[[], None]]:
     return "this process", reconciliation.run
 
 
-def _of_probe(probe: DeadProbe) -> Left:
-    why = "a probe, ping, load or capture ended before it could remove what it made"
-    action = f"remove {view.joined([step.summary for step in probe.left], 'its flows and its directory')}"
-    return Left(probe.key, "dead-test", why, action, Owner.of_probe(probe))
-
-
 def _left(finding: Deviation) -> Left:
     record, problem = finding.record, finding.problem
     why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
     action = "undo " + _kinds(record.steps[::-1])
     if problem == "namespace-gone":
         action = f"undo {view.joined([step.summary for step in finding.steps])}, and the rest with the pod, after a second look"
+    elif problem == "dead-test":
+        action = f"remove {view.joined([step.summary for step in record.steps])}"
     elif problem == "lost":
         kinds = view.joined(list(dict.fromkeys(step.kind for step in finding.steps)))
         why, action = (

@@ -1,0 +1,24 @@
+"""What tells one process from all others: its start time and its PID namespace beside its number."""
+# ruff: noqa: PTH116, PTH123
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+_PID_NAMESPACE: Final = "/proc/self/ns/pid"
+
+
+def start_time(pid: int) -> int:
+    """When the process began, in clock ticks since boot (proc_pid_stat(5), starttime); -1 for none, and for a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return -1 if fields[0] in "ZX" else int(fields[19])
+
+
+def pid_namespace() -> int:
+    """The inode of the PID namespace of this process: processes of others are not seen here."""
+    return os.stat(_PID_NAMESPACE).st_ino
