@@ -17,11 +17,11 @@ from typing import Final, Literal
 from kubevirt.document import REMEDY, Element, XmlDocument, read_document
 from kubevirt.edits import Edits, Fragment
 from kubevirt.errors import BadInput, DefinitionRefused
-from kubevirt.interface import KIND, Fact, MachineSetting, alias, differences, facts, fragment, mtu, named, pci_address
 from kubevirt.memory import share_memory
 from kubevirt.override import override_mtus
 from kubevirt.socket_paths import canonical
 from kubevirt.source import VmSocketSource
+from kubevirt.vm_interface import KIND, Fact, MachineSetting, alias, differences, facts, fragment, mtu, named, pci_address
 from kubevirt.vmi import VirtualMachine, VmInterface
 
 MTU_WORKS: Final = (12, 8)

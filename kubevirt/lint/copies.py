@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kubevirt.lint.cluster import is_whole
 from kubevirt.lint.kinds import MACHINES
+from kubevirt.lint.kubevirt_objects import is_whole
 from kubevirt.lint.reading import Spot
 
 

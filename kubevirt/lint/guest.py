@@ -8,12 +8,12 @@ from typing import Final
 
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.errors import KubevirtError
-from kubevirt.interface import PORT_QUEUES
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.network import DEFAULT_MTU
 from kubevirt.lint.reading import Spot
+from kubevirt.lint.served_sockets import judge_sockets
 from kubevirt.lint.sidecars import HOOKS
-from kubevirt.lint.sockets import judge_sockets
+from kubevirt.vm_interface import PORT_QUEUES
 
 _MEMFD: Final = "kubevirt.io/memfd"
 _GUEST_DPDK: Final = re.compile(r"vfio[-_]pci|intel_iommu=on|enable_unsafe_noiommu_mode")

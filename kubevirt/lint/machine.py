@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from kubevirt.lint.cluster import RegisteredObjects
+from kubevirt.lint.kubevirt_objects import RegisteredObjects
 from kubevirt.lint.network import Definition, Definitions
 from kubevirt.lint.reading import Spot
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubevirt.findings import Severity
-from kubevirt.lint.cluster import RegisteredObjects, configuration
+from kubevirt.lint.kubevirt_objects import RegisteredObjects, configuration
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import Spot
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kubevirt.errors import BadInput, KubevirtError
-from kubevirt.interface import MachineSetting, facts
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import Spot
 from kubevirt.source import VmSocketSource
+from kubevirt.vm_interface import MachineSetting, facts
 from kubevirt.vmi import VmInterface, read_vmi
 
 _SOURCE = VmSocketSource("/var/run/kubevirt/vhostuser/any.sock", "02:00:00:00:00:01")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.cluster import RegisteredObjects, Registration, configuration
-from kubevirt.lint.plugins import judge_plugins
+from kubevirt.lint.kubevirt_objects import RegisteredObjects, Registration, configuration
+from kubevirt.lint.plugin_objects import judge_plugins
 from kubevirt.lint.reading import Spot
 
 _SIDECAR_ENOUGH: Final = 64_000_000

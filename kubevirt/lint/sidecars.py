@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.cluster import RegisteredObjects, Registration
+from kubevirt.lint.kubevirt_objects import RegisteredObjects, Registration
 from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.reading import Spot
 from kubevirt.manifests import POD_LABEL

@@ -22,7 +22,7 @@ from tests.lab.node.node import CONTAINER, Node
 from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent import service, watchdog
+from userspace_cni.agent import agent_service, watchdog
 from userspace_cni.attachment import cleanup, specs
 from userspace_cni.base import retries
 from userspace_cni.base.settings import Settings, load
@@ -37,7 +37,7 @@ ENDED_S = 60
 
 WITHOUT_API_S = 0.5
 """How long an agent waits for an API server of which the test knows that it does not answer."""
-_LIMITED = (watchdog, service, cleanup, specs, retries, brisk)
+_LIMITED = (watchdog, agent_service, cleanup, specs, retries, brisk)
 
 
 class LiveNode(Node):
@@ -240,8 +240,8 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
         [module] = [each for each in _LIMITED if name in vars(each)]
         setattr(module, name, value)
     if until:
-        vars(service)["LocalNode"] = partial(_TrippedDrivers, until)
-    sys.exit(service.serve(load(environ), environ))
+        vars(agent_service)["LocalNode"] = partial(_TrippedDrivers, until)
+    sys.exit(agent_service.serve(load(environ), environ))
 
 
 def request(

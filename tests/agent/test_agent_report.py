@@ -16,11 +16,11 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
+from userspace_cni.controller.controller_service import Controller
 from userspace_cni.controller.rounds import RoundTimes
-from userspace_cni.controller.service import Controller
-from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.pod_requests import Clients
 from userspace_cni.node.state import CHASSIS
 
 NAME = "n1"

@@ -17,8 +17,8 @@ from tests.lab.network.dual_pod import DualPod, dual_pod
 from tests.lab.node.forked_node import run_command
 from tests.lab.runtimes.cached import BOX, cached, routing, written
 from tests.lab.switch.switch import wait_until
-from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.resources import ROUTES
 
 OURS = "148"

@@ -27,9 +27,9 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.watches import Watches
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import WatchTimes
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import KubeClient
 
 PODS = 20
 EAGER = RoundTimes(rounds_s=0.05, writes_s=0.0, lag_s=0.0, back_off=BackOff(0.1, 0.2))

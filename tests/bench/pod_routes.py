@@ -54,7 +54,7 @@ from userspace_cni.node.local import LocalNode
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import NamespaceSources
-from userspace_cni.routes.service import composed
+from userspace_cni.routes.routes_service import composed
 
 OURS: Final = 148
 PODS: Final = 110

@@ -15,7 +15,7 @@ import pytest
 from tests.lab.node.node import PLUGINS
 from tests.lab.pages import PAGES, ROOT, Block, blocks, named
 from tests.lab.switch.switch import SCRIPT
-from userspace_cni.controller.metrics import Metrics
+from userspace_cni.controller.controller_metrics import Metrics
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -22,8 +22,8 @@ from userspace_cni.base.settings import load
 from userspace_cni.host.files import whole_files as files
 from userspace_cni.node.belongings import KNOWN_ROUTES
 from userspace_cni.node.local import LocalNode
-from userspace_cni.routes import service
-from userspace_cni.routes.service import NodeRoutes
+from userspace_cni.routes import routes_service
+from userspace_cni.routes.routes_service import NodeRoutes
 
 FORMER, NEXT = "172.16.0.0/16", "172.17.0.0/16"
 CALLS = ("open", "fchmod", "write", "close", "rename")
@@ -118,7 +118,7 @@ def _die(environ: dict[str, str], number: int, in_half: bool) -> None:
                 setattr(os, name, real)
         written = True
 
-    vars(service)["replace_file"] = armed
+    vars(routes_service)["replace_file"] = armed
     with closing(LocalNode(load(environ), {}, resident=True)) as local:
         made = NodeRoutes(local, lambda _: None)
         made.start()
@@ -176,8 +176,8 @@ def test_killed_amid_the_write(keeping: Keeping) -> None:
 def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """The former file stays and nothing beside it, and with room the new one is kept by itself. Each time that the disk is full
     there is one warning however many rounds there are: the second time, right after the first, not at once."""
-    monkeypatch.setattr(service, "KEEP_S", 0.0)
-    monkeypatch.setattr(service, "KEEP_AGAIN_S", 0.1)
+    monkeypatch.setattr(routes_service, "KEEP_S", 0.0)
+    monkeypatch.setattr(routes_service, "KEEP_AGAIN_S", 0.1)
     monkeypatch.setattr(repeats, "PAUSE_MIN_S", 2.0)
     with small_disk(keeping.state) as filler:
         keeping.run(FORMER)

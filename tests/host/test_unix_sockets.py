@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
-from userspace_cni.cli.kubevirt.sockets import Parties, look
+from userspace_cni.cli.kubevirt.vm_sockets import Parties, look
 from userspace_cni.host.files.waiting_application import waiting
 from userspace_cni.linux.unix_sockets import UnixSocket, file_of, unix_sockets
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess
+from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_as_nobody(place: Path) -> None:
     place.chmod(0o777)
     script = (
         "import os, sys\n"
-        "from userspace_cni.fastpath.vhost.sockets import *\n"
+        "from userspace_cni.fastpath.vhost.socket_paths import *\n"
         "from userspace_cni.linux.deadline import Instant\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Instant.after(60)).close()\n"

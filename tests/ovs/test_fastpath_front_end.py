@@ -274,7 +274,7 @@ import os, resource, sys
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.fastpath.vhost.sockets import SocketAccess
+from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 options = FrontEndOptions(hugepage_bytes=int(sys.argv[3]) or None)
 if sys.argv[1] == "listen":
     listener = VhostListener(sys.argv[2], options, SocketAccess(0o666))

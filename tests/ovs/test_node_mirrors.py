@@ -17,7 +17,7 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource, NodeMirror
 from userspace_cni.base.settings import Settings
-from userspace_cni.network.mirrors import specs
+from userspace_cni.network.mirror_specs import specs
 from userspace_cni.network.spec_list import SETTINGS
 from userspace_cni.node.local import LocalNode
 from userspace_cni.switch.node_ports import node_ports

@@ -12,7 +12,7 @@ from tests.cni.spec import paused_ovsdb
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
-from userspace_cni.agent.metrics import Metrics
+from userspace_cni.agent.agent_metrics import Metrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener

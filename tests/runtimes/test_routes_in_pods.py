@@ -29,7 +29,7 @@ from userspace_cni.routes.facts import Service
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import Located, NamespaceSources
-from userspace_cni.routes.service import NodeRoutes, composed
+from userspace_cni.routes.routes_service import NodeRoutes, composed
 
 SERVICE, MOVED = "10.96.0.7", "10.96.0.8"
 NODE = "10.88.0.1"

@@ -21,7 +21,7 @@ from kubevirt.annotation import ANNOTATION, read_annotation
 from kubevirt.document import read_document
 from kubevirt.domain import Policy, lacking, mutate
 from kubevirt.errors import KubevirtError
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.network_info import read_network_info
 from kubevirt.patience import Patience
 from kubevirt.source import VmSocketSource
@@ -36,13 +36,13 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.gateways import Gateway, StaticRoute, clash
 from userspace_cni.base.routing import DesiredRoute, Inside, PodLink, PodRoute
 from userspace_cni.base.subnets import read_subnet, without
-from userspace_cni.cli.manifests import _documents
+from userspace_cni.cli.manifest_files import _documents
 from userspace_cni.cni import keys, outline, protocol, wire
 from userspace_cni.cni.addressing import missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read, json_object
 from userspace_cni.cni.bandwidth import limits_of
 from userspace_cni.cni.mirror_chain import read_part
-from userspace_cni.cni.mirrors import mirrors_of
+from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, decode, subject_of, valid_attachments
 from userspace_cni.cni.request import Network as Named
@@ -58,10 +58,10 @@ from userspace_cni.host.netlink import route_messages as kernel_routes
 from userspace_cni.host.node_net.translations import rules
 from userspace_cni.host.pod_net import pod_routes
 from userspace_cni.host.runtimes.cni_cache import _sandbox
-from userspace_cni.kube.client import view_of
 from userspace_cni.kube.notes import _with_entry, _without_entry
+from userspace_cni.kube.pod_requests import view_of
 from userspace_cni.kube.watch import _remembered
-from userspace_cni.network import objects
+from userspace_cni.network import object_specs
 from userspace_cni.network.spec_list import Desired, agreed
 from userspace_cni.node.objects import Kept, OwnNode, Seen
 from userspace_cni.node.remarks import remarks_on
@@ -589,14 +589,14 @@ def objects_of_the_cluster(size: int) -> Read:
         {f"v{n}": Kept("", {"id": 7, "provider": "net1"}) for n in range(size)},
         {f"s{n}": Kept("", subnet(n), ranges if not n else None) for n in range(size)},
     )
-    return lambda: objects.desired(seen)
+    return lambda: object_specs.desired(seen)
 
 
 @reader(500)
 def refused_objects(size: int) -> Read:
     """As many as there are others."""
     refused = {("gateway", f"g{number}"): "why" for number in range(size)}
-    networks = objects.desired(
+    networks = object_specs.desired(
         Seen(
             "n1",
             OwnNode({}, {}, ()),

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from userspace_cni.agent.addressee import require_addressee
+from userspace_cni.agent.agent_metrics import Metrics
 from userspace_cni.agent.exchange import Exchange, attempt
-from userspace_cni.agent.metrics import Metrics
-from userspace_cni.agent.waiting import WaitingCall, WaitingCalls
+from userspace_cni.agent.waiting_calls import WaitingCall, WaitingCalls
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.base import notices

@@ -27,7 +27,7 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.cni.links import LinkOptions
+from userspace_cni.cni.interface_keys import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import LINK_SCOPE, Addresses, ResultInterface

@@ -19,9 +19,9 @@ from userspace_cni.attachment.amend import amend
 from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.changes import Change, changes_of, key_of, restore
 from userspace_cni.attachment.cleanup import Report, is_unfinished
+from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.node import Marks
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError

@@ -60,7 +60,7 @@ def _status() -> click.Command:
 
 @deferred(userspace_cni, "lint", "Tell what ADD would refuse of networks in files.")
 def _lint() -> click.Command:
-    from userspace_cni.cli.cluster.lint import lint_command
+    from userspace_cni.cli.cluster.networks_lint import lint_command
 
     return lint_command
 
@@ -102,7 +102,7 @@ def _network() -> click.Command:
 
 @deferred(userspace_cni, "uplink", "Apply, undo and tell of the node's uplinks.")
 def _uplink() -> click.Command:
-    from userspace_cni.cli.network.uplinks import uplink_command
+    from userspace_cni.cli.network.uplink_commands import uplink_command
 
     return uplink_command
 
@@ -123,7 +123,7 @@ def _nic_to_bridge() -> click.Command:
 
 @deferred(userspace_cni, "routes", "Work with the routes that are kept in running pods.")
 def _routes() -> click.Command:
-    from userspace_cni.cli.routes.group import routes_command
+    from userspace_cni.cli.routes.routes_group import routes_command
 
     return routes_command
 
@@ -172,7 +172,7 @@ def _tap() -> click.Command:
 
 @deferred(userspace_cni, "kubevirt", "Manifests for KubeVirt, and what in them or on this node would fail.")
 def _kubevirt() -> click.Command:
-    from userspace_cni.cli.kubevirt.group import kubevirt_command
+    from userspace_cni.cli.kubevirt.kubevirt_group import kubevirt_command
 
     return kubevirt_command
 

@@ -24,7 +24,7 @@ from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.log import bound
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli import node_load
-from userspace_cni.cli.client import AgentClient
+from userspace_cni.cli.agent_client import AgentClient
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.view import note, plain
 

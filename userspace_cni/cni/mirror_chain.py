@@ -13,7 +13,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.cni import keys
-from userspace_cni.cni.mirrors import read_mirrors
+from userspace_cni.cni.mirror_keys import read_mirrors
 from userspace_cni.cni.request import Network
 from userspace_cni.cni.values import typed
 

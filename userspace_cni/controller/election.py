@@ -24,7 +24,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Conflict, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import LEASES
 
 NAME: Final = "userspace-cni-controller"

@@ -22,7 +22,7 @@ from userspace_cni.base.loops import Loop
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.controller.writes import Garbage, Summary, Version, garbage, named, summaries, versions
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import Resource
 
 MANAGER: Final = "userspace-cni-controller"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kubevirt.findings import TRAPS
 from userspace_cni.base.findings import Finding
 from userspace_cni.consumers.kubevirt.guests import Guest, judge_guest
-from userspace_cni.consumers.kubevirt.switch import SeenSwitch, judge_hugepages, judge_switch
+from userspace_cni.consumers.kubevirt.node_faults import SeenSwitch, judge_hugepages, judge_switch
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 
 

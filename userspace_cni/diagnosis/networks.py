@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kubevirt.lint.documents import flattened, label_of
 from kubevirt.lint.kinds import GROUPS, group_of, judge_kind
+from kubevirt.lint.linted_documents import flattened, label_of
 from kubevirt.lint.network import OUR_TYPE
 from kubevirt.lint.reading import DocumentReport
 from userspace_cni.base.findings import Finding, Severity

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kubevirt.findings import Trap
-from kubevirt.lint.documents import Judged
+from kubevirt.lint.linted_documents import Judged
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.base.findings import SEVERITIES, Finding, Severity
 from userspace_cni.diagnosis.rendering import by_subject

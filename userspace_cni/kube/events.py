@@ -24,8 +24,8 @@ from userspace_cni.base.errors import Unavailable, UserspaceError, on_one_line
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.base.loops import Loop
 from userspace_cni.base.notices import Recipient
-from userspace_cni.kube.client import is_named
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, ApiAnswer, ApiSession
+from userspace_cni.kube.pod_requests import is_named
 
 COMPONENT: Final = "userspace-cni"
 CLUSTER_NAMESPACE: Final = "default"

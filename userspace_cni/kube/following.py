@@ -14,8 +14,8 @@ from urllib.parse import quote
 from userspace_cni.attachment.facts import Pod
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NoteRefused, Unavailable
-from userspace_cni.kube.client import KubeClient, attempts, is_pod, view_of
 from userspace_cni.kube.credentials import Stream
+from userspace_cni.kube.pod_requests import KubeClient, attempts, is_pod, view_of
 
 _FORGOTTEN = 410
 """The server no longer knows the version: the pod is read again."""

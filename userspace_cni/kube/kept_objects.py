@@ -18,7 +18,7 @@ from typing import Any, Final
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Conflict, ObjectRefused
 from userspace_cni.base.loops import Loop
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import Resource
 
 STOP_S: Final = 0.2

@@ -29,7 +29,7 @@ from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
 from userspace_cni.base.loops import Loop, TryAgain
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, ApiSession, Stream, TooLong
 from userspace_cni.kube.lacking import CONFIRM_S, Lacking
-from userspace_cni.kube.pages import page_of, require_kind, text
+from userspace_cni.kube.list_pages import page_of, require_kind, text
 from userspace_cni.kube.resources import Resource
 
 STOP_S: Final = 1.0

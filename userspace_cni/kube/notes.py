@@ -16,8 +16,8 @@ from userspace_cni.attachment.steps import Driver, PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.kube.client import MIRROR, Clients, KubeClient, annotations_of, attempts, view_of
 from userspace_cni.kube.credentials import load_library
+from userspace_cni.kube.pod_requests import MIRROR, Clients, KubeClient, annotations_of, attempts, view_of
 from userspace_cni.pod import document, eal
 
 UNDO_LIMIT_S = 3.0

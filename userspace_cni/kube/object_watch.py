@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.list_pages import text
 from userspace_cni.kube.list_watch import STOP_S, Collection, ListWatch, WatchTimes
-from userspace_cni.kube.pages import text
 from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
 
 USUALLY: Final = WatchTimes(page=100)

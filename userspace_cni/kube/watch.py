@@ -24,10 +24,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.log import say
 from userspace_cni.cni.annotations import is_read
-from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.list_pages import text
 from userspace_cni.kube.list_watch import STOP_S, Collection, ListWatch, WatchTimes
-from userspace_cni.kube.pages import text
+from userspace_cni.kube.pod_requests import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.resources import PODS
 from userspace_cni.kube.versions import is_older
 from userspace_cni.pod import document, launcher

@@ -19,7 +19,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
-from userspace_cni.network import gateways, mirrors, providers, runtime_networks
+from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network
 from userspace_cni.network.commanded import commanded
 from userspace_cni.network.spec_list import (
     COMMANDS,
@@ -137,10 +137,10 @@ class SpecSources:
         self.settings = SettingsSource(node.installation.settings, environ)
         self._others = others
         self._absence = SwitchAbsence(node.switch.vswitchd)
-        self._site = providers.ProviderSite(node, lambda: self._absence.seconds, node_addresses)
+        self._site = provider_specs.ProviderSite(node, lambda: self._absence.seconds, node_addresses)
         self._patience: dict[str, float] = {}
         self._given_back: frozenset[Key] = frozenset()
-        self._kept = providers.keep(self._site)
+        self._kept = provider_specs.keep(self._site)
         self.gateways: Sequence[Gateway] = ()
         """The gateways that are desired and go together, as of the last reading."""
 
@@ -151,12 +151,12 @@ class SpecSources:
         found = agreed(desired, holders(records))
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
         moved = (key_of(record)[1] for record in records if record.moves)
-        self._patience = {**dict.fromkeys(moved, providers.GIVE_BACK_S), **moving}
+        self._patience = {**dict.fromkeys(moved, provider_specs.GIVE_BACK_S), **moving}
         self._node.switch.provider_bridges.desired = frozenset(_bridges(desired))
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
-        of_runtimes, installed = runtime_networks.specs(self.settings.settings, self._node, self._serving)
-        of_mirrors = mirrors.specs(found.mirrors, self._node)
+        of_runtimes, installed = runtime_network.specs(self.settings.settings, self._node, self._serving)
+        of_mirrors = mirror_specs.specs(found.mirrors, self._node)
         specs = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_mirrors)
         return (*specs, *of_runtimes), complete | installed
 
@@ -187,23 +187,23 @@ class SpecSources:
 
     def _of_networks(self, found: SpecList) -> Iterable[Spec]:
         for source, network in found.provider_networks:
-            plan = providers.plan(network, self._site)
+            plan = provider_specs.plan(network, self._site)
             yield Spec(PROVIDER_NETWORK, network.name, source, network.said_by, plan, content=network)
 
     def _of_gateways(self, found: SpecList, complete: frozenset[str], records: Iterable[Record]) -> Iterable[Spec]:
         contents = {gateway.port: gateway for _, gateway in found.gateways}
         refused = {refusal.source for (kind, _), refusal in found.refused.items() if kind == GATEWAY}
-        specs = gateways.specs(found.gateways, complete - refused, self._node)  # what is refused stays, and is translated
+        specs = gateway_specs.specs(found.gateways, complete - refused, self._node)  # what is refused stays, and is translated
         for spec in specs:
             yield replace(spec, said_by=spec.said_by or "the gateways", content=contents.get(spec.name))
-        left = next((record for record in records if key_of(record) == (TRANSLATION, gateways.ALL)), None)
+        left = next((record for record in records if key_of(record) == (TRANSLATION, gateway_specs.ALL)), None)
         if left and not any(spec.kind == TRANSLATION for spec in specs):
-            yield Spec(TRANSLATION, gateways.ALL, left.network, "the gateways", lambda _: ())
+            yield Spec(TRANSLATION, gateway_specs.ALL, left.network, "the gateways", lambda _: ())
 
     def _refused(self, found: SpecList) -> Iterable[Spec]:
         """Refused specs keep what they have: their plan refuses, too."""
         for (kind, name), refusal in found.refused.items():
-            plan = providers.refused(refusal.why, self._site)
+            plan = provider_specs.refused(refusal.why, self._site)
             yield Spec(kind, name, refusal.source, refusal.source, plan, content=refusal)
 
 

@@ -19,8 +19,8 @@ from userspace_cni.base.tenancy import require_mirrors, require_opened, require_
 from userspace_cni.cni.addressing import chosen_vlan, read_addresses_noted
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, resolve
-from userspace_cni.cni.links import opened_as, require_openable
-from userspace_cni.cni.mirrors import mirrors_of
+from userspace_cni.cni.interface_keys import opened_as, require_openable
+from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.result import EMPTY
 from userspace_cni.node.noted import awaited_addresses, has_enough, interface_of, noted_of, require_addresses
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
     from userspace_cni.cni.call import Awaited
-    from userspace_cni.cni.links import LinkOptions
+    from userspace_cni.cni.interface_keys import LinkOptions
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Request
-    from userspace_cni.kube.client import KubeClient
+    from userspace_cni.kube.pod_requests import KubeClient
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.installation import Installation
     from userspace_cni.node.switch import LocalSwitch

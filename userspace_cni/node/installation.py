@@ -15,7 +15,7 @@ from userspace_cni.base.settings import Settings
 
 if TYPE_CHECKING:
     from userspace_cni.host.files.device_directories import DeviceDirectories
-    from userspace_cni.kube.client import Clients
+    from userspace_cni.kube.pod_requests import Clients
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Installation:
     @property
     def has_account(self) -> bool:
         """Whether there are credentials of our own: the setting's, or those of the pod in which this process runs."""
-        from userspace_cni.kube.client import in_cluster
+        from userspace_cni.kube.pod_requests import in_cluster
 
         return bool(self.settings.kubeconfig) or in_cluster(self.environ)
 
     @cached_property
     def clients(self) -> Clients:
         """The clients of API servers, one per set of credentials."""
-        from userspace_cni.kube.client import Clients
         from userspace_cni.kube.kubeconfig import KubeconfigBounds
+        from userspace_cni.kube.pod_requests import Clients
 
         return Clients(KubeconfigBounds.of(self.settings), self.root, self.settings.kubeconfig)
 

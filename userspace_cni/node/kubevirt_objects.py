@@ -10,7 +10,7 @@ from typing import Any
 
 from userspace_cni.base.errors import NoSuchResource, ObjectRefused
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import KUBEVIRTS, PLUGINS
 
 

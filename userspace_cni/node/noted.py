@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
     from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.request import Request
-    from userspace_cni.kube.client import KubeClient
+    from userspace_cni.kube.pod_requests import KubeClient
     from userspace_cni.kube.watch import PodWatch
 
 _SPARE_S: Final = 5.0

@@ -14,8 +14,8 @@ from userspace_cni.base.errors import ObjectRefused
 from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.object_watch import ObjectWatch
-from userspace_cni.kube.objects import Objects
 from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
 
 SPECS: Final = (PROVIDER_NETWORKS, VLANS, SUBNETS)

@@ -90,7 +90,7 @@ class LocalPods:
         if not self._events or not notices:
             return
         if recipient.kind == "Pod" and not recipient.uid and self.watch:
-            from userspace_cni.kube.client import view_of
+            from userspace_cni.kube.pod_requests import view_of
 
             known = self.watch.get(recipient.namespace, recipient.name)
             recipient = replace(recipient, uid=view_of(known).uid if known else "")

@@ -16,7 +16,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.cni.keys import Misspelt, folded
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, read_network
-from userspace_cni.cni.subnets import require_possible
+from userspace_cni.cni.subnet_keys import require_possible
 from userspace_cni.consumers import CONSUMERS
 
 _ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})

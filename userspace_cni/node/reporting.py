@@ -20,8 +20,8 @@ from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.loops import Loop, TryAgain
 from userspace_cni.base.notices import Recipient
-from userspace_cni.kube.client import Clients
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import Clients
 from userspace_cni.kube.resources import NODE_STATES, NODES
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, RouteUse, SubnetUse, labels, news, notes, status
 

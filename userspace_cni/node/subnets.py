@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.subnets import Placement, Subnet, node_ranges, placed, read_subnet, read_vlan
-from userspace_cni.cni.subnets import as_leased, completed, require_possible
+from userspace_cni.cni.subnet_keys import as_leased, completed, require_possible
 from userspace_cni.kube.kept_objects import DesiredObjects, KeptObjects
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import IPS, SUBNETS, VLANS, Resource
 from userspace_cni.linux.boot import boottime_ns
 from userspace_cni.node.ip_objects import NODE_LABEL, ip_objects, label, subnet_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, UserspaceError
-from userspace_cni.cni.links import opened_as
+from userspace_cni.cni.interface_keys import opened_as
 from userspace_cni.node.switch_sockets import NodeSockets
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from userspace_cni.probe.remote import Remote
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
-    from userspace_cni.fastpath.vhost.sockets import SocketAccess
+    from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
     from userspace_cni.node.probes import ProbePort, ProbePorts
     from userspace_cni.probe.borrowed_socket import BorrowedSocket
 
@@ -141,7 +141,7 @@ def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedS
 
 def access_for_switch(site: Site) -> SocketAccess:
     """Owner and mode for a socket to which OVS connects: OVS runs as the owner of its run directory."""
-    from userspace_cni.fastpath.vhost.sockets import SocketAccess
+    from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 
     rundir = site.seen(site.settings.ovs_rundir)
     try:

@@ -10,8 +10,8 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute, Rank
 from userspace_cni.routes.prefixes import PrefixTable, alone, prefix
 from userspace_cni.routes.resolving import PROTOCOL, Reasoned, Resolved, effective_metric
+from userspace_cni.routes.route_values import is_link_local6
 from userspace_cni.routes.rules import PodClaims
-from userspace_cni.routes.values import is_link_local6
 
 ROUTE_MISSING: Final = "route-missing"
 ROUTE_TOO_MANY: Final = "route-too-many"

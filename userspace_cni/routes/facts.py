@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import FeatureGates
-from userspace_cni.routes.values import why_never
+from userspace_cni.routes.route_values import why_never
 
 ID_SHOWN: Final = 12
 """So many digits of a sandbox's ID name it, as with docker and crictl."""

@@ -21,7 +21,7 @@ from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.pod.strict_json import Reader, once
 from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, RouteObject, read_route
-from userspace_cni.routes.values import read_dev, read_dst, read_service_entry, read_via, require_possible
+from userspace_cni.routes.route_values import read_dev, read_dst, read_service_entry, read_via, require_possible
 
 BYTES_MAX: Final = 1 << 20
 FAULTS_MAX: Final = 20

@@ -22,7 +22,7 @@ from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Visited
 from userspace_cni.routes.places import Located, Source
 from userspace_cni.routes.resolving import Resolved
-from userspace_cni.routes.service import composed, kernel_of, read_kept, read_routes_file, with_ranges
+from userspace_cni.routes.routes_service import composed, kernel_of, read_kept, read_routes_file, with_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -291,7 +291,7 @@ def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool, dry_
 
     `dry_run`: the server judges it, says what would become of it, and stores nothing.
     """
-    from userspace_cni.kube.objects import Objects
+    from userspace_cni.kube.object_requests import Objects
     from userspace_cni.kube.resources import ROUTES
 
     objects = Objects(node.installation.clients.of("").session)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.facts import ClusterFacts, RoutePod, Service
 from userspace_cni.routes.prefixes import prefix
-from userspace_cni.routes.values import why_never
+from userspace_cni.routes.route_values import why_never
 
 SCHEMA: Final = 3
 _APP: Final = "k8s-app"

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute
 from userspace_cni.routes.facts import ClusterFacts
-from userspace_cni.routes.gateways import Gateway, decide
 from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, PrefixTable, host, prefix
+from userspace_cni.routes.route_gateways import Gateway, decide
+from userspace_cni.routes.route_values import is_link_local6
 from userspace_cni.routes.rules import DestinationClaim, PodClaims, Told
-from userspace_cni.routes.values import is_link_local6
 
 PROTOCOL: Final = 148
 """What the kernel has with each route of ours (rtm_protocol), unless the settings say another number."""

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.object_fields import known_fields
-from userspace_cni.routes.values import (
+from userspace_cni.routes.route_values import (
     NetworkEntry,
     ServiceEntry,
     read_label,

@@ -14,8 +14,8 @@ from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, RoutePod, Service, completed, left_alone, why_none
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import FeatureGates, RouteObject
+from userspace_cni.routes.route_values import ALL, AUTO, ServiceEntry, why_never
 from userspace_cni.routes.selecting import specificity
-from userspace_cni.routes.values import ALL, AUTO, ServiceEntry, why_never
 
 ROUTES_MAX: Final = 1024
 """Routes of ours in a pod at most."""

@@ -16,9 +16,9 @@ from userspace_cni.attachment.specs import Spec, Specs
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.base.settings import load
-from userspace_cni.network.gateways import specs
-from userspace_cni.network.providers import ProviderSite as Uplinked
-from userspace_cni.network.providers import plan
+from userspace_cni.network.gateway_specs import specs
+from userspace_cni.network.provider_specs import ProviderSite as Uplinked
+from userspace_cni.network.provider_specs import plan
 from userspace_cni.network.spec_list import PROVIDER_NETWORK, SETTINGS
 from userspace_cni.node.local import LocalNode
 

@@ -17,7 +17,7 @@ from userspace_cni.attachment.specs import Spec, Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.provider_networks import ProviderNetwork, require_possible
 from userspace_cni.base.settings import Settings
-from userspace_cni.network.providers import ProviderSite, keep, plan, refused
+from userspace_cni.network.provider_specs import ProviderSite, keep, plan, refused
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.local import LocalNode
 

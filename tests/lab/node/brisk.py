@@ -14,14 +14,14 @@ from userspace_cni.host.netlink import listening
 from userspace_cni.kube import object_watch, watch
 from userspace_cni.kube.lacking import CONFIRM_S as ON_A_NODE_S
 from userspace_cni.kube.list_watch import ListWatch
-from userspace_cni.network import concerns, keeper
+from userspace_cni.network import concerns, network_keeper
 
 CONFIRM_S = ON_A_NODE_S / 10
 """Seconds between two lists that prove together that a thing is gone."""
 PAUSES: Final[tuple[tuple[Any, str], ...]] = (
     (watchdog, "BEAT_S"),
     (due_looks, "FIRST_S"),
-    (keeper, "BEAT_S"),
+    (network_keeper, "BEAT_S"),
     (concerns, "APART_S"),
     (listening, "AGAIN_S"),
 )

@@ -21,7 +21,7 @@ from tests.lab.node.brisk import look_sooner
 from tests.lab.node.forked import server
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.service import serve
+from userspace_cni.agent.agent_service import serve
 from userspace_cni.base.settings import load
 from userspace_cni.shim import BUILT
 

@@ -43,7 +43,7 @@ from userspace_cni.base.subnets import Placement
 from userspace_cni.cni.bandwidth import resolve
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.cni.subnets import as_leased, completed
+from userspace_cni.cni.subnet_keys import as_leased, completed
 from userspace_cni.consumers import CONSUMERS
 
 Fault = Callable[[str, Step], None]

@@ -36,7 +36,7 @@ IN_THE_CLUSTER: Final = (
     "tests/lab/cluster/",
     "tests/lab/kube/",
     "tests/lab/runtimes/",
-    "userspace_cni/agent/service.py",
+    "userspace_cni/agent/agent_service.py",
     "userspace_cni/cli/cluster/",
     "userspace_cni/cli/node/",
     "userspace_cni/controller/",
@@ -53,7 +53,7 @@ IN_THE_GUEST: Final = (
     "userspace_cni/host/node_net/nics.py",
     "userspace_cni/host/node_net/numa.py",
     "userspace_cni/host/node_net/pci.py",
-    "userspace_cni/network/providers.py",
+    "userspace_cni/network/provider_specs.py",
     "userspace_cni/node/devices.py",
     "userspace_cni/node/uplinks.py",
 )

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.lab.node.ports import port_with
-from userspace_cni.agent.metrics import Metrics, outcome_of
+from userspace_cni.agent.agent_metrics import Metrics, outcome_of
 from userspace_cni.attachment.listing import Limited, SwitchPort
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import PortRef

@@ -17,9 +17,9 @@ import pytest
 from tests.lab.node.front import ADD, SECONDS, answer_on
 from tests.lab.switch.switch import wait_until
 from tests.unit.agent.test_agent_pages import CROWD, METRICS
-from userspace_cni.agent import pages
+from userspace_cni.agent import served_pages
+from userspace_cni.agent.agent_service import Agent
 from userspace_cni.agent.exchange import Exchange
-from userspace_cni.agent.service import Agent
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni import protocol
 
@@ -78,11 +78,11 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
     page = served.agent.pages[method, target]
     make = page._make
 
-    def slowly() -> pages.Content:
+    def slowly() -> served_pages.Content:
         made.append(1)
         begun.set()
         go.wait(SECONDS)
-        return pages.Content(200, b"made") if method == "POST" else make()
+        return served_pages.Content(200, b"made") if method == "POST" else make()
 
     page._make = slowly
     asked = protocol.request_bytes(target, {}, method=method)

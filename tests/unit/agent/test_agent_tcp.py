@@ -15,7 +15,7 @@ import pytest
 
 from tests.lab.node.front import SECONDS
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.pages import Content, ServedPage
+from userspace_cni.agent.served_pages import Content, ServedPage
 from userspace_cni.agent.tcp import TcpPages, parse_listen
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 

@@ -25,7 +25,7 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.cni.links import LinkOptions
+from userspace_cni.cni.interface_keys import LinkOptions
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
 from userspace_cni.cni.result import EMPTY, Addresses, ResultInterface

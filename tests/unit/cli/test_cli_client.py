@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.cli import client, node_load
-from userspace_cni.cli.client import AgentClient, NoAgent, SlowAgent
+from userspace_cni.cli import agent_client, node_load
+from userspace_cni.cli.agent_client import AgentClient, NoAgent, SlowAgent
 from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cni import protocol
 
@@ -155,7 +155,7 @@ def test_an_agent_that_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: NodeLoad, busy: bool, said: str
 ) -> None:
     """A living agent that is late is given up when its time is over, which a busy node makes longer; its process is named."""
-    monkeypatch.setattr(client, "LOOK_S", 0.1)
+    monkeypatch.setattr(agent_client, "LOOK_S", 0.1)
     monkeypatch.setattr(node_load, "look", lambda: load)
     with answering(tmp_path / "s", None), pytest.raises(SlowAgent, match="it lives") as caught:
         AgentClient(str(tmp_path / "s")).problems("healthz")
@@ -166,7 +166,7 @@ def test_an_agent_that_says_nothing(
 
 def test_a_late_answer_of_a_busy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts where the node is busy, and comes too late elsewhere."""
-    monkeypatch.setattr(client, "LOOK_S", 0.3)
+    monkeypatch.setattr(agent_client, "LOOK_S", 0.3)
     for load in (NodeLoad(0, 2), NodeLoad(200, 2)):
         monkeypatch.setattr(node_load, "look", lambda load=load: load)
         with answering(tmp_path / "s", told(200, {"problems": []}), late_s=1.0):

@@ -28,7 +28,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, RecordRefused, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import Rule
-from userspace_cni.cli import client, node_load
+from userspace_cni.cli import agent_client, node_load
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cli.site import Site, attachment_limit
@@ -566,7 +566,7 @@ def test_status_with_an_agent(town: Town) -> None:
 
 def test_status_on_a_busy_node(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that lives and is slow is told so, asked once, and no finding, unless the node is idle."""
-    monkeypatch.setattr(client, "LOOK_S", 0.05)
+    monkeypatch.setattr(agent_client, "LOOK_S", 0.05)
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
     for processes, code in ((100.0, 0), (0.0, 1)):

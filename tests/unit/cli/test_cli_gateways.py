@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.client import AgentClient
+from userspace_cni.cli.agent_client import AgentClient
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 

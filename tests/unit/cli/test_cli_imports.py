@@ -77,7 +77,7 @@ CALLS = {
 }
 """Exit code on a node that has neither agent, switch nor records, and the libraries that are imported by then."""
 SHARED = {
-    "nic-to-bridge": {"userspace_cni.cli.network.uplinks", "userspace_cni.cli.network.network_status"},
+    "nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
     "uninstall": {"userspace_cni.cli.node.gc"},
     "uplink": {"userspace_cni.cli.network.network_status"},
 }

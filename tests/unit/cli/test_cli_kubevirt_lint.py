@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kubevirt.lint_files import Files
-from userspace_cni.cli import manifests
+from userspace_cni.cli import manifest_files
 from userspace_cni.cli.main import userspace_cni
 
 
@@ -331,7 +331,7 @@ def test_what_cannot_be_read_is_a_finding(tmp_path: Path, raw: bytes) -> None:
 
 def test_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file beyond the limit is not read."""
-    monkeypatch.setattr(manifests, "FILE_MAX", 10)
+    monkeypatch.setattr(manifest_files, "FILE_MAX", 10)
     path = tmp_path / "a.yaml"
     path.write_text("kind: KubeVirt")
     assert names(decoded(path, code=1)) == [("bad-input", "error")]

@@ -15,7 +15,7 @@ from tests.lab.node.world import World
 from tests.unit.cli.test_cli_client import answering, told
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.client import AgentClient, DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.agent_client import AgentClient, DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 

@@ -15,8 +15,8 @@ from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.settings import Settings
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
-from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.resources import ROUTES
 
 Apply = Callable[..., Result]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kubernetes.client import ApiClient
 
 from userspace_cni.cli.main import userspace_cni
-from userspace_cni.cli.routes.manifests import DEFINITION
+from userspace_cni.cli.routes.routes_manifests import DEFINITION
 from userspace_cni.routes.watching import ALL
 
 READING = ("list", "watch")

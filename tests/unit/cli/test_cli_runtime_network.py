@@ -17,7 +17,7 @@ from userspace_cni.cli.node.runtime_network import forget_network, keep_network
 from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import marked
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
-from userspace_cni.network.runtime_networks import NAME
+from userspace_cni.network.runtime_network import NAME
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 

@@ -14,7 +14,7 @@ from userspace_cni.attachment.specs import Spec, meet
 from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings, load
-from userspace_cni.cli.client import AgentClient, DeadAgent, NoAgent
+from userspace_cni.cli.agent_client import AgentClient, DeadAgent, NoAgent
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 from userspace_cni.network import commanded
@@ -237,6 +237,6 @@ def test_what_cannot_be_ends_alike_with_an_agent_and_without(served: Served, mon
 
     served.error = NoAgent("no such socket")
     spec = Spec(PROVIDER_NETWORK, "eth1", SETTINGS, "", refuse)
-    monkeypatch.setattr("userspace_cni.cli.network.uplinks.of_settings", lambda *_: spec)
+    monkeypatch.setattr("userspace_cni.cli.network.uplink_commands.of_settings", lambda *_: spec)
     result = served.cli("uplink", "add", "eth1")
     assert (result.exit_code, "NIC eth1 has addresses" in result.stderr) == (1, True)

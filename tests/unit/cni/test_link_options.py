@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.node.configurations import read
 from userspace_cni.base.errors import InvalidConfig, Undecodable, UnsupportedField, UserspaceError
-from userspace_cni.cni.links import LinkOptions, opened_as, require_openable
+from userspace_cni.cni.interface_keys import LinkOptions, opened_as, require_openable
 
 IPAM = {"type": "host-local", "subnet": "10.56.217.0/24"}
 SYSTEM = {"iftype": "veth", "port": "system"}

@@ -10,7 +10,7 @@ from tests.lab.node.configurations import read
 from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.cni.annotations import PodInterface
-from userspace_cni.cni.mirrors import KUBEOVN_MIRROR, mirrors_of
+from userspace_cni.cni.mirror_keys import KUBEOVN_MIRROR, mirrors_of
 
 NET1 = PodInterface("podnet", "blue", "net1", kubeovn_read=True)
 IDS = MirrorSource("ids")

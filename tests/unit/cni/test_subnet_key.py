@@ -13,7 +13,7 @@ from userspace_cni.base.subnets import Placement, placed, read_subnet
 from userspace_cni.base.vlans import Vlan, carried
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, read_network
-from userspace_cni.cni.subnets import as_leased, completed, require_possible
+from userspace_cni.cni.subnet_keys import as_leased, completed, require_possible
 from userspace_cni.consumers import CONSUMERS
 from userspace_cni.node.remarks import remarks_on
 

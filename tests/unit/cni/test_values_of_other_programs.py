@@ -24,7 +24,7 @@ from userspace_cni.cni.addressing import read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import limits_of
 from userspace_cni.cni.mirror_chain import PRODUCER, ChainedPart, read_part
-from userspace_cni.cni.mirrors import KUBEOVN_MIRROR, mirrors_of
+from userspace_cni.cni.mirror_keys import KUBEOVN_MIRROR, mirrors_of
 from userspace_cni.cni.request import Network
 from userspace_cni.cni.result import LINK_SCOPE, read_addresses
 

@@ -25,7 +25,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.switch import SeenSwitch, User, judge_hugepages, judge_switch, read_user
+from userspace_cni.consumers.kubevirt.node_faults import SeenSwitch, User, judge_hugepages, judge_switch, read_user
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.pod import launcher
 

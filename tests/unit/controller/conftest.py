@@ -13,10 +13,10 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.watches import Watches
-from userspace_cni.kube.client import Clients
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.pod_requests import Clients
 
 
 @pytest.fixture

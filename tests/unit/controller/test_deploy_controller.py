@@ -20,12 +20,12 @@ from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import UplinkPort
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.settings import load
+from userspace_cni.controller.controller_service import Controller
 from userspace_cni.controller.election import NAME
 from userspace_cni.controller.rounds import RoundTimes
-from userspace_cni.controller.service import Controller
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.node.objects import NodeObjects
 from userspace_cni.node.reporting import Report
 

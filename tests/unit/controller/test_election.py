@@ -16,7 +16,7 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
 from userspace_cni.controller.election import NAME, Election, LeaseTimes
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 
 QUICK = LeaseTimes(lease_s=1, renew_s=0.6, retry_s=0.1, again_s=0.1)
 CANDIDATE = """
@@ -24,9 +24,9 @@ import sys, threading
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.election import Election, LeaseTimes
-from userspace_cni.kube.client import Clients
+from userspace_cni.kube.pod_requests import Clients
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 session = Clients(KubeconfigBounds.of(Settings()), HERE, sys.argv[1]).of("").session
 times = LeaseTimes(lease_s=1, renew_s=0.6, retry_s=0.1)
 election = Election(Objects(session), "system", times, lambda: print("leads", flush=True))
@@ -175,7 +175,7 @@ def test_trouble_is_told_and_over_when_it_is_over(
     api: ApiServer, candidate: Callable[[], Election], fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the Lease cannot be had there is a problem and no leader; afterwards there is a leader."""
-    monkeypatch.setattr("userspace_cni.kube.objects.REQUEST_LIMIT_S", 0.5)
+    monkeypatch.setattr("userspace_cni.kube.object_requests.REQUEST_LIMIT_S", 0.5)
     api.faults.append(fault)
     election = candidate()
     wait_until(lambda: api.requests and election.problem != "the Lease was not read yet")

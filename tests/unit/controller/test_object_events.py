@@ -12,8 +12,8 @@ from tests.lab.kube.cluster_objects import node, ours, spec, state
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.gateways import gateway_port
+from userspace_cni.controller.controller_service import Controller
 from userspace_cni.controller.rounds import RoundTimes
-from userspace_cni.controller.service import Controller
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 

@@ -19,7 +19,7 @@ from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.watches import Watches
 from userspace_cni.controller.writes import versions
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
 
 QUICK = RoundTimes(rounds_s=0.05, writes_s=0.0, lag_s=0.0, back_off=BackOff(0.1, 0.2))
 NODES = 250

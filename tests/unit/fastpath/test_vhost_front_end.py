@@ -34,7 +34,7 @@ from userspace_cni.fastpath.errors import (
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.fastpath.vhost.messages import Feature, ProtocolFeature, Region, VhostRequest, VringAddress, unpack_table
-from userspace_cni.fastpath.vhost.sockets import connect
+from userspace_cni.fastpath.vhost.socket_paths import connect
 from userspace_cni.linux.deadline import Instant
 
 SMALL = FrontEndOptions(queue_size=8, room=128)

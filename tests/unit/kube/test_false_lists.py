@@ -15,10 +15,10 @@ from tests.lab.kube.false_lists import LACKING, NO_LISTS, Falsify, have_listed_a
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import ObjectRefused
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.object_watch import ObjectWatch
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.resources import VLANS
 from userspace_cni.kube.watch import PodWatch
 

@@ -15,9 +15,9 @@ from tests.lab.kube.network_objects import IPS, add
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.kube import resources
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.kept_objects import KeepingTimes, KeptObjects
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import KubeClient
 
 FAST = KeepingTimes(look_s=0.0, apart_s=0.0, tick_s=0.05, back_off=BackOff(0.02, 0.05))
 POD = {"podName": "app", "namespace": "default"}

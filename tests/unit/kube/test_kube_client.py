@@ -22,10 +22,10 @@ from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.kube import client as kube
-from userspace_cni.kube.client import CLIENTS_MAX, Clients, KubeClient
+from userspace_cni.kube import pod_requests as kube
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.kubeconfig import Kubeconfig, KubeconfigBounds
+from userspace_cni.kube.pod_requests import CLIENTS_MAX, Clients, KubeClient
 
 SPEC: dict[str, Any] = {
     "volumes": [
@@ -374,7 +374,7 @@ def test_the_library_of_the_api_is_left_out(tmp_path: Path) -> None:
 import sys
 from tests.lab.kube.apiserver import TOKEN, ApiServer
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.pod_requests import KubeClient
 with ApiServer(tls=Path({str(tmp_path)!r})) as api:
     before = set(sys.modules)
     path = api.kubeconfig(Path({str(tmp_path)!r}))

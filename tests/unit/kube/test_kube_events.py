@@ -12,8 +12,8 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, ROUTE_REFUSED, VOLUME_MISSING, Recipient
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.events import MESSAGE_MAX, EventLimits, Events
+from userspace_cni.kube.pod_requests import KubeClient
 
 FAST = EventLimits(apart_s=0.0, repeats=BackOff(0.05, 0.05), back_off=BackOff(0.02, 0.05))
 RARE = EventLimits(apart_s=0.0, repeats=BackOff(3600.0, 3600.0))

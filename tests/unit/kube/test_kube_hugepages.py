@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.watch import PodWatch
 
 PAGES = {"resources": {"limits": {"hugepages-2Mi": "64Mi", "cpu": 1}}}

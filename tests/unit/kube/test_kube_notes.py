@@ -21,10 +21,10 @@ from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.kube import notes
-from userspace_cni.kube.client import Clients
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
+from userspace_cni.kube.pod_requests import Clients
 from userspace_cni.linux import deadline
 from userspace_cni.pod import document
 

@@ -11,9 +11,9 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.errors import Conflict, InvalidConfig, ObjectRefused, Unavailable
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.credentials import ApiAnswer
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.resources import LEASES, NODE_STATES, NODES, PROVIDER_NETWORKS, SUBNETS, VLANS
 
 VLAN: dict[str, Any] = {"spec": {"id": 1, "provider": "net1"}}
@@ -96,7 +96,7 @@ def test_a_status_is_written_where_it_has_a_path(objects: Objects) -> None:
 
 def test_all_objects_are_listed(api: ApiServer, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pages of one moment, also when the server forgets it between two; by labels where they are named."""
-    monkeypatch.setattr("userspace_cni.kube.objects.PAGE", 2)
+    monkeypatch.setattr("userspace_cni.kube.object_requests.PAGE", 2)
     for number in range(5):
         objects.create(
             SUBNETS, f"s{number}", {"metadata": {"labels": {"odd": str(number % 2)}}, "spec": {"cidrBlock": "10.0.0.0/24"}}

@@ -17,9 +17,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.kube.client import Clients, KubeClient
 from userspace_cni.kube.kubeconfig import CONTAINERS, Kubeconfig, KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
+from userspace_cni.kube.pod_requests import Clients, KubeClient
 
 HOSTS = "/var/lib/kubelet/pods/0123-uid/etc-hosts"
 BOUNDS = KubeconfigBounds.of(Settings())

@@ -16,9 +16,9 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import WatchTimes
-from userspace_cni.network.objects import desired
+from userspace_cni.kube.pod_requests import KubeClient
+from userspace_cni.network.object_specs import desired
 from userspace_cni.network.spec_list import PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import NodeObjects
 

@@ -17,9 +17,9 @@ from tests.lab.kube.definitions import define_all, defined_server, definitions
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch, _Objects
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.resources import LEASES, NODES, PROVIDER_NETWORKS, VLANS, Resource
 
 QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, page=2, confirm_s=0)

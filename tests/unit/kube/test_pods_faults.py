@@ -16,8 +16,8 @@ from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.kube import credentials, list_watch
-from userspace_cni.kube.client import KubeClient
 from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.pod_requests import KubeClient
 from userspace_cni.kube.watch import PodWatch
 
 QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, page=2, confirm_s=0)

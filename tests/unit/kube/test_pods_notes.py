@@ -16,9 +16,9 @@ from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.kube import notes
-from userspace_cni.kube.client import MIRROR, Clients
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
+from userspace_cni.kube.pod_requests import MIRROR, Clients
 from userspace_cni.kube.watch import PodWatch
 from userspace_cni.pod import document
 

@@ -14,8 +14,8 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.kube.client import MIRROR, KubeClient
 from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.pod_requests import MIRROR, KubeClient
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.pod import document
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kubevirt.findings import Trap
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 
 OURS = "userspace/vhostuser"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import SEVERITIES, TRAPS
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
 from kubevirt.plugin_schema import Version

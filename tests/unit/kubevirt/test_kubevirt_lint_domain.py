@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import TRAPS, Trap
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from tests.unit.kubevirt.domains import DATA, mutated
 from tests.unit.kubevirt.lint_files import Files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from tests.unit.kubevirt.lint_files import Files, found, grave, policy
 
 MAC = "02:00:00:00:00:07"

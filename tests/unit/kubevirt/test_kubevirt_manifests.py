@@ -19,7 +19,7 @@ from kubevirt.vmi import read_vmi
 from tests.lab.kube.admission import AdmissionPolicy, AdmissionRequest
 from tests.unit.kubevirt.plugin_definition import refused, stored
 from tests.unit.kubevirt.schemas import DATA, faults, schema
-from userspace_cni.cli.kubevirt.group import kubevirt_command
+from userspace_cni.cli.kubevirt.kubevirt_group import kubevirt_command
 from userspace_cni.cni.options import Options, read_options
 from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.consumers import CONSUMERS

@@ -11,7 +11,7 @@ from userspace_cni.attachment.steps import NodeLink, NodeRoute, OvsPort, PolicyR
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.host.node_net.translations import rules
-from userspace_cni.network.gateways import GatewayBridge, part_of, steps_of
+from userspace_cni.network.gateway_specs import GatewayBridge, part_of, steps_of
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
 
 STORE = "c0ffee"

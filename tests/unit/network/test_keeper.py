@@ -16,8 +16,8 @@ from userspace_cni.attachment.specs import Spec, Specs, SpecStatus
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
-from userspace_cni.network import keeper as keeping
-from userspace_cni.network.keeper import Keeper
+from userspace_cni.network import network_keeper as keeping
+from userspace_cni.network.network_keeper import Keeper
 
 HOUR_S = 3600.0
 

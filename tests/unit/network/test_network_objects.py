@@ -15,7 +15,7 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, egr
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.subnets import _FIELDS as SUBNET_FIELDS
 from userspace_cni.kube.resources import VLANS, Resource
-from userspace_cni.network.objects import _NETWORK_FIELDS, desired
+from userspace_cni.network.object_specs import _NETWORK_FIELDS, desired
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
 from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen
 

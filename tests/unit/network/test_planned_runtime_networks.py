@@ -17,7 +17,7 @@ from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.conflist import marked
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
-from userspace_cni.network.runtime_networks import NAME, Given, copy_of, former_names, specs
+from userspace_cni.network.runtime_network import NAME, Given, copy_of, former_names, specs
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 from userspace_cni.node.local import LocalNode

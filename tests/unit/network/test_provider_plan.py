@@ -16,7 +16,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.network_managers import Manager
 from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
-from userspace_cni.network.providers import ProviderSite, carried, keep, refused, steps_of
+from userspace_cni.network.provider_specs import ProviderSite, carried, keep, refused, steps_of
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.uplinks import UplinkLook
 

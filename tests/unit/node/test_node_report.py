@@ -22,9 +22,9 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
-from userspace_cni.kube.client import Clients
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import Clients
 from userspace_cni.kube.resources import Resource
 from userspace_cni.node.reporting import MANAGER, Parts, Report, ReportTimes, Withdrawal
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, RouteUse, SubnetUse, labels, notes, status

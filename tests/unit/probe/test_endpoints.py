@@ -26,7 +26,7 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
-from userspace_cni.fastpath.vhost.sockets import SocketAccess
+from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 from userspace_cni.host.files.run_sockets import BorrowedNameDriver
 from userspace_cni.probe import endpoints, opening
 from userspace_cni.probe.borrowed_socket import BorrowedSocket

@@ -17,9 +17,9 @@ from userspace_cni.host.pod_net.pod_routes import PodNamespace
 from userspace_cni.host.runtimes.cni_cache import Sandbox
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import places
-from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import AGAIN, Located, NamespaceSources
+from userspace_cni.routes.routes_keeper import RouteKeeper
 
 
 class Rounds(RouteKeeper):

@@ -9,7 +9,7 @@ import pytest
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.routes.prefixes import PrefixTable, alone, host, prefix
-from userspace_cni.routes.values import AUTO, read_dev, read_dst, read_network_entry, read_service_entry, read_via
+from userspace_cni.routes.route_values import AUTO, read_dev, read_dst, read_network_entry, read_service_entry, read_via
 
 
 @pytest.mark.parametrize(

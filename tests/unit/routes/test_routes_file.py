@@ -11,7 +11,7 @@ import pytest
 from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.settings import Settings
 from userspace_cni.node.local import LocalNode
-from userspace_cni.routes.service import read_kept, read_routes_file
+from userspace_cni.routes.routes_service import read_kept, read_routes_file
 
 
 def node(tmp_path: Path, name: str = "cr-config.yaml") -> LocalNode:

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.pod import document
-from userspace_cni.tap.forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
+from userspace_cni.tap.tap_forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
 
 MAC = "02:00:00:00:00:01"
 

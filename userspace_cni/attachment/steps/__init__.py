@@ -5,7 +5,6 @@ from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, Pod
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
-from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end, is_host_end
 from userspace_cni.attachment.steps.node_network import (
     AddressMove,
     MirrorOutput,
@@ -29,6 +28,7 @@ from userspace_cni.attachment.steps.owners import (
     run_marks,
 )
 from userspace_cni.attachment.steps.parts import Parts, Steps
+from userspace_cni.attachment.steps.pod_link import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end, is_host_end
 from userspace_cni.attachment.steps.port import (
     EVERYTHING,
     NO_TERMS,
@@ -43,8 +43,8 @@ from userspace_cni.attachment.steps.port import (
     port_name,
 )
 from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow, SocketDirectory
-from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
 from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step
+from userspace_cni.attachment.steps.vhost_socket import PlacedSocket, Socket, SocketFile
 
 __all__ = [
     "EVERYTHING",

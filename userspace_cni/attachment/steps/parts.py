@@ -13,7 +13,6 @@ from typing import Generic, Protocol, TypeVar
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import PodNote
 from userspace_cni.attachment.steps.lease import Lease
-from userspace_cni.attachment.steps.links import Guard, Link, Shaper
 from userspace_cni.attachment.steps.node_network import (
     AddressMove,
     NodeBridge,
@@ -24,10 +23,11 @@ from userspace_cni.attachment.steps.node_network import (
     Translation,
     UplinkPort,
 )
+from userspace_cni.attachment.steps.pod_link import Guard, Link, Shaper
 from userspace_cni.attachment.steps.port import OvsPort, PortRef
 from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow
-from userspace_cni.attachment.steps.sockets import Socket
 from userspace_cni.attachment.steps.step import Step
+from userspace_cni.attachment.steps.vhost_socket import Socket
 
 S = TypeVar("S", bound=Step)
 

@@ -14,7 +14,7 @@ from userspace_cni.cli.site import NodeCommand, open_site
 if TYPE_CHECKING:
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.settings import Settings
-    from userspace_cni.controller.service import Controller
+    from userspace_cni.controller.controller_service import Controller
 
 
 @click.command("controller", cls=NodeCommand)
@@ -28,7 +28,7 @@ def controller_command(ctx: click.Context) -> None:
 
     Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
     """
-    from userspace_cni.controller.service import serve
+    from userspace_cni.controller.controller_service import serve
 
     settings = open_site(ctx).settings
     ctx.exit(serve(settings, os.environ, lambda controller: _doors(settings, controller)))
@@ -37,7 +37,7 @@ def controller_command(ctx: click.Context) -> None:
 def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
     from importlib.metadata import version
 
-    from userspace_cni.agent.pages import Content, ServedPage
+    from userspace_cni.agent.served_pages import Content, ServedPage
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.metrics import CONTENT_TYPE
 

@@ -16,13 +16,13 @@ import click
 
 from kubevirt.domain import Policy, mutate
 from kubevirt.errors import DefinitionRefused, KubevirtError
-from kubevirt.lint.documents import DOMAIN, kind_of
+from kubevirt.lint.linted_documents import DOMAIN, kind_of
 from kubevirt.patience import Patience
 from kubevirt.sources import SidecarPlaces, resolve
 from kubevirt.vmi import VirtualMachine, read_vmi
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.manifests import read_file
+from userspace_cni.cli.manifest_files import read_file
 from userspace_cni.cli.view import Cell
 
 _BINDING: Final = "vhostuser"

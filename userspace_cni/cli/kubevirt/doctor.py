@@ -20,7 +20,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
-from userspace_cni.cli.kubevirt.sockets import Parties, look
+from userspace_cni.cli.kubevirt.vm_sockets import Parties, look
 from userspace_cni.cli.site import (
     SWITCH_S,
     CommandRefused,
@@ -43,7 +43,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.switch import SWITCH, SeenSwitch, read_user
+from userspace_cni.consumers.kubevirt.node_faults import SWITCH, SeenSwitch, read_user
 from userspace_cni.diagnosis.attachments import check_one
 from userspace_cni.diagnosis.machines import judge_machines
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.cli.site import Site

@@ -30,7 +30,7 @@ from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
     from userspace_cni.fastpath.tap import PumpCounts
-    from userspace_cni.tap.forwarding import DesiredTap, News, TapBridge
+    from userspace_cni.tap.tap_forwarding import DesiredTap, News, TapBridge
 
 _SHOWN_S: Final = 0.5
 """Seconds between two looks at the counters."""
@@ -196,7 +196,7 @@ def _tell(text: str) -> None:
 
 def _bridge(options: dict[str, Any], reporter: _Reporter) -> TapBridge:
     """Make the bridge that the options and the pod's document ask for."""
-    from userspace_cni.tap.forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
+    from userspace_cni.tap.tap_forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
 
     given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
     wanted: DesiredTap = DesiredTap(mode=Mode(options["mode"]), **{key: options[key] for key in given})

@@ -18,7 +18,7 @@ from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork,
 from userspace_cni.base.settings import files, load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.network import network_status, uplinks
+from userspace_cni.cli.network import network_status, uplink_commands
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.spec_list import COMMANDS, SETTINGS
@@ -52,13 +52,13 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     try:
         fresh = Site(load(site.environ), site.given, environ=site.environ) if persist else site
         ctx.call_on_close(fresh.close)
-        status = uplinks.apply(network.name, fresh)
+        status = uplink_commands.apply(network.name, fresh)
         if status["source"] != (SETTINGS if persist else COMMANDS):
             said_by = status["said_by"] or status["source"]
             raise CommandRefused(f"{nic} is desired by {said_by}, which goes before this command: change it there", FOUND)
         if not status["ready"]:
             raise CommandRefused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
-    except uplinks.CommandUnanswered:
+    except uplink_commands.CommandUnanswered:
         raise  # the agent may be at it: taken back now, the spec would be undone amid being met
     except (CommandRefused, UserspaceError):
         take_back()

@@ -16,13 +16,13 @@ from userspace_cni.attachment.specs import SpecStatus, compare, key_of
 from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.base.whereabouts import likely_socket
 from userspace_cni.cli import view
-from userspace_cni.cli.client import AgentClient, NoAgent
+from userspace_cni.cli.agent_client import AgentClient, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import Look, look_at, sentence
+from userspace_cni.network.network_service import described, mirror_problems
 from userspace_cni.network.node_annotations import SCOPE
-from userspace_cni.network.service import described, mirror_problems
 from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kubevirt.lint.documents import flattened
+from kubevirt.lint.linted_documents import flattened
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.manifests import name_of, read_file
+from userspace_cni.cli.manifest_files import name_of, read_file
 from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen, kept, look
 

@@ -26,7 +26,7 @@ def agent_command(ctx: click.Context) -> None:
         return
     site = open_site(ctx)
     site.require_root("serving this node, with records, locks and mounts")
-    from userspace_cni.agent.service import serve
+    from userspace_cni.agent.agent_service import serve
 
     ctx.exit(serve(site.settings, os.environ))
 

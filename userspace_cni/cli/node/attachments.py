@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import click
 
+from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of, shown_status
 from userspace_cni.attachment.records import Record, record_key, step_to_json
-from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import (
     Step,
 )
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.node import limits
+from userspace_cni.cli.node import limit_words
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 
@@ -145,7 +145,7 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
 
 def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
     row = _row(each)
-    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limits.short(each["limits"])]
+    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limit_words.short(each["limits"])]
     cells = [Cell(text or "-", "" if text else "dim") for text in (*shown, _age(each["created"], site, short=True))]
     return [*row[:6], *cells[:4], *row[6:], cells[4]]
 
@@ -243,8 +243,8 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("addresses", view.joined(each["addresses"])),
         ("MTU", str(each["mtu"] or "")),
         ("VLAN", _vlan(each["vlan"])),
-        *limits.facts(each["limits"], each["limit_drops"]),
-        ("source of mirrors", view.joined(list(map(limits.source, each["mirrors"])))),
+        *limit_words.facts(each["limits"], each["limit_drops"]),
+        ("source of mirrors", view.joined(list(map(limit_words.source, each["mirrors"])))),
         ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),
         *((f"switch: {key}", value) for key, value in sorted(each["switch_status"].items())),

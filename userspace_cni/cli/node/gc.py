@@ -24,7 +24,7 @@ from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.cli import view
-from userspace_cni.cli.client import NoAgent
+from userspace_cni.cli.agent_client import NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column

@@ -11,12 +11,12 @@ from typing import Any
 from userspace_cni.attachment.records import node_container
 from userspace_cni.attachment.specs import compare, meet, undo
 from userspace_cni.base.errors import InvalidConfig, Unavailable, UserspaceError
-from userspace_cni.cli.client import DeadAgent, NoAgent
+from userspace_cni.cli.agent_client import DeadAgent, NoAgent
 from userspace_cni.cli.node.install import InstallError, place_file
 from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import LARGEST, require_name
-from userspace_cni.network.runtime_networks import NAME, Given, copy_of, require_usable
-from userspace_cni.network.service import described
+from userspace_cni.network.network_service import described
+from userspace_cni.network.runtime_network import NAME, Given, copy_of, require_usable
 from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY

@@ -16,7 +16,7 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.cli import view
-from userspace_cni.cli.client import NoAgent, SlowAgent
+from userspace_cni.cli.agent_client import NoAgent, SlowAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.node.installed import DirectoryName, directories, plugins
 from userspace_cni.cli.site import SWITCH_S, NodeCommand, Site, open_site, patient

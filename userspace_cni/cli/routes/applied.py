@@ -16,9 +16,9 @@ import click
 
 from userspace_cni.base.errors import Conflict, InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
-from userspace_cni.cli.manifests import Unreadable, name_of, read_text
+from userspace_cni.cli.manifest_files import Unreadable, name_of, read_text
 from userspace_cni.cli.routes import faulty
 from userspace_cni.cli.routes.asking import OFF
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site

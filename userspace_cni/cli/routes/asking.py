@@ -8,7 +8,7 @@ import click
 
 from userspace_cni.base.errors import Unavailable, shortened
 from userspace_cni.cli import view
-from userspace_cni.cli.client import DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.exit_codes import UNREACHABLE, USAGE
 from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.routes.inspection import Inspector

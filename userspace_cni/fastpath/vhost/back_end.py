@@ -19,11 +19,11 @@ from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost import messages, sockets
+from userspace_cni.fastpath.vhost import messages, socket_paths
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
 from userspace_cni.fastpath.vhost.messages import VRING_MAX
-from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess
+from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
 from userspace_cni.linux.deadline import Instant
 from userspace_cni.linux.unix_sockets import hung_up
 
@@ -90,7 +90,7 @@ class BackEnd:
 
         Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above `path`; below it no link is followed.
         """
-        return cls(sockets.connect(path, Instant.after(deadline_s), trusted=trusted), options)
+        return cls(socket_paths.connect(path, Instant.after(deadline_s), trusted=trusted), options)
 
     def __enter__(self) -> Self:
         return self

@@ -29,7 +29,7 @@ from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, RingSetup, WantedFeatures
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
-from userspace_cni.fastpath.vhost.sockets import ListeningSocket, SocketAccess, connect
+from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect
 from userspace_cni.linux.deadline import Instant
 
 ATTACH_SECONDS: Final = 15.0

@@ -40,7 +40,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.vhost import sockets
+from userspace_cni.fastpath.vhost import socket_paths
 from userspace_cni.host.files import pod_view
 from userspace_cni.host.files.mountinfo import Mount, below, mount_id, mount_of, place_of, read
 from userspace_cni.host.files.mounts import detach_all, protected_clone
@@ -84,7 +84,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
         self._free(step.source, deadline)
         wanted = Ownership.of(step, self._root)
         with directory(step.directory, step.trusted, self._root) as dirfd:
-            lives = _placed(dirfd, step) and not sockets.is_dead(dirfd, step.name)
+            lives = _placed(dirfd, step) and not socket_paths.is_dead(dirfd, step.name)
             with translated(f"socket {step.source}"):
                 source = self._await_source(step, deadline.within(patience_s), needed=not lives)
             if source is None:
@@ -130,7 +130,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
                     drift += ownership_drift(fd, Ownership.of(step, self._root), what)
                 finally:
                     os.close(fd)
-            dead = dirfd is not None and sockets.is_dead(dirfd, step.name)
+            dead = dirfd is not None and socket_paths.is_dead(dirfd, step.name)
         newer = self._newer(step)
         if newer:
             words = f"{newer} at {step.source}"
@@ -162,7 +162,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
         with translated(f"socket {step.source}"), _sockdir(self._root.path(sockdir)) as dirfd:
             if dirfd is None or look(dirfd, name) is None:
                 return ""
-            return "a dead socket of a killed OVS" if sockets.is_dead(dirfd, name) else "a newer socket"
+            return "a dead socket of a killed OVS" if socket_paths.is_dead(dirfd, name) else "a newer socket"
 
     def _await_source(self, step: PlacedSocket, deadline: Deadline, *, needed: bool) -> int | None:
         """Wait for a living socket of OVS; returns OVS's directory, opened. None when there is none and it is not `needed`."""
@@ -173,7 +173,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
                 facts = None if dirfd is None else look(dirfd, name)
                 if facts is not None and not stat.S_ISSOCK(facts.st_mode):
                     raise DirectoryRefused(f"{what}: {kind(facts.st_mode)} is in its place", "setting ovs_sockdir")
-                if dirfd is not None and facts is not None and not sockets.is_dead(dirfd, name):
+                if dirfd is not None and facts is not None and not socket_paths.is_dead(dirfd, name):
                     return os.dup(dirfd)
             if not needed:
                 return None
@@ -187,14 +187,14 @@ def is_source_dead(path: str, root: HostRoot = HERE) -> bool:
     """Whether a killed OVS left a dead socket where the next one has to bind."""
     sockdir, name = _split(path)
     with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
-        return dirfd is not None and sockets.is_dead(dirfd, name)
+        return dirfd is not None and socket_paths.is_dead(dirfd, name)
 
 
 def free_source(path: str, root: HostRoot = HERE) -> bool:
     """Remove the socket where OVS has to bind if it is dead; returns whether it was. A living socket stays."""
     sockdir, name = _split(path)
     with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
-        removed = dirfd is not None and sockets.remove_dead(dirfd, name)
+        removed = dirfd is not None and socket_paths.remove_dead(dirfd, name)
     if removed:
         say("info", f"socket {path}: it was dead, and is removed so that OVS can make it")
     return removed

@@ -21,7 +21,7 @@ from userspace_cni.base.beneath import directory_if_there, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.vhost.sockets import remove_dead
+from userspace_cni.fastpath.vhost.socket_paths import remove_dead
 from userspace_cni.host.files.mounts import make_short_dir
 
 _MODE: Final = 0o2750

@@ -31,7 +31,7 @@ from userspace_cni.base.beneath import (
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.fastpath.vhost import sockets
+from userspace_cni.fastpath.vhost import socket_paths
 from userspace_cni.host.files.mounts import remove_directory
 from userspace_cni.host.files.ownership import Ownership, ownership_drift, set_ownership
 
@@ -135,7 +135,7 @@ class SocketFileDriver(Driver[SocketFile]):
                 return
             if not stat.S_ISSOCK(facts.st_mode):
                 raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod has to remove it")
-            sockets.remove_dead(dirfd, step.name)
+            socket_paths.remove_dead(dirfd, step.name)
 
     def undo(self, step: SocketFile, deadline: Deadline) -> None:
         """Remove the socket; another file stays, because it is not the application's socket."""
@@ -155,14 +155,14 @@ class SocketFileDriver(Driver[SocketFile]):
                 return []
             if not stat.S_ISSOCK(facts.st_mode):
                 return [Drift(_what(step), "", "a socket or nothing", Other(kind(facts.st_mode)))]
-            if not sockets.is_dead(dirfd, step.name):
+            if not socket_paths.is_dead(dirfd, step.name):
                 return []
             return [Drift(_what(step), "", "an application that listens, or nothing", Dead("a dead socket"), _DEAD)]
 
     def lost(self, step: SocketFile, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
         """Whether the application has ended and left its socket, so that the next one cannot bind."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
-            return dirfd is not None and sockets.is_dead(dirfd, plain(step.name))
+            return dirfd is not None and socket_paths.is_dead(dirfd, plain(step.name))
 
 
 def remove_name(dirfd: int, name: str) -> None:

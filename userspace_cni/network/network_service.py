@@ -19,7 +19,7 @@ from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns, sentence
-from userspace_cni.network.keeper import Keeper
+from userspace_cni.network.network_keeper import Keeper
 from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import MIRROR
 from userspace_cni.network.uplink_news import UplinkNews
@@ -114,7 +114,7 @@ class NodeNetwork(Supervisor):
 
     def _tell(self) -> None:
         """Report to the API from now on. Raises UserspaceError."""
-        from userspace_cni.kube.objects import Objects
+        from userspace_cni.kube.object_requests import Objects
         from userspace_cni.node.reporting import Parts, Report
         from userspace_cni.switch.chassis import chassis
 
@@ -190,7 +190,7 @@ class NodeNetwork(Supervisor):
         return [*objects, self._of_annotations]
 
     def _of_objects(self) -> Desired:
-        from userspace_cni.network.objects import desired
+        from userspace_cni.network.object_specs import desired
         from userspace_cni.node.objects import Seen
 
         return desired(self._objects.seen() if self._objects else Seen(self._node.installation.name))

@@ -18,17 +18,17 @@ from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.supervisor import Stays, Supervisor
+from userspace_cni.controller.controller_metrics import Metrics
 from userspace_cni.controller.election import Election
-from userspace_cni.controller.metrics import Metrics
 from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
 from userspace_cni.controller.status_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
-from userspace_cni.kube.client import Clients, in_cluster
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.events import Events
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
-from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.pod_requests import Clients, in_cluster
 
 
 class Controller(Supervisor):

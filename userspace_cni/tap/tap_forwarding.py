@@ -26,7 +26,7 @@ from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.fastpath.errors import FastPathError, SocketRefused
 from userspace_cni.fastpath.tap import ETHERNET, DirectionCounts, Pump, PumpCounts, PumpEnd, Tap
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.fastpath.vhost.sockets import SocketAccess, is_alive
+from userspace_cni.fastpath.vhost.socket_paths import SocketAccess, is_alive
 from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 from userspace_cni.linux.unix_sockets import connections_here
 from userspace_cni.pod.interface import Interface

@@ -14,14 +14,14 @@ def kubevirt_command() -> None:
 
 @deferred(kubevirt_command, "lint", "Tell what in manifests would fail.")
 def _lint() -> click.Command:
-    from userspace_cni.cli.kubevirt.lint import lint_command
+    from userspace_cni.cli.kubevirt.kubevirt_lint import lint_command
 
     return lint_command
 
 
 @deferred(kubevirt_command, "manifests", "Print what KubeVirt needs: registration, network, sample VM.")
 def _manifests() -> click.Command:
-    from userspace_cni.cli.kubevirt.manifests import manifests_command
+    from userspace_cni.cli.kubevirt.kubevirt_manifests import manifests_command
 
     return manifests_command
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Conflict, NoSuchResource, ObjectRefused, Unavailable
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, ApiAnswer, ApiSession, TooLong
-from userspace_cni.kube.pages import page_of
+from userspace_cni.kube.list_pages import page_of
 from userspace_cni.kube.resources import Resource
 
 PAGE: Final = 100

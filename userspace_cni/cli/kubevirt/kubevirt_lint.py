@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
-from kubevirt.lint.documents import ManifestDocument, judge
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.manifests import files_of, read_file
+from userspace_cni.cli.manifest_files import files_of, read_file
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json
 from userspace_cni.diagnosis.traps import findings_with_refusals
 

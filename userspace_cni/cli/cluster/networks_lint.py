@@ -8,7 +8,7 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.manifests import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
+from userspace_cni.cli.manifest_files import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
 from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
 from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json
 

@@ -22,21 +22,21 @@ from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from userspace_cni.agent.agent_metrics import Counted, Metrics
 from userspace_cni.agent.calls import Calls
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.metrics import Counted, Metrics
-from userspace_cni.agent.pages import Content, ServedPage
+from userspace_cni.agent.served_pages import Content, ServedPage
 from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.agent.tcp import TcpPages
-from userspace_cni.agent.waiting import WaitingCalls
+from userspace_cni.agent.waiting_calls import WaitingCalls
 from userspace_cni.agent.watchdog import Watchdog
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment.cleanup import drain, sweep, undo
+from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.listing import SwitchPort, describe_all
-from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.attachment.steps import PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
@@ -50,7 +50,7 @@ from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.cni import protocol
 from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.network.concerns import lacking
-from userspace_cni.network.service import NodeNetwork
+from userspace_cni.network.network_service import NodeNetwork
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.surroundings import missing
@@ -58,7 +58,7 @@ from userspace_cni.node.surroundings import missing
 if TYPE_CHECKING:
     from userspace_cni.attachment.listing import Limited
     from userspace_cni.deviceplugin.plugin import DevicePlugin
-    from userspace_cni.routes.service import NodeRoutes
+    from userspace_cni.routes.routes_service import NodeRoutes
 
 AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
@@ -243,7 +243,7 @@ class Agent:
         """Routes in pods; None where the setting is off."""
         if not self._settings.routes:
             return None
-        from userspace_cni.routes.service import NodeRoutes
+        from userspace_cni.routes.routes_service import NodeRoutes
 
         routes = NodeRoutes(self.node, self.network.told_routes)
         for name, look in routes.gauges().items():

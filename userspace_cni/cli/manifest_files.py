@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import click
 import yaml
 
-from kubevirt.lint.documents import ManifestDocument
+from kubevirt.lint.linted_documents import ManifestDocument
 from userspace_cni.base.findings import Finding
 from userspace_cni.pod.strict_json import Reader, once
 

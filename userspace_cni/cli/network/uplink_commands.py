@@ -16,7 +16,7 @@ from userspace_cni.attachment.specs import Spec, meet, undo
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.errors import BadRequest, Unavailable, shortened
 from userspace_cni.cli import view
-from userspace_cni.cli.client import DeadAgent, NoAgent
+from userspace_cni.cli.agent_client import DeadAgent, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.network import network_status
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
@@ -158,7 +158,7 @@ def _spec(name: str, sources: SpecSources, where: str) -> Spec:
 def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
     """The steps that the node has of it, and those that it would have by settings, commands and objects."""
     from userspace_cni.cli.network.tried import objects_for
-    from userspace_cni.network.objects import desired
+    from userspace_cni.network.object_specs import desired
 
     seen = objects_for(site, files)
     if seen is None:

@@ -21,11 +21,11 @@ from userspace_cni.host.netlink.listening import DirectoryWatch
 from userspace_cni.host.pod_net.pod_routes import PodRoutes
 from userspace_cni.node.belongings import KNOWN_ROUTES
 from userspace_cni.routes.events import RefusalEvents
-from userspace_cni.routes.keeper import RouteKeeper
 from userspace_cni.routes.known import Known, as_json, from_json
 from userspace_cni.routes.passes import Passes, Rules
 from userspace_cni.routes.places import NamespaceSources
 from userspace_cni.routes.reports import described, uses
+from userspace_cni.routes.routes_keeper import RouteKeeper
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network

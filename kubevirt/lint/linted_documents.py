@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubevirt.findings import SEVERITIES, Trap
-from kubevirt.lint.addresses import judge_addresses, judge_machines
-from kubevirt.lint.cluster import read_cluster
 from kubevirt.lint.copies import without_copies
-from kubevirt.lint.domain import Domain, judge_domain, machines_by_domain, read_domain
+from kubevirt.lint.duplicate_addresses import judge_addresses, judge_machines
 from kubevirt.lint.fields import judge_fields
 from kubevirt.lint.guest import judge_guest
 from kubevirt.lint.kinds import GROUPS, MACHINES, group_of, judge_kind
+from kubevirt.lint.kubevirt_objects import read_cluster
+from kubevirt.lint.launcher_pod import is_launcher, judge_pod
+from kubevirt.lint.linted_domain import Domain, judge_domain, machines_by_domain, read_domain
 from kubevirt.lint.machine import judge_networks, read_machine
 from kubevirt.lint.migration import judge_migrations
 from kubevirt.lint.network import Definition, Definitions, judge_definition, read_definition
-from kubevirt.lint.pod import is_launcher, judge_pod
 from kubevirt.lint.reading import DocumentReport, Spot
 from kubevirt.lint.refusals import judge_refusals
 from kubevirt.lint.registration import judge_cluster

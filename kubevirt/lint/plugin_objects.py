@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.cluster import RegisteredObjects, definition_hooks
+from kubevirt.lint.kubevirt_objects import RegisteredObjects, definition_hooks
 from kubevirt.lint.reading import Spot
 from kubevirt.plugin_schema import (
     DOMAIN_HOOKS,

@@ -49,6 +49,6 @@ def _apply() -> click.Command:
 
 @deferred(routes_command, "manifests", "Print the definition of Route, and the agents' rights.")
 def _manifests() -> click.Command:
-    from userspace_cni.cli.routes.manifests import manifests_command
+    from userspace_cni.cli.routes.routes_manifests import manifests_command
 
     return manifests_command
