@@ -63,7 +63,7 @@ class Keeping:
     def agent(self) -> Iterator[NodeRoutes]:
         """The part of an agent that keeps routes, in this process."""
         with closing(LocalNode(load(self.environ), {}, resident=True)) as local:
-            made = NodeRoutes(local, lambda _: None)
+            made = NodeRoutes(local.installation, local.store, local.pods.tell, lambda _: None)
             made.start()
             try:
                 yield made
@@ -120,7 +120,7 @@ def _die(environ: dict[str, str], number: int, in_half: bool) -> None:
 
     vars(routes_service)["replace_file"] = armed
     with closing(LocalNode(load(environ), {}, resident=True)) as local:
-        made = NodeRoutes(local, lambda _: None)
+        made = NodeRoutes(local.installation, local.store, local.pods.tell, lambda _: None)
         made.start()
         wait_until(lambda: written, what="the file to be written")
         made.stop()

@@ -73,7 +73,7 @@ def site(node: Node, wire: Wire) -> Iterator[Site]:
 def told(site: Site, gateway: Gateway = GATEWAY) -> dict[int, tuple[str, str]]:
     """By version of IP, what became of the datagrams."""
     uplinks = {gateway.port: {4: NIC, 6: NIC}}
-    found = passages([gateway], site.local, uplinks, Deadline.after(SECONDS))
+    found = passages([gateway], site.local.installation, site.local.switch.ports, uplinks, Deadline.after(SECONDS))
     return {each.version: (each.state, each.reason) for each in found}
 
 
@@ -368,7 +368,7 @@ def test_when_it_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(concerns, "APART_S", 0.0)
     # a namespace in which the legacy iptables was once used has its tables for good, and other tests have used it
     monkeypatch.setattr(legacy_rules, "has_tables", lambda *_: False)
-    trials = concerns._Trials(site.local)
+    trials = concerns._Trials(site.local.installation, site.local.switch)
     assert trials.are_due([GATEWAY])
     assert {each.state for each in trials.made([GATEWAY])} == {"passes"}
     assert not trials.are_due([GATEWAY])

@@ -116,7 +116,7 @@ def test_concerns(node: Node, site: Site, wire: Wire) -> None:
     """What the node lacks is told: sysctls, a way for what is forwarded, routers that are silent. None of it is changed."""
 
     def told(gateway: Gateway) -> dict[str, str]:
-        return {each.path: each.found for each in look_at([gateway], site.local).concerns}
+        return {each.path: each.found for each in look_at([gateway], site.local.installation, site.local.switch).concerns}
 
     gateway = replace(GATEWAY, egress_gateway=EGRESS)
     assert site.keep(gateway) == BOTH_HOLD

@@ -22,7 +22,9 @@ from tests.lab.runtimes.podman import Podman
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from tests.runtimes.seen import conflist
+from userspace_cni.attachment.store import Store
 from userspace_cni.base.settings import Settings
+from userspace_cni.node.installation import Installation
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes.facts import RoutePod as KnownPod
 from userspace_cni.routes.facts import Service
@@ -61,6 +63,11 @@ def networks(node: Node) -> list[dict[str, Any]]:
     return made
 
 
+def _of(settings: Settings) -> tuple[Installation, Store]:
+    node = LocalNode(settings, {}, resident=True)
+    return node.installation, node.store
+
+
 class Kept:
     """The passes of an agent over a runtime's pods, by what the test says is known."""
 
@@ -68,7 +75,7 @@ class Kept:
         made = Settings(routes=True, state_dir=str(state / "state"), run_dir=str(state / "run"), **settings)
         self.passes: Passes
         self.places: NamespaceSources
-        self.passes, self.places = composed(LocalNode(made, {}, resident=True))
+        self.passes, self.places = composed(*_of(made))
 
     def place_of(self, pod: Pod) -> Located:
         """Where the pod is; the cache in its usual place has the pods of other runtimes, too."""
@@ -208,7 +215,7 @@ def test_a_container_of_podman(runtime_node: Node, podman: Podman, tmp_path: Pat
         cri_socket="",
     )
     (tmp_path / "state").mkdir(mode=0o700)
-    kept = NodeRoutes(LocalNode(settings, {}, resident=True), lambda _: None)
+    kept = NodeRoutes(*_of(settings), lambda *_: None, lambda _: None)
     kept.start()
     try:
         container = podman.run("/bin/sleep", "1000", networks="net88,net89")

@@ -245,7 +245,7 @@ class Agent:
             return None
         from userspace_cni.routes.routes_service import NodeRoutes
 
-        routes = NodeRoutes(self.node, self.network.told_routes)
+        routes = NodeRoutes(self.node.installation, self.node.store, self.node.pods.tell, self.network.told_routes)
         for name, look in routes.gauges().items():
             self.metrics.add_gauge(name, look)
         return routes

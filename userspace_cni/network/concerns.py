@@ -26,7 +26,8 @@ from userspace_cni.network.passages import CHANGES, Passage, Uplinks, passages
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.installation import Installation
+    from userspace_cni.node.switch import LocalSwitch
 
 _FORWARDING: Final[Mapping[int, str]] = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _STRICT: Final = "1"
@@ -59,12 +60,12 @@ class Concerns(Loop):
     failing = "what gateways need cannot be looked at: "
     first_s = FIRST_LOOK_S
 
-    def __init__(self, node: LocalNode, gateways: Callable[[], Sequence[Gateway]]) -> None:
+    def __init__(self, here: Installation, switch: LocalSwitch, gateways: Callable[[], Sequence[Gateway]]) -> None:
         super().__init__("gateways' concerns", "looks at what gateways need")
-        self._node = node
+        self._here, self._switch = here, switch
         self._gateways = gateways
         self._trying = threading.Lock()
-        self._trials = _Trials(node)
+        self._trials = _Trials(here, switch)
         self.found: Sequence[Finding] = ()
         self.passages: Sequence[Passage] = ()
 
@@ -76,12 +77,12 @@ class Concerns(Loop):
     def _round(self) -> float:
         with self._trying:
             self._look(due=False)
-        return self._node.installation.settings.tick_s
+        return self._here.settings.tick_s
 
     def _look(self, *, due: bool) -> None:
         gateways = self._gateways()
         tried = self._trials.made(gateways) if due or self._trials.are_due(gateways) else self.passages
-        found = dated((*_lacking(gateways, self._node), *_of_passages(tried)), self.found, time.time())
+        found = dated((*_lacking(gateways, self._here, self._switch), *_of_passages(tried)), self.found, time.time())
         for each in found:
             if each not in self.found:
                 say("warning", "a gateway lacks something", concern=sentence(each))
@@ -91,8 +92,8 @@ class Concerns(Loop):
 class _Trials:
     """Trials of gateways, and what the node was like then. For one thread at a time."""
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
+    def __init__(self, here: Installation, switch: LocalSwitch) -> None:
+        self._here, self._switch = here, switch
         self._gateways: Sequence[Gateway] = ()
         self._passages: Sequence[Passage] = ()
         self._rules = 0
@@ -117,7 +118,7 @@ class _Trials:
         """Try them now. Never fails."""
         self._gateways = gateways
         self._rules, self._sysctls = self._seen()
-        self._passages = forwarded(gateways, self._node)
+        self._passages = forwarded(gateways, self._here, self._switch)
         own = CHANGES * len(self._passages)
         rules, _ = self._seen()
         if rules == self._rules + own:
@@ -126,17 +127,17 @@ class _Trials:
         return self._passages
 
     def _seen(self) -> tuple[int, Mapping[str, str]]:
-        settings = self._node.installation.settings
+        settings = self._here.settings
         try:
-            place = NodeNamespace(settings.switch_netns, self._node.installation.root)
-            return generation(settings.switch_netns, self._node.installation.root), place.sysctls(_FORWARDING.values())
+            place = NodeNamespace(settings.switch_netns, self._here.root)
+            return generation(settings.switch_netns, self._here.root), place.sysctls(_FORWARDING.values())
         except UserspaceError:
             return 0, {}
 
     def _has_legacy_rules(self) -> bool:
         """Of their changes nothing tells."""
         try:
-            with opened_switch(self._node.installation.settings.switch_netns, self._node.installation.root) as netns:
+            with opened_switch(self._here.settings.switch_netns, self._here.root) as netns:
                 return any(legacy_rules.has_tables(netns, version) for version in _FORWARDING)
         except UserspaceError:
             return False
@@ -153,34 +154,34 @@ def lacking(concerns: Iterable[Finding]) -> list[tuple[str, str]]:
     return [(each.subject.removeprefix(_SUBJECT), each.path) for each in concerns]
 
 
-def look_at(gateways: Sequence[Gateway], node: LocalNode) -> Look:
+def look_at(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Look:
     """What is to be said of these gateways, which the node has, and whether it forwards for them. Never fails."""
-    tried = forwarded(gateways, node)
-    return Look((*_lacking(gateways, node), *_of_passages(tried)), tried)
+    tried = forwarded(gateways, here, switch)
+    return Look((*_lacking(gateways, here, switch), *_of_passages(tried)), tried)
 
 
-def forwarded(gateways: Sequence[Gateway], node: LocalNode) -> Sequence[Passage]:
+def forwarded(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Sequence[Passage]:
     """Whether the node forwards for these gateways, by trying each. Takes a third of a second for each version of IP of one
     as a rule, and TRIALS_S at most. Never fails."""
     if not gateways:
         return ()
     try:
-        uplinks = _uplinks(gateways, NodeNamespace(node.installation.settings.switch_netns, node.installation.root))
+        uplinks = _uplinks(gateways, NodeNamespace(here.settings.switch_netns, here.root))
     except UserspaceError as error:
         versions = [(each.port, version) for each in gateways for version in sorted({net.version for net in each.subnets})]
         return tuple(Passage(*each, "unknown", str(error)) for each in versions)
-    return passages(gateways, node, uplinks, Deadline.after(TRIALS_S))
+    return passages(gateways, here, switch.ports, uplinks, Deadline.after(TRIALS_S))
 
 
-def _lacking(gateways: Sequence[Gateway], node: LocalNode) -> tuple[Finding, ...]:
+def _lacking(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> tuple[Finding, ...]:
     """What they lack that can be read. Takes up to a second for routers that are silent."""
     if not gateways:
         return ()
-    place, deadline = NodeNamespace(node.installation.settings.switch_netns, node.installation.root), Deadline.after(_LOOK_S)
+    place, deadline = NodeNamespace(here.settings.switch_netns, here.root), Deadline.after(_LOOK_S)
     found: list[Finding] = []
     for look in (_sysctls, _guards, _routers):
         try:
-            found += look(gateways, node, place, deadline)
+            found += look(gateways, switch, place, deadline)
         except UserspaceError as error:
             what = "what it needs of the node"
             found.append(_concern("gateway-not-seen", gateways[0].port, what, f"not known: {error}", "a look at it"))
@@ -214,7 +215,7 @@ def _uplinks(gateways: Sequence[Gateway], place: NodeNamespace) -> Uplinks:
     }
 
 
-def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
+def _sysctls(gateways: Sequence[Gateway], _switch: LocalSwitch, place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
     ways = place.ways(each.egress_gateway.via for each in gateways if each.egress_gateway)
     filters = {hop: ("net/ipv4/conf/all/rp_filter", f"net/ipv4/conf/{link}/rp_filter") for hop, link in ways.items()}
     values = place.sysctls([*_FORWARDING.values(), *(name for each in filters.values() for name in each)])
@@ -230,14 +231,14 @@ def _sysctls(gateways: Sequence[Gateway], _node: LocalNode, place: NodeNamespace
                 yield _concern("gateway-sysctl", gateway.port, _dotted(name), "1", "0 or 2", why)
 
 
-def _guards(gateways: Sequence[Gateway], node: LocalNode, _place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
-    guarded, needed = node.switch.guarded()
+def _guards(gateways: Sequence[Gateway], switch: LocalSwitch, _place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
+    guarded, needed = switch.guarded()
     if guarded < needed:
         what, why = "the count of pods' host ends with a guard", "pods of others reach the node's stack past their VLAN"
         yield _concern("gateway-guards", gateways[0].port, what, f"{guarded} of {needed}", "all", why)
 
 
-def _routers(gateways: Sequence[Gateway], _node: LocalNode, place: NodeNamespace, deadline: Deadline) -> Iterator[Finding]:
+def _routers(gateways: Sequence[Gateway], _switch: LocalSwitch, place: NodeNamespace, deadline: Deadline) -> Iterator[Finding]:
     """The routers that each gateway needs: its own, that of its egress, else the node's."""
     defaults = place.next_hops()
     wanted = {each.port: _hops(each, {version: hop for version, (hop, _) in defaults.items()}) for each in gateways}

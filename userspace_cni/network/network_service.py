@@ -70,7 +70,7 @@ class NodeNetwork(Supervisor):
             AddressWatch(self._watched, self.ask, *place, ended),
             TableWatch(node.store.journal.identity, self.ask, ended, *place),
         )
-        self.concerns = Concerns(node, lambda: self._sources.gateways)
+        self.concerns = Concerns(node.installation, node.switch, lambda: self._sources.gateways)
 
     def start(self) -> None:
         """Go on from the records, and keep what is desired from now on. Raises UserspaceError."""

@@ -28,9 +28,10 @@ from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.installation import Installation
     from userspace_cni.switch.openflow.port_frames import PortFrames
     from userspace_cni.switch.ovsdb.reads import BridgeLook
+    from userspace_cni.switch.ports import PortDriver
 
 State = Literal["passes", "lost", "unknown"]
 
@@ -70,7 +71,9 @@ Uplinks = Mapping[str, Mapping[int, str]]
 """By gateway and version of IP, the link by which the node leads what comes from there to elsewhere."""
 
 
-def passages(gateways: Sequence[Gateway], node: LocalNode, uplinks: Uplinks, deadline: Deadline) -> tuple[Passage, ...]:
+def passages(
+    gateways: Sequence[Gateway], here: Installation, ports: PortDriver, uplinks: Uplinks, deadline: Deadline
+) -> tuple[Passage, ...]:
     """Of each gateway and version of IP, one after the other; none more once the switch does not answer. Never fails."""
     found: list[Passage] = []
     away = ""
@@ -80,7 +83,7 @@ def passages(gateways: Sequence[Gateway], node: LocalNode, uplinks: Uplinks, dea
                 found.append(Passage(gateway.port, version, "unknown", away))
                 continue
             uplink = uplinks.get(gateway.port, {}).get(version, "")
-            run = _Run(gateway, version, node, uplink, deadline.within(PASSAGE_S))
+            run = _Run(gateway, version, here, ports, uplink, deadline.within(PASSAGE_S))
             found.append(_passage(run))
             away = run.away
     return tuple(found)
@@ -101,11 +104,14 @@ def _passage(run: _Run) -> Passage:
 class _Run:
     """One passage."""
 
-    def __init__(self, gateway: Gateway, version: int, node: LocalNode, uplink: str, deadline: Deadline) -> None:
-        self.gateway, self.version, self._node, self._uplink = gateway, version, node, uplink
+    def __init__(
+        self, gateway: Gateway, version: int, here: Installation, ports: PortDriver, uplink: str, deadline: Deadline
+    ) -> None:
+        self.gateway, self.version, self._ports, self._uplink = gateway, version, ports, uplink
         self._deadline = deadline
         self._mac = b"\2" + secrets.token_bytes(5)
-        self._place = node.installation.settings.switch_netns, node.installation.root
+        self._place = here.settings.switch_netns, here.root
+        self._rundir = here.settings.ovs_rundir
         self.away = ""
         """Why the switch cannot be asked; "" while it can."""
 
@@ -128,7 +134,7 @@ class _Run:
         from userspace_cni.switch.openflow.messages import cookie_of
         from userspace_cni.switch.openflow.port_frames import PortFrames
 
-        path = self._node.installation.root.path(f"{self._node.installation.settings.ovs_rundir}/{self.gateway.bridge}.mgmt")
+        path = self._place[1].path(f"{self._rundir}/{self.gateway.bridge}.mgmt")
         return PortFrames(path, port, self._mac, cookie_of(secrets.randbits(32)), self._deadline)
 
     def _port(self) -> tuple[int, bool]:
@@ -136,12 +142,12 @@ class _Run:
         from userspace_cni.switch.interfaces import port_number
         from userspace_cni.switch.ovsdb.reads import look_at_bridge
 
-        number = port_number(self._node.switch.ports.client, self.gateway.port, self._deadline)
+        number = port_number(self._ports.client, self.gateway.port, self._deadline)
         if not number:
             raise _Unknown("the switch has not opened the gateway's port")
         name = self.gateway.bridge
         look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=name)
-        bridge = self._node.switch.ports.look(look, {}, f"bridge {name}: looking at it", self._deadline)
+        bridge = self._ports.look(look, {}, f"bridge {name}: looking at it", self._deadline)
         return number, bool(bridge.outward)
 
     def _ends(self, *, asks: bool) -> Ends:

@@ -27,7 +27,8 @@ from userspace_cni.routes.routes_service import composed, kernel_of, read_kept, 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.attachment.store import Store
+    from userspace_cni.node.installation import Installation
 
 MANAGER: Final = "userspace-cni-routes"
 """Whose the fields of Route objects are that a command applied."""
@@ -109,20 +110,20 @@ class Explained:
 class Inspector:
     """Looks at the pods of `node`. For one thread."""
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
-        self._kernel = kernel_of(node, _kept(node))
+    def __init__(self, here: Installation, store: Store) -> None:
+        self._here = here
+        self._kernel = kernel_of(here, _kept(here))
         self._looking = _Looking(self._kernel)
-        self._passes, self._places = composed(node, self._looking)
+        self._passes, self._places = composed(here, store, self._looking)
 
     def inspected(self) -> Inspection:
         """How all pods are. Raises Unavailable where what Routes ask is not known, UserspaceError for unreadable files."""
-        known = known_now(self._node)
+        known = known_now(self._here)
         self._visit(known, self._places.located())
         visited = [each for sandbox, each in self._passes.visited.items() if sandbox not in self._looking.gone]
         visited.sort(key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
         there = {each.located.uid for each in visited}
-        pods = known.pods if known.has_api and self._node.installation.has_account else {}
+        pods = known.pods if known.has_api and self._here.has_account else {}
         running = {uid: pod for uid, pod in pods.items() if pod.phase == "Running" and uid not in there}
         unfound = sorted(pod.title for pod in running.values() if self._passes.book.claims(pod).claims)
         seen = tuple(self._inspected(each) for each in visited if not each.host)
@@ -130,7 +131,7 @@ class Inspector:
 
     def explained(self, pod: str, dst: Address | Network) -> Explained:
         """What becomes of the pod's packets to `dst`. Raises ContainerGone for a pod that is not found; as `inspected`."""
-        known = known_now(self._node)
+        known = known_now(self._here)
         for located in self.found(pod):
             self._visit(known, [located])
             visited, asked = self._passes.visited.get(located.place.sandbox), self._passes.asked(located)
@@ -176,7 +177,7 @@ class Inspector:
         """
         for located in self._proven_first(pod):
             try:
-                opened = opened_pod(located.place.path, located.place.inode, self._node.installation.root)
+                opened = opened_pod(located.place.path, located.place.inode, self._here.root)
             except ContainerGone:
                 continue
             with opened as netns:
@@ -187,7 +188,7 @@ class Inspector:
 
     def _proven_first(self, pod: str) -> Iterator[Located]:
         """Those of which the API has said that they are the pod's before others of its name, as a former pod's may be."""
-        pods, others = _kept(self._node).pods, []
+        pods, others = _kept(self._here).pods, []
         for each in self.found(pod):
             if not pods or each.uid in pods:
                 yield each
@@ -255,30 +256,30 @@ class _Looking:
         return self._kernel.look(place)
 
 
-def _kept(node: LocalNode) -> Known:
+def _kept(here: Installation) -> Known:
     """What the agent knew last; nothing where that cannot be read."""
     try:
-        return read_kept(node)
+        return read_kept(here)
     except UserspaceError:
         return Known()
 
 
-def known_now(node: LocalNode) -> Known:
+def known_now(here: Installation) -> Known:
     """What is known of Routes, pods and Services: as the agent has kept it, with the file as it is now. Raises UserspaceError.
 
     Unavailable: the node is one of a cluster, and no agent has kept anything yet; or the file is none of routes.
     """
-    kept = read_kept(node)
-    if node.installation.has_account and not kept.has_api:
+    kept = read_kept(here)
+    if here.has_account and not kept.has_api:
         raise Unavailable(
-            f"what Route objects ask for is not known: nothing of the API is kept in {node.installation.settings.state_dir}",
+            f"what Route objects ask for is not known: nothing of the API is kept in {here.settings.state_dir}",
             "an agent with routes = true reads it when the API server answers; see its log",
         )
     try:
-        from_file = read_routes_file(node)
+        from_file = read_routes_file(here)
     except InvalidConfig as error:
         raise Unavailable(f"what the file of routes asks for is not known: {error.message}", error.details) from error
-    return with_ranges(replace(kept, from_file=from_file), node.installation.settings)
+    return with_ranges(replace(kept, from_file=from_file), here.settings)
 
 
 def enter(netns: int) -> None:
@@ -286,7 +287,7 @@ def enter(netns: int) -> None:
     paths.setns(netns, paths.NETWORK)
 
 
-def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool, dry_run: bool = False) -> Applied:
+def apply_object(here: Installation, thing: Mapping[str, Any], *, force: bool, dry_run: bool = False) -> Applied:
     """Put a Route object into the API, by server-side apply; `force`: take over fields of others. Raises UserspaceError.
 
     `dry_run`: the server judges it, says what would become of it, and stores nothing.
@@ -294,7 +295,7 @@ def apply_object(node: LocalNode, thing: Mapping[str, Any], *, force: bool, dry_
     from userspace_cni.kube.object_requests import Objects
     from userspace_cni.kube.resources import ROUTES
 
-    objects = Objects(node.installation.clients.of("").session)
+    objects = Objects(here.clients.of("").session)
     name = str(thing["metadata"]["name"])
     metadata = {key: thing["metadata"][key] for key in _KEPT_METADATA if thing["metadata"].get(key)}
     body = {"metadata": metadata, "spec": thing.get("spec") or {}}

@@ -19,7 +19,8 @@ from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
 from userspace_cni.routes.facts import ID_SHOWN, title_of
 
 if TYPE_CHECKING:
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.attachment.store import Store
+    from userspace_cni.node.installation import Installation
 
 AGAIN: Final = BackOff(1.0, 60.0)
 """After so many seconds a runtime that did not answer is asked again: each such request takes its time from a round."""
@@ -65,13 +66,11 @@ def is_called(text: str, namespace: str, name: str, sandbox: str) -> bool:
 class NamespaceSources:
     """The sources. For one thread at a time."""
 
-    def __init__(self, node: LocalNode, runtime: Runtime | None) -> None:
-        self._node = node
-        self._cache = CniCache(node.installation.settings.cni_cache_dir, node.installation.root)
+    def __init__(self, here: Installation, store: Store, runtime: Runtime | None) -> None:
+        self._store = store
+        self._cache = CniCache(here.settings.cni_cache_dir, here.root)
         self._runtime = runtime
-        self._socket = (
-            node.installation.root.path(node.installation.settings.cri_socket) if node.installation.settings.cri_socket else ""
-        )
+        self._socket = here.root.path(here.settings.cri_socket) if here.settings.cri_socket else ""
         self._told: dict[Source, list[Located]] = {}
         """What each source has told last."""
         self.problems: Mapping[Source, str] = {}
@@ -107,8 +106,8 @@ class NamespaceSources:
         return list(found.values())
 
     def _of_records(self) -> Iterator[Located]:
-        boot_id = self._node.store.boot_id()
-        for record in self._node.store.journal.records():
+        boot_id = self._store.boot_id()
+        for record in self._store.journal.records():
             if record.netns and record.boot_id == boot_id:
                 place = PodNamespace(record.container_id, record.netns, record.netns_inode)
                 interface = record.ifname, record.boottime_ns

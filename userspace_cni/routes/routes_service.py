@@ -30,8 +30,11 @@ from userspace_cni.routes.routes_keeper import RouteKeeper
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
+    from userspace_cni.attachment.store import Store
+    from userspace_cni.base.findings import Finding
+    from userspace_cni.base.notices import Recipient
     from userspace_cni.base.settings import Settings
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.installation import Installation
     from userspace_cni.node.state import RouteUse
     from userspace_cni.routes.passes import RouteKernel
     from userspace_cni.routes.watching import Watching
@@ -46,6 +49,9 @@ KEEP_AGAIN_S: Final = 60.0
 _MODE: Final = 0o600
 _KEPT_MAX: Final = 64 << 20
 
+TellPod = Callable[["Recipient", "Sequence[Finding]"], None]
+"""Has a pod told by Events. It must not wait."""
+
 
 class NodeRoutes(Supervisor):
     """What the agent does for routes in pods. `told` gets what this node has of each Route, after each round; it must not wait.
@@ -53,14 +59,14 @@ class NodeRoutes(Supervisor):
     After `start` its methods may be called from any thread.
     """
 
-    def __init__(self, node: LocalNode, told: Callable[[Sequence[RouteUse]], None]) -> None:
+    def __init__(self, here: Installation, store: Store, tell: TellPod, told: Callable[[Sequence[RouteUse]], None]) -> None:
         super().__init__()
-        settings = node.installation.settings
-        self._node = node
+        settings = here.settings
+        self._here = here
         self._kept = self._last = self._read_kept()
-        self._kernel = kernel_of(node, self._kept)
-        self._passes, self._places = composed(node, self._kernel)
-        self._refusals = RefusalEvents(node.pods.tell)
+        self._kernel = kernel_of(here, self._kept)
+        self._passes, self._places = composed(here, store, self._kernel)
+        self._refusals = RefusalEvents(tell)
         self._told = told
         self._keeper = RouteKeeper(self._passes, self._places, self._learn, self._tell, self._keep_rest)
         self._watching: Watching | None = None
@@ -71,21 +77,21 @@ class NodeRoutes(Supervisor):
         """What is to be kept later, because something was just kept."""
         self._keep_problem = ""
         results = f"{settings.cni_cache_dir}/results"
-        self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", node.installation.root)]
+        self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", here.root)]
         if settings.routes_file:
             directory = os.path.dirname(settings.routes_file)  # noqa: PTH120 - the host's path, which root.path translates
-            self._watches.append(DirectoryWatch(self._keeper.ask, directory, "the file of routes", node.installation.root))
+            self._watches.append(DirectoryWatch(self._keeper.ask, directory, "the file of routes", here.root))
 
     def start(self) -> None:
         """Make the pods' routes so, and keep them. Raises Unavailable."""
-        if self._node.installation.has_account:
+        if self._here.has_account:
             from userspace_cni.routes.watching import Watching
 
-            find_ranges = not self._node.installation.settings.route_cluster_ranges
-            session = self._node.installation.clients.of("").session
-            self._watching = Watching(session, self._node.installation.name, self._keeper.ask, find_ranges=find_ranges)
-            self.begin(self._watching)
-        elif not self._node.installation.settings.routes_file:
+            find_ranges = not self._here.settings.route_cluster_ranges
+            session = self._here.clients.of("").session
+            self._watching = Watching(session, self._here.name, self._keeper.ask, find_ranges=find_ranges)
+            self._watching.start()
+        elif not self._here.settings.routes_file:
             say("warning", "neither Route objects nor a file can be read: no routes are kept", look="kubeconfig, routes_file")
         self._keeper.ask()
         self.begin(*self._watches, self._keeper)
@@ -160,7 +166,7 @@ class NodeRoutes(Supervisor):
         known = self._watching.known(before) if self._watching else replace(before, has_api=False, objects=())
         known = replace(known, from_file=self._of_file(before.from_file))
         numbers = tuple(sorted({self._kernel.protocol, *self._kernel.former}))
-        known = replace(with_ranges(known, self._node.installation.settings), protocols=numbers)
+        known = replace(with_ranges(known, self._here.settings), protocols=numbers)
         self._last = known
         self._passes.learn(known)
         if self._watching:
@@ -192,12 +198,12 @@ class NodeRoutes(Supervisor):
 
     def _of_file(self, before: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
         """What is in the file of routes, which is read when it is another one; `before` where it cannot be read."""
-        identity = file_identity(self._node)
+        identity = file_identity(self._here)
         if identity == self._file_identity and identity is not None:
             self._file_problem = ""
             return before
         try:
-            found = read_routes_file(self._node)
+            found = read_routes_file(self._here)
         except UserspaceError as error:
             say("warning", "the file of routes cannot be read; what was in it stays", error=error)
             self._file_problem = str(error)
@@ -207,14 +213,14 @@ class NodeRoutes(Supervisor):
 
     def _read_kept(self) -> Known:
         try:
-            return read_kept(self._node)
+            return read_kept(self._here)
         except UserspaceError as error:
             say("warning", "what the former agent knew of routes cannot be read", error=error)
             return Known()
 
     def _keep(self, known: Known) -> None:
         """Keep what is known for the next agent. It is whole or the former one, and needs no flush: it is read again anyway."""
-        state = self._node.installation.root.path(self._node.installation.settings.state_dir)
+        state = self._here.root.path(self._here.settings.state_dir)
         try:
             dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -232,31 +238,29 @@ class NodeRoutes(Supervisor):
             self._kept, self._unkept, self._keep_problem = known, None, ""
 
 
-def kernel_of(node: LocalNode, kept: Known) -> PodRoutes:
+def kernel_of(here: Installation, kept: Known) -> PodRoutes:
     """Routes of ours in the namespaces of the pods of `node`, with the numbers that they have had there."""
-    made = PodRoutes(
-        node.installation.settings.route_protocol, (node.installation.settings.switch_netns,), node.installation.root
-    )
+    made = PodRoutes(here.settings.route_protocol, (here.settings.switch_netns,), here.root)
     made.former = frozenset(kept.protocols) - {made.protocol}
     return made
 
 
-def composed(node: LocalNode, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
+def composed(here: Installation, store: Store, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
     """The passes over the pods of `node`, and where those are found. `kernel`: what the passes do there, else `kernel_of`."""
-    settings = node.installation.settings
+    settings = here.settings
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
     cri = None
     if settings.cri_socket:
         from userspace_cni.host.runtimes.cri import Cri
 
-        cri = Cri(settings.cri_socket, node.installation.root)
-    return Passes(kernel or kernel_of(node, Known()), rules), NamespaceSources(node, cri)
+        cri = Cri(settings.cri_socket, here.root)
+    return Passes(kernel or kernel_of(here, Known()), rules), NamespaceSources(here, store, cri)
 
 
-def read_kept(node: LocalNode) -> Known:
+def read_kept(here: Installation) -> Known:
     """What the agent of this state directory knew last; nothing where there was none. Raises UserspaceError."""
-    state = node.installation.root.path(node.installation.settings.state_dir)
-    what = f"reading {node.installation.settings.state_dir}/{KNOWN_ROUTES}"
+    state = here.root.path(here.settings.state_dir)
+    what = f"reading {here.settings.state_dir}/{KNOWN_ROUTES}"
     try:
         dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -276,16 +280,16 @@ def read_kept(node: LocalNode) -> Known:
         os.close(dirfd)
 
 
-def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
+def read_routes_file(here: Installation) -> tuple[Mapping[str, Any], ...]:
     """The Route objects of `routes_file`; none where the setting is empty or the file is absent. Raises UserspaceError."""
-    path = node.installation.settings.routes_file
+    path = here.settings.routes_file
     if not path:
         return ()
     # with YAML, which a node without such a file does not need
     from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
 
     try:
-        real = node.installation.root.path(node.installation.root.resolved(path))  # a file of a ConfigMap is a link
+        real = here.root.path(here.root.resolved(path))  # a file of a ConfigMap is a link
         directory, name = os.path.split(real)
         dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -308,10 +312,10 @@ def read_routes_file(node: LocalNode) -> tuple[Mapping[str, Any], ...]:
     return objects_in(parsed(text, path), path)
 
 
-def file_identity(node: LocalNode) -> tuple[int, ...] | None:
+def file_identity(here: Installation) -> tuple[int, ...] | None:
     """What tells the file of routes from another one, or from itself before a change; None where there is none."""
     try:
-        facts = os.stat(node.installation.root.path(node.installation.settings.routes_file))  # noqa: PTH116 - the host's path
+        facts = os.stat(here.root.path(here.settings.routes_file))  # noqa: PTH116 - the host's path
     except (OSError, DirectoryRefused):
         return None
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_mode, facts.st_uid

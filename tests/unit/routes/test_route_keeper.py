@@ -93,6 +93,12 @@ class Silent:
         raise Unavailable("no answer within 2 s", str(wanted))
 
 
+def namespaces(settings: Settings, runtime: Silent | None = None) -> NamespaceSources:
+    """Those of a node with these settings."""
+    node = LocalNode(settings, {}, resident=True)
+    return NamespaceSources(node.installation, node.store, runtime)
+
+
 def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request takes seconds from a round, for which a change of a Route waits. What is wrong is told all the time."""
     now = 1000.0
@@ -100,7 +106,7 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
     (tmp_path / "cri.sock").touch()
     settings = Settings(cri_socket=f"{tmp_path}/cri.sock", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
     runtime = Silent()
-    found = NamespaceSources(LocalNode(settings, {}, resident=True), runtime)
+    found = namespaces(settings, runtime)
     asked_at = []
     for second in range(200):
         now = 1000.0 + second
@@ -118,7 +124,7 @@ def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
     for name, asked in (("none.sock", 0), ("loop.sock", 1)):
         settings = Settings(cri_socket=f"{tmp_path}/{name}", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
         runtime = Silent()
-        found = NamespaceSources(LocalNode(settings, {}, resident=True), runtime)
+        found = namespaces(settings, runtime)
         assert (found.located(), runtime.asked, list(found.problems)) == ([], asked, ["cri"] * asked)
 
 
@@ -127,7 +133,7 @@ def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "ns").touch()
     for interface in ("eth1", "eth0"):
         cached(tmp_path, f"{tmp_path}/ns").rename(tmp_path / "results" / f"net-{BOX}-{interface}")
-    found = NamespaceSources(LocalNode(Settings(state_dir=str(tmp_path), cni_cache_dir=str(tmp_path)), {}, resident=True), None)
+    found = namespaces(Settings(state_dir=str(tmp_path), cni_cache_dir=str(tmp_path)))
     record = Located(PodNamespace(BOX, f"{tmp_path}/ns"), "default", "web-0", "u-web-0", "records", (("net1", 7),))
     told = {"records": [record]}
 

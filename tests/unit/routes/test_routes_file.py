@@ -10,19 +10,19 @@ import pytest
 
 from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.settings import Settings
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.installation import Installation
 from userspace_cni.routes.routes_service import read_kept, read_routes_file
 
 
-def node(tmp_path: Path, name: str = "cr-config.yaml") -> LocalNode:
+def node(tmp_path: Path, name: str = "cr-config.yaml") -> Installation:
     """A node with the setting."""
-    return LocalNode(Settings(routes_file=str(tmp_path / name), state_dir=str(tmp_path)), {}, resident=True)
+    return Installation(Settings(routes_file=str(tmp_path / name), state_dir=str(tmp_path)), {}, resident=True)
 
 
 def test_what_is_read(tmp_path: Path) -> None:
     """The file, also by a link as a ConfigMap has it; [] has no routes, and so has no file."""
     assert read_routes_file(node(tmp_path)) == ()
-    assert read_routes_file(LocalNode(Settings(), {}, resident=True)) == ()
+    assert read_routes_file(Installation(Settings(), {}, resident=True)) == ()
     real = tmp_path / "real.yaml"
     real.write_text("- {route: 172.16.0.0/16, dev: eth1}\n")
     (tmp_path / "cr-config.yaml").symlink_to(real)

@@ -91,7 +91,7 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
         view.note(f"{error}; settings and records are compared with the node")
     sources = SpecSources(site.drivers, site.environ)
     statuses = compared(sources, site)
-    found = look_at(sources.gateways, site.drivers) if forwarding else Look()
+    found = look_at(sources.gateways, site.drivers.installation, site.drivers.switch) if forwarding else Look()
     return {
         "specs": [described(each) for each in statuses],
         "concerns": [sentence(each) for each in found.concerns],

@@ -221,7 +221,7 @@ def _take_out_routes(site: Site) -> list[str]:
     if not known and not site.settings.routes:
         return []
     with view.progress("taking routes out of pods"):
-        into = Inspector(site.drivers)
+        into = Inspector(site.drivers.installation, site.drivers.store)
         holdings = list(into.ours())
         left = into.take_out(each for each in holdings if each.routes)
     found = ((each.pod, each.problem or left.get(each.located.place.sandbox, "")) for each in holdings)

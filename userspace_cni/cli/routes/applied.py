@@ -174,7 +174,7 @@ def _to_api(content: _Content, site: Site, *, force: bool, dry_run: bool) -> lis
                 continue
             show(f"applying {total}, {len(done)} done")
             try:
-                state = apply_object(site.drivers, thing, force=force, dry_run=dry_run)
+                state = apply_object(site.drivers.installation, thing, force=force, dry_run=dry_run)
                 done.append(_Done(route.name, state, list(route.remarks)))
             except Conflict:
                 done.append(_Done(route.name, "refused", [_OWNED], FOUND))

@@ -35,7 +35,7 @@ def require_on(site: Site) -> None:
 def inspector(site: Site, what: str) -> Inspector:
     """What looks into the pods of this node; `what` it is for, for the message to a user who is not root. Raises Refused."""
     site.require_root(what)
-    return Inspector(site.drivers)
+    return Inspector(site.drivers.installation, site.drivers.store)
 
 
 def ask(site: Site, *, look: bool = False) -> dict[str, Any]:
