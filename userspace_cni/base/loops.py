@@ -8,6 +8,7 @@ none of these threads, and does not import this.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -62,6 +63,8 @@ class Loop(ABC):
         # only the thread uses these
         self._failure = ""
         self._pause_s = 0.0
+        self._rested = 0.0
+        """When the next round may begin, on the monotonic clock, unless it is urged."""
         self._was_asked = self._was_urged = False
         """Whether the round was asked for, or urged: else its time had come."""
         self._served = True
@@ -148,19 +151,24 @@ class Loop(ABC):
                     say("error", f"the thread that {self.does} is dead")
 
     def _await_due(self, wait_s: float | None) -> bool:
-        """Wait for the next round, so long unless one is asked for; whether to go on."""
+        """Wait until the thread has rested and a round is asked for, or so long if none is; whether to go on."""
+        due = math.inf if wait_s is None else time.monotonic() + wait_s
         with self._wake:
-            limit_s = None if wait_s is None else min(wait_s, threading.TIMEOUT_MAX)
-            self._wake.wait_for(lambda: self._asked or self._stopping, limit_s)
+            while not (self._stopping or self._urged):
+                left_s = max(self._rested, 0.0 if self._asked else due) - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._wake.wait(min(left_s, threading.TIMEOUT_MAX))
         return self._rest(self.settle_s)
 
     def _have_round(self) -> float | None:
-        """Have a round, and rest after it; in how many seconds the next one is due."""
+        """Have a round; in how many seconds the next one is due."""
         self.beat = time.monotonic()
         with self._wake:
             self._rounds_begun += 1
             self._was_asked, self._was_urged, self._asked, self._urged = self._asked, self._urged, False, False
         self.busy = self._served = True
+        wait_s: float | None = 0.0
         try:
             wait_s = self._round()
         except TryAgain:
@@ -178,11 +186,12 @@ class Loop(ABC):
             if self._served:
                 self._rounds_ended = self._rounds_begun
                 self._wake.notify_all()
-        if not self._pause_s:
-            self._rest(self.apart_s)
-            return wait_s
-        self._rest(self._pause_s * random.uniform(1 - self.back_off.spread, 1))  # noqa: S311 -- spreads nodes, hides nothing
-        return 0.0
+        if self._pause_s:
+            spread = random.uniform(1 - self.back_off.spread, 1)  # noqa: S311 -- spreads nodes, hides nothing
+            self._rested = time.monotonic() + self._pause_s * spread
+        else:
+            self._rested = time.monotonic() + self.apart_s
+        return wait_s
 
     def _fail(self, error: Exception) -> None:
         expected = isinstance(error, UserspaceError)
