@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
-from tests.lab.hardware.full_guest import FullGuest
-from tests.lab.hardware.guest_node import GuestNode, provider, veth_network
-from tests.lab.hardware.snapshot import START_SWITCH
+from tests.lab.hardware.full_guest import NICS, FullGuest
+from tests.lab.hardware.guest_node import GuestNode, bonded_provider, provider, veth_network
+from tests.lab.hardware.snapshot import AGENT_LOG, START_SWITCH
+
+P0, P1 = (each for each in NICS if each.polled)
 
 
 def device(guest: FullGuest, nic: str) -> str:
@@ -19,10 +22,9 @@ def kernel_device(guest: FullGuest, nic: str) -> str:
     return f"pci:{guest.shell(f'basename $(readlink -f /sys/class/net/{nic}/device)').strip()}"
 
 
-def dpdk_port(guest: FullGuest) -> str:
-    """The name of the one interface of the switch that is a device of DPDK."""
-    [port] = guest.do("ovs-vsctl", "--bare", "--columns=name", "find", "Interface", "type=dpdk").split()
-    return port
+def dpdk_ports(guest: FullGuest) -> set[str]:
+    """The names of the interfaces of the switch that are devices of DPDK."""
+    return {*guest.do("ovs-vsctl", "--bare", "--columns=name", "find", "Interface", "type=dpdk").split()}
 
 
 def test_devices_that_dpdk_cannot_open_are_refused_by_name(guest: FullGuest, node: GuestNode) -> None:
@@ -46,7 +48,7 @@ def test_a_pod_reaches_the_wire_by_a_pci_uplink(guest: FullGuest, node: GuestNod
     node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
     assert node.reaches("192.0.2.100")
     assert node.ask("CHECK", "pod", network | {"prevResult": result}) == {}
-    port = dpdk_port(guest)
+    [port] = dpdk_ports(guest)
     assert guest.do("ovs-vsctl", "get", "Interface", port, "status:numa_id") == '"1"\n'
     polled = guest.do("ovs-appctl", "dpif-netdev/pmd-rxq-show")
     [at] = [block for block in polled.split("pmd thread ") if port in block]
@@ -80,6 +82,51 @@ def test_a_killed_switch_has_the_uplink_again(guest: FullGuest, node: GuestNode)
     guest.shell(START_SWITCH)
     assert node.reaches("192.0.2.100")
     assert node.looked()["net1"]["ready"]
+
+
+def test_a_device_that_is_pulled_out_is_let_go(guest: FullGuest, node: GuestNode) -> None:
+    """The agent has ovs-vswitchd let go of it, for which the kernel waits, and says why the uplink carries nothing. Once it is
+    put back, and has the driver that the reason names, the pod has the wire again."""
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
+    p0 = device(guest, "p0")
+    assert node.has(provider(p0))["net1"]["ready"]
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    assert node.reaches("192.0.2.100")
+    guest.pull_out(P0)
+    guest.until(lambda: p0.removeprefix("pci:") in node.statuses()["net1"]["problem"], "the agent to say so")
+    guest.put_back(P0)
+    bind(guest, node)
+    guest.until(node.ready, "the agent to have the device again")
+    assert node.reaches("192.0.2.100")
+
+
+def test_a_bond_goes_on_without_a_device(guest: FullGuest, node: GuestNode) -> None:
+    """While one of its devices is out of its slot the other carries the pod's frames; put back, it does so in its turn."""
+    node.outside("ip", "link", "add", "wire", "type", "bridge")
+    for name in ("o-p0", "o-p1"):
+        node.outside("ip", "link", "set", name, "master", "wire")
+    node.outside("ip", "link", "set", "wire", "up")
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "wire")
+    told = node.has(bonded_provider((device(guest, "p0"), device(guest, "p1")), "active-backup"))
+    assert told["net1"]["ready"], told
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    assert node.reaches("192.0.2.100")
+    guest.pull_out(P0)
+    assert node.reaches("192.0.2.100")
+    assert dpdk_ports(guest) == {"up-net1-1"}
+    assert node.ready()
+    assert "is made of its other devices" in guest.do("cat", AGENT_LOG)
+    guest.put_back(P0)
+    guest.do("driverctl", "set-override", device(guest, "p0").removeprefix("pci:"), "vfio-pci")
+    guest.until(lambda: dpdk_ports(guest) == {"up-net1-0", "up-net1-1"}, "the bond to have both devices")
+    guest.cut(P1)
+    assert node.reaches("192.0.2.100")
+
+
+def bind(guest: FullGuest, node: GuestNode) -> None:
+    """Run the command that the agent names as the remedy of a device that the kernel drives."""
+    said = guest.until(lambda: re.search(r"driver igb,.*'(driverctl [^']+)'", node.statuses()["net1"]["problem"]), "the remedy")
+    guest.do(*said[1].split())
 
 
 def test_large_frames_pass_a_pci_uplink(guest: FullGuest, node: GuestNode) -> None:

@@ -74,6 +74,19 @@ def test_a_kernel_driver(tmp_path: Path) -> None:
     assert "bound to no driver" in tree.lacking()[0]
 
 
+def test_a_device_that_is_away(tmp_path: Path) -> None:
+    """It is not there, or DPDK's driver has let it go; where no devices can be seen, as without /sys, nothing is known."""
+    tree, root = Tree(tmp_path), HostRoot(str(tmp_path))
+    assert not pci.is_away(NIC, root)
+    assert pci.is_away("0000:99:00.0", root)
+    tree.device(NIC, "", "7")
+    assert pci.is_away(NIC, root)
+    assert pci.drivers_of((NIC, SIBLING), root) == {NIC: "", SIBLING: ""}
+    tree.device(SIBLING, "vfio-pci")
+    assert pci.drivers_of((NIC, SIBLING), root) == {NIC: "", SIBLING: "vfio-pci"}
+    assert not pci.is_away(NIC, HostRoot(str(tmp_path / "empty")))
+
+
 def test_a_bifurcated_driver(tmp_path: Path) -> None:
     """A device of mlx5_core is opened beside the kernel's driver, without an IOMMU group of its own; its links are known."""
     tree = Tree(tmp_path)

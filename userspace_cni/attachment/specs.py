@@ -47,6 +47,14 @@ Plan = Callable[[Record | None], tuple[Step, ...]]
 now, which may be of another boot. Raises UserspaceError for a spec that cannot be met, before any effect."""
 
 
+class KeepsLess(Unavailable):
+    """Raised by a plan: the spec cannot be met now, and of what there is only `steps` may stay: the rest has lost its device."""
+
+    def __init__(self, message: str, hint: str, steps: tuple[Step, ...]) -> None:
+        super().__init__(message, hint)
+        self.steps = steps
+
+
 @dataclass(frozen=True)
 class Spec:
     """One thing that the node is to have. `kind` and `name` identify it: the record is found by them.
@@ -308,6 +316,10 @@ def meet(spec: Spec, node: Means, tries: Retries | None = None) -> bool:
             record = turn.read() if turn.remove(record, deadline) else None
         try:
             steps = tuple(map(as_recorded, spec.plan(record)))
+        except KeepsLess as error:
+            if record:
+                _change(turn, record, spec.source, tuple(map(as_recorded, error.steps)), node, deadline)
+            raise
         except Unavailable:
             raise
         except UserspaceError as error:

@@ -104,6 +104,11 @@ class ProviderNetwork:
         return tuple(each for each in self.interfaces if not each.startswith((PCI, VDEV)))
 
     @property
+    def pci_devices(self) -> tuple[str, ...]:
+        """The addresses of those that are PCI devices."""
+        return tuple(each.removeprefix(PCI) for each in self.interfaces if each.startswith(PCI))
+
+    @property
     def links(self) -> tuple[str, ...]:
         """The kernel links that its uplink takes: its NICs, and those that virtual devices of DPDK open."""
         found = (link_of(each) for each in self.interfaces)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.specs import kept
+from userspace_cni.attachment.specs import KeepsLess, kept
 from userspace_cni.attachment.steps import (
     AddressMove,
     Internal,
@@ -25,6 +25,7 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
+from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.mtu import USUAL
@@ -82,6 +83,8 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
         seen = look(asked, had, site.node, site.node_addresses())
         site.node.switch.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
         wanted = steps_of(asked, seen, site.node.store.journal.identity())
+        for why in seen.away.values():
+            say("warning", f"the uplink of {network.bridge} is made of its other devices: {why}")
         return wanted if _may_move(wanted, seen) else tuple(step for step in wanted if not step.leaves_dead_switch)
 
     return steps
@@ -174,8 +177,7 @@ def carried(network: ProviderNetwork, before: Sequence[Step]) -> tuple[int, ...]
 def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[Step, ...]:
     """The steps of the uplink. Raises as the plan does. Pure."""
     _require_nics(network, seen)
-    if seen.lacking:
-        raise Unavailable(f"{', '.join(network.interfaces)} cannot be opened yet: {'; '.join(seen.lacking)}", network.said_by)
+    _require_devices(network, seen)
     marks = node_marks(PROVIDER_NETWORK, network.name, store)
     ports = internal_ports(network, seen.links)
     tags = {name: int(port.rpartition(".")[2]) for name, port in ports.items()}
@@ -286,6 +288,7 @@ def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Mappi
     known: dict[str, Any] = {"index": nic.index} if nic else {}  # of a NIC that is made anew the port is another step
     if said.startswith((PCI, VDEV)):
         name = f"up-{network.name}" + (f"-{number}" if network.bond else "")
+        known |= {"away": True} if said in seen.away else {}
         return {"name": name, "type": "dpdk", "devargs": said.removeprefix(PCI).removeprefix(VDEV)} | known
     had = [each for step in seen.had.uplinks for each in step.interfaces if each["name"] == said]
     before = {key: value for each in had for key, value in each.items() if key in ("offloads", "mtu")}
@@ -324,6 +327,23 @@ def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
         _require_free(network, name, seen)
     if network.vlan_interfaces:
         _require_sub_interfaces(network, seen)
+
+
+def _require_devices(network: ProviderNetwork, seen: UplinkLook) -> None:
+    """Raise Unavailable unless the devices can be opened; of a bond those that are away are left out while one is there.
+
+    Who pulls a device out, or gives it to another driver, waits until DPDK has let it go: where all are away, KeepsLess has the
+    port closed.
+    """
+    away = seen.away if len(seen.away) == len(network.interfaces) else {}
+    lacking = (*away.values(), *seen.lacking)
+    if not lacking:
+        return
+    why = f"{', '.join(network.interfaces)} cannot be opened yet: {'; '.join(lacking)}"
+    had = {f"{PCI}{device}" for port in seen.had.uplinks for device in port.devices}
+    if had and away.keys() >= had:
+        raise KeepsLess(why, network.said_by, tuple(step for step in seen.former if step not in seen.had.uplinks))
+    raise Unavailable(why, network.said_by)
 
 
 def _require_macs_kept(network: ProviderNetwork, nic: Nic) -> None:

@@ -19,6 +19,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
+from userspace_cni.host.node_net import pci
 from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network
 from userspace_cni.network.commanded import commanded
 from userspace_cni.network.spec_list import (
@@ -140,6 +141,7 @@ class SpecSources:
         self._site = provider_specs.ProviderSite(node, lambda: self._absence.seconds, node_addresses)
         self._patience: dict[str, float] = {}
         self._given_back: frozenset[Key] = frozenset()
+        self._drivers: Mapping[str, str] = {}
         self._kept = provider_specs.keep(self._site)
         self.gateways: Sequence[Gateway] = ()
         """The gateways that are desired and go together, as of the last reading."""
@@ -153,6 +155,8 @@ class SpecSources:
         moved = (key_of(record)[1] for record in records if record.moves)
         self._patience = {**dict.fromkeys(moved, provider_specs.GIVE_BACK_S), **moving}
         self._node.switch.provider_bridges.desired = frozenset(_bridges(desired))
+        # before the plans look: what changes after that wants another round
+        self._drivers = self._drivers_of(device for _, each in found.provider_networks for device in each.pci_devices)
         complete = frozenset(each.source for each in desired if each.complete)
         self.gateways = tuple(gateway for _, gateway in found.gateways)
         of_runtimes, installed = runtime_network.specs(self.settings.settings, self._node, self._serving)
@@ -161,11 +165,16 @@ class SpecSources:
         return (*specs, *of_runtimes), complete | installed
 
     def due(self) -> bool:
-        """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move. To be asked once a second."""
-        given_back = self.urgent()
-        changed = given_back != self._given_back
-        self._given_back = given_back
+        """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move, or a PCI device has another
+        driver than before or none. To be asked once a second: a driver that waits for DPDK to let go tells of it in no other way.
+        """
+        now = self.urgent(), self._drivers_of(self._drivers)
+        changed = now != (self._given_back, self._drivers)
+        self._given_back, self._drivers = now
         return changed
+
+    def _drivers_of(self, devices: Iterable[str]) -> Mapping[str, str]:
+        return pci.drivers_of(devices, self._node.installation.root)
 
     def urgent(self) -> frozenset[Key]:
         """The provider networks of which no address may be on a bridge now, for ovs-vswitchd has gone for so long. By a look."""

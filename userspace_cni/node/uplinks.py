@@ -51,10 +51,11 @@ class UplinkLook:
     """What was seen. `links`: those of the spec's kernel links that are there, by name, with those of its PCI devices.
 
     `moves`: by link, what would move from it (or has moved) to the bridge, or to the internal port of its VLAN. `managers`: by
-    link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `lacking`: what devices and
-    switch have to have before the uplink can be opened. `node_addresses`: by which the cluster knows the node, None while they
-    are not known. `switch_lives`:
-    ovs-vswitchd answers; `is_open`: it has the uplink's port open. `former`: the steps that there are since this boot.
+    link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `away`: of the spec's interfaces
+    those whose PCI device is not there for DPDK, or has been let go by the driver for that, each with the reason. `lacking`: what
+    the other devices and the switch have to have before the uplink can be opened. `node_addresses`: by which the cluster knows
+    the node, None while they are not known. `switch_lives`: ovs-vswitchd answers; `is_open`: it has the uplink's port open.
+    `former`: the steps that there are since this boot.
     """
 
     links: Mapping[str, Nic] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class UplinkLook:
     managers: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
     on_bridge: Mapping[str, str] = field(default_factory=dict)
     device_links: tuple[str, ...] = ()
+    away: Mapping[str, str] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
     node_addresses: frozenset[str] | None = frozenset()
     switch_lives: bool = True
@@ -105,8 +107,10 @@ class _Looking:
         """All of it."""
         network, node = self.network, self.node
         node.switch.ports.connect(self.deadline)
-        devices = {each: pci.look(each, node.installation.root) for each in self._devices}
+        devices = {each: pci.look(each, node.installation.root) for each in network.pci_devices}
         device_links = tuple(link for device in devices.values() if device and device.is_bifurcated for link in device.links)
+        unready = {each: why for each in devices if (why := pci.lacking(each, node.installation.root))}
+        gone = [each for each in unready if pci.is_away(each, node.installation.root)]
         names = (*network.links, *network.vlan_interfaces, *device_links)
         links = {name: found for name in names if (found := self._link(name))}
         moves: dict[str, AddressMove] = {}
@@ -121,17 +125,14 @@ class _Looking:
             ),
             on_bridge=bridges_of_interfaces(node.switch.ports.client, self.deadline),
             device_links=device_links,
-            lacking=tuple(self._lacking()),
+            away={f"{PCI}{each}": "; ".join(unready[each]) for each in gone},
+            lacking=(*(why for each in unready if each not in gone for why in unready[each]), *self._lacking_switch()),
             node_addresses=node_addresses,
             switch_lives=node.switch.ports.watch_liveness().state == "alive",
             is_open=self._is_open(),
             switch_netns=node.installation.settings.switch_netns,
             former=self.former,
         )
-
-    @property
-    def _devices(self) -> list[str]:
-        return [each.removeprefix(PCI) for each in self.network.interfaces if each.startswith(PCI)]
 
     def _link(self, name: str) -> Nic | None:
         return nics.look(name, self.node.installation.settings.switch_netns, self.node.installation.root)
@@ -149,10 +150,8 @@ class _Looking:
             return replace(nics.merged(had[-1], nic, self._link(target)), cut=cut)
         return replace(fresh, next_hops=nics.answering(nic, netns, node.installation.root, self.deadline))
 
-    def _lacking(self) -> Iterator[str]:
+    def _lacking_switch(self) -> Iterator[str]:
         able = self.node.switch.ports.able(self.deadline)
-        for device in self._devices:
-            yield from pci.lacking(device, self.node.installation.root)
         opened_as: set[KernelPort] = {self.network.port} if self.network.nics else set()
         if any(each.startswith((PCI, VDEV)) for each in self.network.interfaces):
             opened_as.add("af_packet")  # any device of DPDK

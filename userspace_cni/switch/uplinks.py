@@ -66,7 +66,7 @@ class UplinkDriver(Driver[UplinkPort]):
 
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
         indexes = self._indexes(step, nics)
-        for each in step.interfaces:
+        for each in step.present:
             if each["type"] == SYSTEM:
                 nics.set_offloads(each["name"], _MERGING, on=False)
 
@@ -83,7 +83,8 @@ class UplinkDriver(Driver[UplinkPort]):
             return command
 
         self._client.use(put, every_name(), f"uplink {step.name}: adding it to bridge {step.bridge}", deadline)
-        for name in filter(None, map(link_behind, step.interfaces)):
+        self._detach([device for device, present in step.devices.items() if not present], deadline)
+        for name in filter(None, map(link_behind, step.present)):
             # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
             nics.set_up(name)
 
@@ -104,6 +105,7 @@ class UplinkDriver(Driver[UplinkPort]):
             return
         with suppress(Unavailable):  # the rows are gone, and a switch that hangs lets go of the NIC when it goes on
             self._read_back.wait(done.done, deadline.within(LET_GO_S), or_dead=True)
+        self._detach(step.devices, deadline)
         nics = self._links(step.switch_netns)
         for each in step.interfaces:
             if name := link_behind(each):
@@ -118,6 +120,18 @@ class UplinkDriver(Driver[UplinkPort]):
         vlans = f"VLANs {', '.join(tags)}" if tags else "" if step.trunks else "all VLANs"
         mtu = f", MTU {step.mtu}" if step.mtu else ""
         return (f"it carries {' and '.join(filter(None, (untagged, vlans)))}{mtu}",), ()
+
+    def _detach(self, devices: Iterable[str], deadline: Deadline) -> None:
+        """Have DPDK let go of PCI devices that no port has: one that was there when it started it keeps beyond its port, and who
+        takes the device from vfio-pci, or out of its slot, waits. A dead ovs-vswitchd has none."""
+        for device in devices:
+            try:
+                self._daemon.command("netdev-dpdk/detach", device, deadline=deadline.within(LET_GO_S))
+            except SwitchRefused as error:
+                if "not found" not in error.message:  # else it has let the device go with its port
+                    say("warning", f"DPDK keeps PCI device {device}", error=error)
+            except Unavailable:
+                continue
 
     def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, NICs that were made anew, and offloads that break TCP."""
@@ -148,7 +162,7 @@ class UplinkDriver(Driver[UplinkPort]):
     @staticmethod
     def _offloads_on(step: UplinkPort, nics: Nics) -> list[Drift]:
         drifts = []
-        for name in (each["name"] for each in step.interfaces if each["type"] == SYSTEM):
+        for name in (each["name"] for each in step.present if each["type"] == SYSTEM):
             if on := nics.offloads(name):
                 why = f"OVS drops what the kernel has merged: ethtool -K {name} {' '.join(f'{each} off' for each in on)}"
                 drifts.append(Drift(f"NIC {name}", "offloads", "gro and lro off", f"{' and '.join(on)} on", why))
@@ -164,7 +178,7 @@ class UplinkDriver(Driver[UplinkPort]):
             return True
         found = seen.once(self._links(step.switch_netns))
         closed = False
-        for each in step.interfaces:
+        for each in step.present:
             columns, link = row.interfaces.get(each["name"]), link_behind(each)
             if columns is None:
                 return True
@@ -191,7 +205,7 @@ class UplinkDriver(Driver[UplinkPort]):
         """As `_found`. Raises SwitchRefused unless one of the NICs is there; another of a bond is told."""
         found = self._found(step, nics)
         missing = [name for name, index in found.items() if not index]
-        if missing and len(missing) == len(step.interfaces):
+        if missing and len(missing) == len(step.present):
             raise SwitchRefused(
                 f"uplink {step.name}: there is no NIC {', '.join(missing)}",
                 "ip link, in the network namespace of ovs-vswitchd: is setting switch_netns right?",
@@ -203,12 +217,12 @@ class UplinkDriver(Driver[UplinkPort]):
     @staticmethod
     def _found(step: UplinkPort, nics: Nics) -> dict[str, int]:
         """The index of the link behind each interface, 0 for a missing one; those that the kernel does not know are left out."""
-        links = {each["name"]: link_behind(each) for each in step.interfaces}
+        links = {each["name"]: link_behind(each) for each in step.present}
         return {name: nics.index(link) for name, link in links.items() if link}
 
     def _require(self, step: UplinkPort, session: SwitchSession, deadline: Deadline) -> None:
         """Raise SwitchRefused unless the port is open, with its MTU; interfaces of a bond that are not are told."""
-        for interface in step.interfaces:
+        for interface in step.present:
             self._read_back.await_word(interface["name"], session, deadline)
         row = session.look(partial(self._row, step))
         if row is None:

@@ -147,17 +147,22 @@ class FullGuest(QemuProcess):
         return int(told["status"]), str(told["body"])
 
     def pull_out(self, nic: PciNic) -> None:
-        """Take the NIC out of its slot, as the guest's kernel agrees to after the five seconds of its button."""
+        """Take the NIC out of its slot. The guest's kernel agrees to that after the five seconds of its button, once who has
+        opened the NIC has let it go."""
+        self.monitor.events.clear()
         self.monitor.run("device_del", id=nic.name)
-        self.until(lambda: self.run("test", "-e", f"/sys/class/net/{nic.name}").code, f"{nic.name} to go")
+        self.until(lambda: self._is_out(nic), f"the guest's kernel to let go of {nic.name}")
 
     def put_back(self, nic: PciNic) -> None:
         """Put it into its slot again, and give its link its name."""
-        self.until(lambda: self._is_out(nic), f"QEMU to have taken {nic.name} out")
         device = {"driver": nic.model, "id": nic.name, "bus": f"r{nic.number}", "netdev": f"{nic.name}w", "mac": nic.mac}
         self.monitor.run("device_add", **device, romfile="")
         found = str(self.until(lambda: self._link_of(nic), f"the kernel to have {nic.name}"))
         self.do("ip", "link", "set", found, "name", nic.name)
+
+    def cut(self, nic: PciNic) -> None:
+        """Have the NIC lose its carrier, as when its cable is pulled."""
+        self.monitor.run("set_link", name=nic.name, up=False)
 
     def _is_out(self, nic: PciNic) -> bool:
         self.monitor.run("query-status")  # what has happened comes before an answer

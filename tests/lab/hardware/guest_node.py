@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,6 +102,14 @@ def veth_network(bridge: str, address: str, **host: Any) -> dict[str, Any]:
 
 def provider(interface: str, name: str = "net1", **keys: str) -> str:
     """A table of the settings: a provider network with this interface. `keys`: further ones, their values as TOML has them."""
-    return f'[[provider_network]]\nname = "{name}"\n' + "".join(
-        f"{key} = {value}\n" for key, value in (("interface", json.dumps(interface)), *keys.items())
-    )
+    return _provider(name, interface=json.dumps(interface), **keys)
+
+
+def bonded_provider(members: Sequence[str], mode: str, lacp: str = "") -> str:
+    """The same, of net1 with a bond of OVS."""
+    said = f'members = {json.dumps(members)}, mode = "{mode}"' + (f', lacp = "{lacp}"' if lacp else "")
+    return _provider("net1", bond=f"{{{said}}}")
+
+
+def _provider(name: str, **keys: str) -> str:
+    return f'[[provider_network]]\nname = "{name}"\n' + "".join(f"{key} = {value}\n" for key, value in keys.items())

@@ -52,7 +52,7 @@ _PROGRAMS: Final = (
     *(f"/usr/sbin/{each}" for each in ("ethtool", "nft", "ovsdb-server")),
     *(
         f"/usr/bin/{each}"
-        for each in ("dash", "dbus-daemon", "kmod", "mount", "nsenter", "ping", "tcpdump", "udevadm", "umount", "unshare")
+        for each in ("bash", "dash", "dbus-daemon", "kmod", "mount", "nsenter", "ping", "tcpdump", "udevadm", "umount", "unshare")
     ),
     *(f"/sbin/{each}" for each in ("ip", "tc")),
     *(f"/usr/lib/cni/{each}" for each in ("host-local", "static")),
@@ -68,6 +68,8 @@ _NETWORK_MANAGER: Final = (
     *("network-manager", "libnm0", "libndp0", "libteamdctl0", "libmm-glib0", "libnewt0.52", "libbluetooth3"),
 )
 """NetworkManager, unpacked, for it is not to run on a machine of tests; dbus and udev, which it needs, are the machine's."""
+_DRIVERCTL: Final = "usr/sbin/driverctl"
+"""Its package is unpacked, too, for on a machine with udev it binds devices at each start."""
 _PARTS_OF_IT: Final = (
     "usr/sbin/NetworkManager", "usr/bin/nmcli", "usr/lib/NetworkManager", "usr/share/dbus-1/system.d",
     f"{LIBRARIES[1:]}/NetworkManager", "lib/udev/rules.d/85-nm-unmanaged.rules", "etc/NetworkManager",
@@ -95,7 +97,7 @@ def _make(part: Path) -> None:
     for each in (packages, debian, tree):
         each.mkdir()
     version = kernel_of(_METAPACKAGE, packages)
-    unpack((f"linux-image-{version}", "busybox-static", "erofs-utils", *_NETWORK_MANAGER), packages, debian)
+    unpack((f"linux-image-{version}", "busybox-static", "erofs-utils", "driverctl", *_NETWORK_MANAGER), packages, debian)
     (part / KERNEL).write_bytes(_uncompressed((debian / f"boot/vmlinuz-{version}").read_bytes()))
     modules = debian / f"lib/modules/{version}"
     (part / INITRAMFS).write_bytes(gzip.compress(_initramfs(debian / "bin/busybox", modules), mtime=0))
@@ -133,6 +135,7 @@ def _fill(tree: Path, debian: Path, modules: Path) -> None:
             _copy(each, tree)
     for each in _DATA:
         _place(Path(each), tree / each[1:])
+    _place(debian / _DRIVERCTL, tree / _DRIVERCTL)
     (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:65534::/:/bin/false\n")
     (tree / "etc/group").write_text("root:x:0:\nhugetlbfs:x:33:\n")
     (tree / "usr/bin/python3").symlink_to(_PYTHON)

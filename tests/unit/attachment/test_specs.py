@@ -14,7 +14,7 @@ from tests.lab.node.world import World
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.specs import LOOK_MAX_S, Spec, Specs, SpecStatus, key_of, undo
+from userspace_cni.attachment.specs import LOOK_MAX_S, KeepsLess, Spec, Specs, SpecStatus, key_of, undo
 from userspace_cni.attachment.steps import Driver, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
@@ -223,6 +223,21 @@ def test_a_refused_spec_keeps_what_it_has(site: Site) -> None:
     found = reconcile(site, spec(error=InvalidConfig("no such colour")), spec(Pole("z"), name="other"))
     assert (found["line"].problem, found["other"].holds) == ("no such colour", True)
     assert site.steps() == things(*OLD, Pole("z"))
+
+
+def test_a_spec_that_keeps_less(site: Site) -> None:
+    """What has lost its device is undone, the rest stays, and the reason is told; nothing is made where nothing was."""
+    less = spec(error=KeepsLess("it is away", "", OLD[:2]))
+    assert reconcile(site, less)["line"].problem == "it is away"
+    assert (site.steps(), site.journal.node_records()) == (things(), [])
+    reconcile(site, spec(*OLD))
+    found = reconcile(site, less)["line"]
+    assert (found.problem, found.steps, site.steps()) == ("it is away", OLD[:2], things(*OLD[:2]))
+    site.effects.clear()
+    assert reconcile(site, less)["line"].problem == "it is away"
+    assert site.effects == []
+    assert reconcile(site, spec(*OLD))["line"].holds
+    assert site.steps() == things(*OLD)
 
 
 def test_a_bug_in_one_spec_leaves_the_others(site: Site) -> None:

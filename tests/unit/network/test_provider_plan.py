@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from userspace_cni.attachment.records import Record, node_container
+from userspace_cni.attachment.specs import KeepsLess
 from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, UplinkPort, node_marks
 from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
@@ -179,6 +180,26 @@ def test_a_bond_without_one_of_its_nics() -> None:
     assert "there is no NIC eth1, eth2" in refusal(bonded, UplinkLook(), Unavailable)
     _, other = steps_of(replace(bonded, bond=Bond(("eth1", "eth3"))), seen(), STORE)
     assert other.thing != port.thing  # a member that leaves gets its settings back
+
+
+def test_devices_that_are_away() -> None:
+    """A bond's port is without them; where all are away the port goes and the bridge stays, but not that of another device."""
+    devices = ("pci:0000:3b:00.0", "pci:0000:3c:00.0")
+    bonded = replace(NET, interface="", bond=Bond(devices))
+    whole = steps_of(bonded, UplinkLook(), STORE)
+    bridge, port = steps_of(bonded, UplinkLook(away={devices[0]: "it is out"}, former=whole), STORE)
+    assert isinstance(port, UplinkPort)
+    assert [each["name"] for each in port.present] == ["up-net1-1"]
+    assert port.devices == {"0000:3b:00.0": False, "0000:3c:00.0": True}
+    assert port.thing == whole[1].thing  # what is there carries on
+    away = UplinkLook(away=dict.fromkeys(devices, "it is out"))
+    with pytest.raises(KeepsLess, match="it is out") as told:
+        steps_of(bonded, replace(away, former=(bridge, port)), STORE)
+    assert told.value.steps == (bridge,)
+    for former in ((), (bridge,), steps_of(replace(NET, interface="pci:0000:99:00.0"), UplinkLook(), STORE)):
+        with pytest.raises(Unavailable) as refused:
+            steps_of(bonded, replace(away, former=former), STORE)
+        assert not isinstance(refused.value, KeepsLess)
 
 
 def test_what_may_come_yet() -> None:

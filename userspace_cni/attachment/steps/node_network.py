@@ -59,6 +59,7 @@ class UplinkPort(Step):
     `interfaces`, with values of JSON, have a `name`, a `type` (system, afxdp or dpdk) and, for dpdk, `devargs`; `index` is that
     of the kernel link that was planned with, by which the port of one made anew is another step. What a kernel NIC had before,
     and gets back by undo: `offloads`, those of gro and lro that were on, which are turned off for type system; and `mtu`.
+    `away`: true for a device of DPDK that is not there now; it has no row, and DPDK is to have let it go.
     `trunks`: () for all VLANs. `bond_mode`, `lacp` and `updelay_ms` are for several. `mtu` 0 is not asked for; `rx_queues` 0
     neither. `polled` is "later" for an interface of type system that a PolledUplink may have opened as afxdp since.
     """
@@ -79,8 +80,19 @@ class UplinkPort(Step):
 
     @property
     def thing(self) -> str:
-        """The port and its interfaces: one that leaves a bond gets its settings back."""
-        return " ".join([self.name, *sorted(self.links)])
+        """The port, and what its interfaces open: what leaves a bond gets its settings back, or is let go by DPDK."""
+        return " ".join([self.name, *sorted(each.get("devargs") or each["name"] for each in self.interfaces)])
+
+    @property
+    def present(self) -> tuple[Mapping[str, Any], ...]:
+        """Those of its interfaces that the port has: the others are away."""
+        return tuple(each for each in self.interfaces if not each.get("away"))
+
+    @property
+    def devices(self) -> Mapping[str, bool]:
+        """The addresses of its PCI devices, each with whether the port has it."""
+        found = ((each.get("devargs", "").partition(",")[0], not each.get("away")) for each in self.interfaces)
+        return {device: present for device, present in found if ":" in device}  # a virtual device's name has none
 
     @property
     def links(self) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class PutUplink(Command[SwitchSession]):
         if port is not None and not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this spec exists, but not on bridge {step.bridge}", "ovs-vsctl show")
         rivals = self._rivals(port)
-        wanted = {each["name"]: self._columns(each) for each in step.interfaces}
+        wanted = {each["name"]: self._columns(each) for each in step.present}
         found = {name: row for name in wanted if (row := api.row("Interface", name)) is not None}
         outdated = {name for name, row in found.items() if port is not None and self._is_outdated(name, row)}
         self._require_able()
@@ -112,7 +112,7 @@ class PutUplink(Command[SwitchSession]):
     def _rivals(self, port: Any) -> list[Any]:
         """Other ports of the spec that have one of the interfaces. Raises NameTaken for those that are not its own."""
         step, rivals = self._step, []
-        for name in (each["name"] for each in step.interfaces):
+        for name in (each["name"] for each in step.present):
             interface = self.api.row("Interface", name)
             if interface is None or (port is not None and refers(port, "interfaces", interface.uuid)):
                 continue
@@ -131,7 +131,7 @@ class PutUplink(Command[SwitchSession]):
         return uplink_interface_columns(self._step, interface, self._marks, self._indexes.get(interface["name"]))
 
     def _is_outdated(self, name: str, row: Any) -> bool:
-        interface = next(each for each in self._step.interfaces if each["name"] == name)
+        interface = next(each for each in self._step.present if each["name"] == name)
         return is_outdated(interface, columns_of(row, "type", "options", "external_ids"), self._indexes.get(name))
 
     def _make_room(self, txn: Draft, port: Any, rivals: list[Any], outdated: set[str]) -> None:
@@ -153,7 +153,7 @@ class PutUplink(Command[SwitchSession]):
         """Raise SwitchRefused for what this ovs-vswitchd cannot open."""
         step, root, others = self._step, self.api.root(), afxdp_ports(self.api)
         types, has_dpdk = value_of(root, "iface_types"), value_of(root, "dpdk_initialized")
-        for each in step.interfaces:
+        for each in step.present:
             name, kind = each["name"], each["type"]
             if kind in (AFXDP, DPDK) and types and kind not in types:
                 raise SwitchRefused(
@@ -168,7 +168,7 @@ class PutUplink(Command[SwitchSession]):
 
     def _take_memory(self, txn: Draft, has_it: set[str]) -> None:
         """Count the interfaces that are to become of type afxdp."""
-        for each in self._step.interfaces:
+        for each in self._step.present:
             if each["type"] == AFXDP and each["name"] not in has_it:
                 require_memory(txn, self.api, each["name"], self._afxdp_max)
 
@@ -189,7 +189,7 @@ class PutUplink(Command[SwitchSession]):
         row = self.api.row("Interface", name)
         if row is None:
             return txn.write("Interface", new_columns(wanted))
-        interface = next(each for each in self._step.interfaces if each["name"] == name)
+        interface = next(each for each in self._step.present if each["name"] == name)
         changes = changed_columns(own_columns(wanted, interface, columns_of(row, "type")), columns_of(row, *wanted))
         if why_closed(columns_of(row, "error", "ofport")):
             changes |= {"ofport": [], "error": []}  # it is tried with each new configuration, and answers as for a new row

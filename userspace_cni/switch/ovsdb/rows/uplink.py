@@ -110,11 +110,11 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
     subject, look = f"uplink {step.name}", _look(step)
     if row is None:
         return [Drift(subject, "", f"a port on bridge {step.bridge}", Absent("none"), look)]
-    names = sorted(each["name"] for each in step.interfaces)
+    names = sorted(each["name"] for each in step.present)
     places = (("bridge", step.bridge, row.bridge), ("interfaces", ", ".join(names), ", ".join(sorted(row.interfaces))))
     drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in places if wanted != found]
     drifts += written_differences(step, row)
-    for name in (each["name"] for each in step.interfaces if each["name"] in row.interfaces):
+    for name in (each["name"] for each in step.present if each["name"] in row.interfaces):
         found, index = row.interfaces[name], indexes.get(name)
         if index is not None and found["external_ids"].get(IFINDEX) != str(index):
             opened = f"the NIC with ifindex {found['external_ids'].get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
@@ -131,7 +131,7 @@ def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
     """The differences in what a program writes into the rows, and the switch does not."""
     changes = changed_columns(uplink_port_columns(step, step.marks), row.port)
     compared = [(column, value, row.port[column]) for column, value in changes.items()]
-    for each in step.interfaces:
+    for each in step.present:
         name = each["name"]
         if found := row.interfaces.get(name):
             wanted = uplink_interface_columns(step, each, step.marks)
