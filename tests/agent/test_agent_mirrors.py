@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import succeeded, switch_of
+from tests.cni.test_cli_node import decoded
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import CONTAINER
 from tests.lab.switch.switch import wait_until
 
@@ -24,11 +27,14 @@ def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
     network = live.network(mirrors=[{"name": "m0", "to": True}])
     live.start()
     assert switch.rows("Mirror") == []
+    wait_until(lambda: list(live.page("/api/v1/network")[1]["mirrors"]) == ["m0 on br-test"], what="it is told that it awaits")
+    assert "there is no bridge br-test" in decoded(live, "network", code=1)["mirrors"]["m0 on br-test"]
     succeeded(live.run("ADD", network, sandbox))
     port = f"{CONTAINER[:12]}-net1"
     row = wait_until(lambda: switch.row("Mirror", "m0"), what="the mirror of the bridge that came")
     assert row["output_port"] == switch.port("uc-mirror0")["_uuid"]
     assert row["select_dst_port"] == switch.port(port)["_uuid"]
+    wait_until(lambda: live.page("/api/v1/network")[1]["mirrors"] == {}, what="it is told that it holds")
     switch.vsctl("--", "--id=@m", "create", "Mirror", "name=theirs", "--", "add", "Bridge", "br-test", "mirrors", "@m")
     live.kill()
     producer = {"cniVersion": "1.1.0", "name": network["name"], "type": "ovs-mirror-producer", "mirrors": [{"name": "x"}]}
@@ -44,6 +50,21 @@ def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
     assert switch.ports("br-test") == [port]
     succeeded(live.run("DEL", network, sandbox))
     live.require_clean()
+
+
+def test_mirrors_go_with_the_installation(live: LiveNode) -> None:
+    """`uninstall` removes a mirror that a dead agent has left, with its output; the bridge, an administrator's, stays."""
+    switch, settings = switch_of(live), live.directory / "mirrors.toml"
+    switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
+    live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
+    settings.write_text(TABLE)
+    live.start()
+    wait_until(lambda: switch.row("Mirror", "m0"), what="the mirror")
+    live.kill()
+    done = run_command(live.environ, "uninstall", f"--bin-dir={Path(live.plugin).parent}")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (switch.rows("Mirror"), switch.ports("br-test")) == ([], [])
+    switch.vsctl("del-br", "br-test")
 
 
 def test_mirrors_are_read_again(live: LiveNode, sandbox: str) -> None:
