@@ -16,8 +16,9 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import inside, veth
 from userspace_cni.attachment.specs import undo
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
+from userspace_cni.linux import boot
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node import local
 
 NODE, OUTSIDE = "192.0.2.11", "192.0.2.1"
 NET = ProviderNetwork("net1", NIC, said_by="the test")
@@ -173,22 +174,14 @@ def test_what_others_change_meanwhile(wire: Wire, site: KeptNode) -> None:
     }
 
 
-class _OtherBoot(LocalNode):
-    """A node with a boot id of the test's."""
-
-    booted = "first"
-
-    def boot_id(self) -> str:
-        """That of the test."""
-        return self.booted
-
-
-def test_after_a_reboot(wire: Wire, switch: Switch) -> None:
+def test_after_a_reboot(wire: Wire, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernel state is gone and rows are not: what moves is what the NIC has now, and nothing of what the record says."""
-    with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory), _OtherBoot) as site:
+    boots = ["first"]
+    monkeypatch.setattr(local, "cache", lambda asked: asked)  # a node asks once for the boot in which it lives
+    monkeypatch.setattr(boot, "boot_id", lambda: boots[-1])
+    with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory)) as site:
         site.met(MOVED)
-        assert isinstance(site.node, _OtherBoot)
-        site.node.booted = "second"
+        boots.append("second")
         # as the node's network manager sets it up, with a tap that ovs-vswitchd has made anew
         wire.on_node("ip", "address", "flush", "dev", "br-net1")
         wire.on_node("nft", "flush", "ruleset")

@@ -96,7 +96,7 @@ def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points
 
 
 @contextmanager
-def kept(switch: Switch, directory: Path, kind: type[LocalNode] = LocalNode, **settings: Any) -> Iterator[KeptNode]:
+def kept(switch: Switch, directory: Path, **settings: Any) -> Iterator[KeptNode]:
     """A node with the settings; its specs are undone at the end."""
     made = Settings(
         ovsdb=switch.ovsdb,
@@ -106,7 +106,7 @@ def kept(switch: Switch, directory: Path, kind: type[LocalNode] = LocalNode, **s
         run_dir=str(directory / "run"),
         **settings,
     )
-    with closing(kind(made, {}, resident=True)) as node:
+    with closing(LocalNode(made, {}, resident=True)) as node:
         found = KeptNode(switch, directory, node)
         try:
             yield found
