@@ -11,11 +11,11 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.openflow import messages
 from userspace_cni.switch.openflow.management import Management
-from userspace_cni.switch.openflow.messages import ALL_BITS, Flow
+from userspace_cni.switch.openflow.messages import Flow
 
 
-def forget(path: str, cookies: Iterable[int], deadline: Deadline, mask: int = ALL_BITS) -> None:
-    """Delete the flows of these cookies, in the bits of `mask`, from the bridge whose management socket is `path`.
+def forget(path: str, cookies: Iterable[int], deadline: Deadline) -> None:
+    """Delete the flows of these cookies from the bridge whose management socket is `path`.
 
     Without a listener there are none: they ended with ovs-vswitchd. A bridge that speaks none of our versions never got any.
     Raises Unavailable and SwitchRefused as Flows does: then it is unknown whether flows are left.
@@ -30,7 +30,7 @@ def forget(path: str, cookies: Iterable[int], deadline: Deadline, mask: int = AL
         raise
     with flows:
         for cookie in cookies:
-            flows.delete(cookie, deadline, mask)
+            flows.delete(cookie, deadline)
 
 
 class Flows(Management):
@@ -41,10 +41,10 @@ class Flows(Management):
         xid = next(self.xids)
         self._carry_out(messages.add_flow(self.version, xid, flow), f"adding a flow from port {flow.in_port}", deadline)
 
-    def delete(self, cookie: int, deadline: Deadline, mask: int = ALL_BITS) -> None:
+    def delete(self, cookie: int, deadline: Deadline) -> None:
         """Delete all flows of that cookie."""
         xid = next(self.xids)
-        self._carry_out(messages.delete_flows(self.version, xid, cookie, mask), f"deleting flows {cookie:#x}", deadline)
+        self._carry_out(messages.delete_flows(self.version, xid, cookie), f"deleting flows {cookie:#x}", deadline)
 
     def _carry_out(self, request: bytes, what: str, deadline: Deadline) -> None:
         """Send `request` with a barrier after it; an error that comes before the barrier's answer is about `request`."""
