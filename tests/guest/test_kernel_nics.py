@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.lab.hardware.full_guest import NICS, FullGuest
-from tests.lab.hardware.guest_node import OUTSIDE, GuestNode, provider, veth_network
+from tests.lab.hardware.guest_node import OUTSIDE, GuestNode, bonded_provider, provider, veth_network
 
-[K0] = (each for each in NICS if each.name == "k0")
+K0, K1 = (each for each in NICS if not each.polled)
+LACP = "802.3ad"
 _BRIDGED = """
 ip -n outside link add wire type bridge
 for end in o-k0 o-k1; do ip -n outside link set $end master wire; done
@@ -16,15 +17,37 @@ ip -n outside address add 192.0.2.1/24 dev wire
 """
 
 
+_AGGREGATED = """
+ip -n outside link add wire type bond mode 802.3ad miimon 100 lacp_rate fast
+for end in o-k0 o-k1; do
+    nsenter --net=/run/netns/outside ethtool -s $end speed 1000 duplex full
+    ip -n outside link set $end down; ip -n outside link set $end master wire
+done
+ip -n outside link set wire up
+ip -n outside address add 192.0.2.1/24 dev wire
+"""
+"""A NIC of virtio tells no speed, and the kernel's bond runs LACP only on one of known speed and full duplex."""
+
+
 def bonded(guest: FullGuest, mode: str) -> None:
     """Make bond0 of both NICs, with an address; beyond them is one switch, for each of two wires leads to it."""
     guest.shell(f"""
-ip link add bond0 type bond mode {mode} miimon 100
+ip link add bond0 type bond mode {mode} miimon 100 {"lacp_rate fast" if mode == LACP else ""}
 for nic in k0 k1; do ip link set $nic down; ip link set $nic master bond0; done
 ip address add 192.0.2.11/24 dev bond0
 ip link set bond0 up
-{_BRIDGED}
+{_AGGREGATED if mode == LACP else _BRIDGED}
 """)
+
+
+def await_lacp(guest: FullGuest) -> None:
+    """Wait until the bond beyond the wires has both of them in one group, and has heard a partner."""
+
+    def agreed() -> bool:
+        told = guest.do("nsenter", f"--net={OUTSIDE}", "cat", "/proc/net/bonding/wire")
+        return "Number of ports: 2" in told and "Partner Mac Address: 00:00:00:00:00:00" not in told
+
+    guest.until(agreed, "both wires to be in one group of LACP")
 
 
 @pytest.mark.parametrize("mode", ["balance-alb", "balance-tlb"])
@@ -40,9 +63,12 @@ def test_a_bond_that_changes_source_addresses_is_refused(guest: FullGuest, node:
     assert node.reaches("192.0.2.11")
 
 
-def test_a_bond_of_the_kernel_carries_pods_and_the_node(guest: FullGuest, node: GuestNode) -> None:
-    """In active-backup its addresses move to the bridge; the node and a pod are reached, also by the other NIC."""
-    bonded(guest, "active-backup")
+@pytest.mark.parametrize("mode", ["active-backup", LACP])
+def test_a_bond_of_the_kernel_carries_pods_and_the_node(guest: FullGuest, node: GuestNode, mode: str) -> None:
+    """Its addresses move to the bridge; the node and a pod are reached, also when the wire of a NIC is cut, and move back."""
+    bonded(guest, mode)
+    if mode == LACP:
+        await_lacp(guest)
     told = node.has(provider("bond0", move_addresses="true"))
     assert told["net1"]["ready"], told
     assert "192.0.2.11/24" in guest.do("ip", "-brief", "address", "show", "br-net1")
@@ -51,13 +77,25 @@ def test_a_bond_of_the_kernel_carries_pods_and_the_node(guest: FullGuest, node: 
     assert node.reaches("192.0.2.11")
     assert node.reaches("192.0.2.100")
     active = guest.do("cat", "/sys/class/net/bond0/bonding/active_slave").strip()
-    guest.do("ip", "link", "set", active, "down")
-    guest.until(lambda: guest.do("cat", "/sys/class/net/bond0/bonding/active_slave").strip() not in ("", active), "the other NIC")
+    guest.cut(K1 if active == "k1" else K0)
     assert node.reaches("192.0.2.100")
     assert node.reaches("192.0.2.11")
     node.delete("pod", network)
     assert node.has("") == {}
     assert "192.0.2.11/24" in guest.do("ip", "-brief", "address", "show", "bond0")
+
+
+def test_ovs_bonds_nics_with_a_partner_by_lacp(guest: FullGuest, node: GuestNode) -> None:
+    """In balance-tcp, with a bond of the kernel beyond, both wires are in one group; a pod is reached, also by one wire alone."""
+    guest.shell(_AGGREGATED)
+    told = node.has(bonded_provider(("k0", "k1"), "balance-tcp", "active"))
+    assert told["net1"]["ready"], told
+    await_lacp(guest)
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    assert node.reaches("192.0.2.100")
+    assert guest.do("ovs-appctl", "lacp/show").count("current attached") == 2
+    guest.cut(K0)
+    assert node.reaches("192.0.2.100")
 
 
 def test_a_nic_that_is_pulled_out_is_noticed(guest: FullGuest, node: GuestNode) -> None:
@@ -116,6 +154,23 @@ def test_a_vlans_link_as_uplink_never_tags_twice(guest: FullGuest, node: GuestNo
     assert all("vlan 10" in line for line in frames), frames
     sent = [line for line in guest.do("cat", "/run/frames").splitlines() if f"{K0.peer_mac} >" not in line]
     assert not [line for line in sent if "vlan 20" in line]
+
+
+def test_a_link_of_802_1ad_carries_vlans_within_its_own(guest: FullGuest, node: GuestNode) -> None:
+    """As an uplink it has VLANs, whose frames have both tags on the wire, beside frames with its own alone."""
+    guest.shell("""
+ip link set k0 up; ip link add link k0 name k0.s type vlan proto 802.1ad id 10; ip link set k0.s up
+ip -n outside link add link o-k0 name o-s type vlan proto 802.1ad id 10; ip -n outside link set o-s up
+ip -n outside link add link o-s name o-c type vlan id 20; ip -n outside link set o-c up
+ip -n outside address add 192.0.2.1/24 dev o-s
+ip -n outside address add 203.0.113.1/24 dev o-c
+""")
+    told = node.has(provider("k0.s", vlans="[20]"))
+    assert told["net1"]["ready"], told
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    node.add("tagged", veth_network("br-net1", "203.0.113.100/24", vlanId=20))
+    assert node.reaches("192.0.2.100")
+    assert node.reaches("203.0.113.100")
 
 
 _VLANS = """

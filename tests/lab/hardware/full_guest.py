@@ -47,6 +47,11 @@ class PciNic:
         return f"52:54:00:00:00:{self.number:02x}"
 
     @property
+    def peer(self) -> str:
+        """QEMU's name of the NIC at the other end of its wire."""
+        return f"{self.name}peer"
+
+    @property
     def peer_mac(self) -> str:
         """Of the NIC at the other end of its wire."""
         return f"52:54:00:00:01:{self.number:02x}"
@@ -161,8 +166,9 @@ class FullGuest(QemuProcess):
         self.do("ip", "link", "set", found, "name", nic.name)
 
     def cut(self, nic: PciNic) -> None:
-        """Have the NIC lose its carrier, as when its cable is pulled."""
-        self.monitor.run("set_link", name=nic.name, up=False)
+        """Have the NIC and its peer lose their carrier, as when a cable is cut: QEMU keeps what a peer with carrier sends."""
+        for end in (nic.name, nic.peer):
+            self.monitor.run("set_link", name=end, up=False)
 
     def _is_out(self, nic: PciNic) -> bool:
         self.monitor.run("query-status")  # what has happened comes before an answer
@@ -248,11 +254,11 @@ def _wired(nic: PciNic) -> Sequence[str]:
     """The NIC at a port of its own, so that it can be unplugged, and its peer."""
     bus = "far" if nic.node else "pcie.0"
     port = f"pcie-root-port,id=r{nic.number},bus={bus},chassis={nic.number},slot={nic.number},addr={8 + nic.number:#x}"
-    ends = ("", "peer")
-    netdevs = [word for end in ends for word in ("-netdev", f"hubport,id={nic.name}{end}w,hubid={nic.number}")]
+    place = f",bus=pcie.0,addr={16 + nic.number:#x},romfile="
+    netdevs = [word for end in (nic.name, nic.peer) for word in ("-netdev", f"hubport,id={end}w,hubid={nic.number}")]
     return [
         *netdevs,
         *("-device", port),
         *("-device", f"{nic.model},id={nic.name},bus=r{nic.number},netdev={nic.name}w,mac={nic.mac},romfile="),
-        *("-device", f"virtio-net-pci,netdev={nic.name}peerw,mac={nic.peer_mac},bus=pcie.0,addr={16 + nic.number:#x},romfile="),
+        *("-device", f"virtio-net-pci,id={nic.peer},netdev={nic.peer}w,mac={nic.peer_mac}{place}"),
     ]
