@@ -20,7 +20,7 @@ import pytest
 
 from tests.crash.power_cuts import Change, Image, Named, Trace, Written, images, restore
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.world import MemoryAddresses, MemoryDriver, World, name_of
+from tests.lab.node.world import MemoryAddresses, MemoryDriver, MemorySwitch, World, name_of
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.facts import SocketPlace
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
@@ -60,10 +60,7 @@ class Disk(World):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.addresses = _NotingAddresses(self)
-
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
-        """The rows of marked ports."""
-        return [port for port in self.rows.values() if network is None or port.marks["network"] == network]
+        self.switch = _Rows(self)
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,14 @@ class _NotingAddresses(MemoryAddresses):
         answer = super().lease(step, deadline, lock)
         self.world.note()
         return answer
+
+
+@dataclass(frozen=True)
+class _Rows(MemorySwitch):
+    world: Disk
+
+    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+        return [port for port in self.world.rows.values() if network is None or port.marks["network"] == network]
 
 
 @dataclass

@@ -186,6 +186,8 @@ from userspace_cni.base.settings import load
 from userspace_cni.node.devices import DeviceRoom
 from userspace_cni.node.local import LocalNode
 node = LocalNode(load(os.environ), os.environ, resident=True)
-node.connect(Deadline.after(60))
-print(json.dumps({each.name: each.numa for each in DeviceRoom(node).bridges()}))
+ports = node.switch.ports
+ports.connect(Deadline.after(60))
+room = DeviceRoom(node.installation, node.store.journal, ports)
+print(json.dumps({each.name: each.numa for each in room.bridges()}))
 """

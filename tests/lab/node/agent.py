@@ -21,7 +21,7 @@ from tests.lab.switch.switch import wait_until
 START_S = 60
 GIVES_UP_SOON = """
 import sys
-from userspace_cni.agent import service
+from userspace_cni.agent import agent_service as service
 from userspace_cni.__main__ import main
 service.FORMER_S = 2.0  # instead of half a minute
 sys.argv[1:] = ["agent"]
