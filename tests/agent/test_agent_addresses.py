@@ -13,8 +13,8 @@ from tests.agent.living import LiveNode
 from tests.lab.network.outside import NIC, Wire, wired
 from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import wait_until
-from userspace_cni.host.netlink.codec import ROUTE, Connection, attributes
 from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.linux.netlink import ROUTE, Connection, attributes
 
 TABLE = f"""
 [[provider_network]]

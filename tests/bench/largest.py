@@ -32,10 +32,10 @@ from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch
 from userspace_cni.cni import outline
 from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
 from userspace_cni.host.netlink.link_messages import asked, read
 from userspace_cni.host.netlink.netns import opened_pod
 from userspace_cni.host.netlink.route_messages import Route, put
+from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
 
 NAMES: Final = "bytes", "exit", "cpu_s", "memory_mib", "log_lines", "unhealthy", "slowest_s"
 Calls = Callable[["Bed"], Call]

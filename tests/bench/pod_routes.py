@@ -46,10 +46,10 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
-from userspace_cni.host.netlink.codec import ROUTE, Connection, Message
 from userspace_cni.host.netlink.route_messages import Route
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes
 from userspace_cni.linux import paths
+from userspace_cni.linux.netlink import ROUTE, Connection, Message
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes.known import Known
 from userspace_cni.routes.passes import Passes

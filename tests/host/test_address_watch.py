@@ -10,8 +10,8 @@ import pytest
 from tests.host.places import descriptors, eventually
 from tests.lab.network.outside import NIC, Wire, wired
 from userspace_cni.host.netlink import listening
-from userspace_cni.host.netlink.codec import Connection
 from userspace_cni.host.node_net.address_watch import AddressWatch
+from userspace_cni.linux.netlink import Connection
 
 
 @pytest.fixture

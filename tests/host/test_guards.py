@@ -16,10 +16,10 @@ from tests.lab.switch.veths import give, inside, veth
 from userspace_cni.attachment.steps import Guard, Seen
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.host.netlink import nftables_messages as nftables
-from userspace_cni.host.netlink.codec import CREATE, NETFILTER, Connection, Message
 from userspace_cni.host.netlink.netns import opened
 from userspace_cni.host.pod_net.guards import GuardDriver, guarded, table_of
 from userspace_cni.host.pod_net.ingress_drops import supported
+from userspace_cni.linux.netlink import CREATE, NETFILTER, Connection, Message
 
 STORE = "0123abcd"
 TABLE = table_of(STORE)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.codec import Connection, Message
 from userspace_cni.host.netlink.netns import opened
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Connection, Message
 
 GETLINK, NEWLINK, DELLINK = 18, 16, 17
 IFNAME, LINKINFO, KIND = 3, 18, 1

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from tests.host.places import eventually, soon
+from tests.lab.frames.taps import entered
 from tests.lab.network.outside import NIC, Wire, wired
 from userspace_cni.attachment.steps import AddressMove
-from userspace_cni.host.netlink.codec import Connection
-from userspace_cni.host.netlink.rtnetlink import Held, held
+from userspace_cni.attachment.stored_form import form_of
+from userspace_cni.host.netlink.kept_messages import (
+    Held,
+    delete_address,
+    delete_route,
+    held,
+    new_address,
+    replace_route,
+)
 from userspace_cni.host.node_net import nics
 from userspace_cni.host.node_net.forwarding import NodeNamespace
 from userspace_cni.host.node_net.nics import KernelBond, Nic, answering, look, looked, merged, moved
+from userspace_cni.linux.netlink import ROUTE, Connection
 
 V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
 
@@ -146,6 +158,53 @@ def test_what_cannot_be_moved(wire: Wire, made: list[str], where: str, told: str
     assert found.startswith(told)
     assert set(nic.shown_addresses) == set(before.shown_addresses)
     assert len(nic.routes) == len(before.routes) - (where == "stuck" and "append" in made)
+
+
+ROUTES = (
+    "198.51.100.0/24 via 192.0.2.9 metric 7 src 192.0.2.11 mtu 1400 advmss 1300 realms 3 tos 0x10",
+    "198.51.101.0/24 nexthop via 192.0.2.1 weight 3 nexthop via 192.0.2.9 weight 1 realms 4",
+    "198.51.102.0/24 via 203.0.113.1 onlink table 1000 proto 200",
+    "198.51.103.0/24 via inet6 2001:db8::9",
+    "unicast default via 192.0.2.1",
+    "2001:db8:1::/64 via 2001:db8::9 metric 50 pref high mtu lock 1400",
+    "2001:db8:2::/64 nexthop via 2001:db8::1 nexthop via 2001:db8::9",
+)
+ADDRESSES = (
+    f"192.0.2.70/24 brd + label {NIC}:one metric 40",
+    "192.0.2.71 peer 203.0.113.9/32 scope link",
+    "2001:db8::70/64 nodad noprefixroute home preferred_lft 1000000 valid_lft forever",
+)
+
+
+def test_made_again(wire: Wire) -> None:
+    """What records keep of addresses and routes with every attribute makes the same ones, on the link that lost them."""
+    eventually(lambda: "tentative" not in wire.on_node("ip", "-6", "address"))
+    for each in ADDRESSES:
+        wire.on_node("ip", "address", "add", *each.split(), "dev", NIC)
+    for each in ROUTES:
+        version = ["-6"] if each.startswith("2001") else []
+        # each of several next hops is over the link
+        words = each.replace(" weight", f" dev {NIC} weight") if "weight" in each else each
+        wire.on_node("ip", *version, "route", "add", *words.split(), *([] if "nexthop" in each else ["dev", NIC]))
+
+    def shown() -> list[str]:
+        links, ways = wire.on_node("ip", "address", "show", "dev", NIC), wire.on_node("ip", "-d", "route", "show", "table", "all")
+        told = f"{links}{ways}{wire.on_node('ip', '-d', '-6', 'route', 'show', 'table', 'all')}"
+        return sorted(re.sub(r"preferred_lft \d+sec", "preferred_lft some", each).strip() for each in told.splitlines())
+
+    before, nic = shown(), seen(wire)
+    assert (nic.passing, nic.learned, nic.stuck) == ((), (), ())
+    form = form_of(AddressMove)
+    step = form.read(json.loads(json.dumps(form.write(moved(nic, "br-net1", store="s", boot_id="b")))))
+    assert (step.addresses, step.routes) == (nic.addresses, nic.routes)
+    with closing(entered(wire.node, lambda: Connection(ROUTE))) as kernel:
+        for route in reversed(step.routes):
+            kernel.exchange(delete_route(route, nic.index))
+        kernel.send(*(delete_address(each, nic.index) for each in reversed(step.addresses)))
+        assert (seen(wire).addresses, seen(wire).routes) == ((), ())
+        kernel.send(*(new_address(each, nic.index, NIC) for each in step.addresses))
+        kernel.exchange(*(replace_route(each, nic.index) for each in step.routes))
+    assert shown() == before
 
 
 def test_merged_by_what_each_link_has(wire: Wire) -> None:

@@ -16,13 +16,13 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.veths import inside
 from userspace_cni.attachment.steps import NodeLink
 from userspace_cni.base.root import HERE
-from userspace_cni.host.netlink.codec import Connection
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.node_net import node_links
 from userspace_cni.host.node_net.nics import look
 from userspace_cni.host.node_net.node_links import NodeLinkDriver
 from userspace_cni.host.node_net.switch_links import addresses_of
 from userspace_cni.host.pod_net import pod_links as host_links
+from userspace_cni.linux.netlink import Connection
 
 OURS, THEIRS = "10.56.0.1/24", "192.0.2.50/24"
 

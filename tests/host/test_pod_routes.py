@@ -22,8 +22,8 @@ from tests.lab.switch.veths import inside, veth
 from tests.unit.routes.building import route
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
 from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
-from userspace_cni.host.netlink.codec import Answer, Connection, Message
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes, RoutePass
+from userspace_cni.linux.netlink import Answer, Connection, Message
 from userspace_cni.routes.facts import NOTHING_KNOWN, RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook

@@ -22,9 +22,9 @@ from userspace_cni.attachment.steps import Link, LinkRef, Seen, Shaper
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.netlink.codec import Connection
 from userspace_cni.host.pod_net.pod_links import LinkDriver, LinkRefDriver, host_ends, ifindex
 from userspace_cni.host.pod_net.shapers import ShaperDriver
+from userspace_cni.linux.netlink import Connection
 
 HOST = "uc0123456789ab"
 ALIAS = "userspace-cni store c0ffee@eth0"

@@ -18,14 +18,14 @@ from tests.lab.node.links import links
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import soon
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import Seen
+from userspace_cni.attachment.steps import KeptAddress, Seen
 from userspace_cni.base.errors import StepFailed, Unavailable
-from userspace_cni.host.netlink.codec import DUMP, Answer, Connection, Message
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 from userspace_cni.host.node_net.nics import look, merged
+from userspace_cni.linux.netlink import DUMP, Answer, Connection, Message
 
 NFNL_SUBSYS_NFTABLES = 10
-OF_ANOTHER_BOOT = {"family": 2, "address": "192.0.2.99", "prefixlen": 24, "scope": 0, "attrs": [["IFA_LOCAL", "192.0.2.99"]]}
+OF_ANOTHER_BOOT = KeptAddress("192.0.2.99", 24)
 ROUTES = (
     ("default", "via", "192.0.2.1", "metric", "50", "mtu", "1400", "src", V4),
     ("default", "via", "192.0.2.2", "metric", "90", "onlink"),
@@ -211,7 +211,7 @@ def test_what_others_change_is_followed(small: Uplink, switch: Switch) -> None:
     assert not driver.lost(more, Seen(), soon())
     assert {drift.found for drift in driver.check(more, soon())} == {Absent()}
     last = current(switch, more)
-    assert {each["address"] for each in last.addresses} == {V4, V6, "192.0.2.88"}
+    assert {each.address for each in last.addresses} == {V4, V6, "192.0.2.88"}
     assert last.next_hops == step.next_hops
     driver.undo(last, soon())
     assert has("nic0", switch) == sorted([f"{V4}/24", f"{V6}/64", "192.0.2.88/24"])

@@ -13,12 +13,13 @@ from tests.lab.network.uplink import ASKING, BRIDGE, V4, V6, Uplink, current, ha
 from tests.lab.switch.switch import Switch
 from tests.lab.switch.veths import veth
 from tests.ovs.conftest import soon
+from userspace_cni.attachment.steps import KeptAddress
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.host.netlink.codec import DUMP, ROUTE, Answer, Connection, Message
+from userspace_cni.host.netlink.kept_messages import DELETE_ADDRESS, new_address
 from userspace_cni.host.netlink.netns import opened_switch
-from userspace_cni.host.netlink.rtnetlink import DELETE_ADDRESS, new_address
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 from userspace_cni.host.node_net.nics import look
+from userspace_cni.linux.netlink import DUMP, ROUTE, Answer, Connection, Message
 
 PROMOTING = "promote_secondaries"
 FIRST_ADDED, LAST_ADDED = 100, 250
@@ -48,8 +49,7 @@ class Other:
         nic = look(link, self._wire.node)
         assert nic
         address = f"192.0.2.{next(self._numbers)}"
-        entry = {"family": 2, "address": address, "prefixlen": 24, "scope": 0}
-        kernel.send(new_address(entry | {"attrs": [["IFA_ADDRESS", address], ["IFA_LOCAL", address]]}, nic.index, link))
+        kernel.send(new_address(KeptAddress(address, 24), nic.index, link))
         self.added.append(f"{address}/24")
 
     def add_some(self, link: str, kernel: Connection) -> None:

@@ -22,10 +22,10 @@ from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, node_m
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import LinkNameTaken, Unavailable
 from userspace_cni.host.netlink import link_messages as links_of_the_kernel
-from userspace_cni.host.netlink.codec import Message
 from userspace_cni.host.netlink.link_messages import marked
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.host.node_net.switch_taps import ALIAS
+from userspace_cni.linux.netlink import Message
 from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.node_bridges import NodeBridgeDriver

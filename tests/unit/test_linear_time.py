@@ -53,7 +53,6 @@ from userspace_cni.controller.ranges import NodeRange, divide
 from userspace_cni.controller.writes import summaries
 from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
 from userspace_cni.diagnosis.traps import findings_with_refusals
-from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink import route_messages as kernel_routes
 from userspace_cni.host.node_net.translations import rules
 from userspace_cni.host.pod_net import pod_routes
@@ -61,6 +60,7 @@ from userspace_cni.host.runtimes.cni_cache import _sandbox
 from userspace_cni.kube.notes import _with_entry, _without_entry
 from userspace_cni.kube.pod_requests import view_of
 from userspace_cni.kube.watch import _remembered
+from userspace_cni.linux import netlink as codec
 from userspace_cni.network import object_specs
 from userspace_cni.network.spec_list import Desired, agreed
 from userspace_cni.node.objects import Kept, OwnNode, Seen

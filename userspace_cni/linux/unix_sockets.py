@@ -19,12 +19,13 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from userspace_cni.linux import paths
+from userspace_cni.linux.netlink import DUMP, SOCK_DIAG, Connection, Message, attributes
 
 PROC: Final = Path("/proc")
 _WAITING, _CONNECTED = "02", "03"
@@ -35,19 +36,10 @@ _SHOW_NAME, _SHOW_VFS, _SHOW_PEER, _SHOW_QUEUE = 0x1, 0x2, 0x4, 0x10
 """Attributes to request: UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN."""
 _NAME, _VFS, _PEER, _QUEUE, _SHUTDOWN = 0, 1, 2, 4, 6
 """Attributes of an answer; every answer has the last one."""
-_SOCK_DIAG: Final = 4
-"""NETLINK_SOCK_DIAG."""
 _BY_FAMILY: Final = 20
-_DUMP: Final = 0x301
-"""NLM_F_REQUEST | NLM_F_DUMP."""
-_ERROR, _DONE = 2, 3
-_HEADER: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBHIIIII")
 _SOCKET: Final = struct.Struct("=BBBBIQ")
 """struct unix_diag_msg: family, type, state, padding, inode, cookie."""
-_ATTRIBUTE: Final = struct.Struct("=HH")
-_ANSWER_MAX: Final = 1 << 16
-_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -85,9 +77,9 @@ def connections_here(path: str) -> int:
     file = struct.pack("=II", *file_of(facts))
     try:
         unaccepted, accepted = 0, 0
-        for _, attributes in _open_sockets((_ESTABLISHED,), _SHOW_VFS | _SHOW_PEER):
-            accepted += attributes.get(_VFS) == file
-            unaccepted += attributes.get(_PEER) == bytes(4)  # the listener has not accepted its other end
+        for _, found in _open_sockets((_ESTABLISHED,), _SHOW_VFS | _SHOW_PEER):
+            accepted += found.get(_VFS) == file
+            unaccepted += found.get(_PEER) == bytes(4)  # the listener has not accepted its other end
     except OSError:
         return len(states)
     return accepted + min(waiting, unaccepted)  # the listing of names keeps a connection that hung up before it was accepted
@@ -136,11 +128,11 @@ def _collect(namespaces: Iterable[int], found: list[UnixSocket], refused: list[O
 def _listed() -> Iterator[UnixSocket]:
     """The sockets in this thread's namespace whose other end is still there. Raises OSError."""
     states, show = (_ESTABLISHED, _LISTEN), _SHOW_NAME | _SHOW_VFS | _SHOW_QUEUE
-    for state, attributes in _open_sockets(states, show):
-        if _VFS in attributes:
-            inode, device = struct.unpack("=II", attributes[_VFS])
-            name = os.fsdecode(attributes.get(_NAME, b"").rstrip(b"\0"))
-            (queued,) = struct.unpack_from("=I", attributes.get(_QUEUE, bytes(4)))
+    for state, told in _open_sockets(states, show):
+        if _VFS in told:
+            inode, device = struct.unpack("=II", told[_VFS])
+            name = os.fsdecode(told.get(_NAME, b"").rstrip(b"\0"))
+            (queued,) = struct.unpack_from("=I", told.get(_QUEUE, bytes(4)))
             yield UnixSocket(state == _LISTEN, name, inode, device, queued if state == _LISTEN else 0)
 
 
@@ -156,28 +148,17 @@ def _states(process: Path, name: str) -> list[str]:
     return [state for state in named if state in (_WAITING, _CONNECTED)]
 
 
-def _open_sockets(states: tuple[int, ...], show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
+def _open_sockets(states: tuple[int, ...], show: int) -> Iterator[tuple[int, Mapping[int, bytes]]]:
     """State and attributes of each socket in one of `states` whose other end is still there. Raises OSError."""
     return (each for each in _dump(sum(1 << state for state in states), show) if each[1].get(_SHUTDOWN, b"\0") == b"\0")
 
 
-def _dump(states: int, show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
-        netlink.settimeout(_SECONDS)
-        request = _REQUEST.pack(socket.AF_UNIX, 0, 0, states, 0, show, 0, 0)
-        netlink.sendto(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request, (0, 0))
-        while True:
-            answer = memoryview(netlink.recv(_ANSWER_MAX))
-            while answer:
-                size, kind, *_ = _HEADER.unpack_from(answer)
-                if kind == _DONE:
-                    return
-                if kind == _ERROR:
-                    (number,) = struct.unpack_from("=i", answer, _HEADER.size)
-                    raise OSError(-number, os.strerror(-number))
-                _, _, state, *_ = _SOCKET.unpack_from(answer, _HEADER.size)
-                yield state, _attributes(answer[_HEADER.size + _SOCKET.size : size])
-                answer = answer[_aligned(size) :]
+def _dump(states: int, show: int) -> Iterator[tuple[int, Mapping[int, bytes]]]:
+    request = _REQUEST.pack(socket.AF_UNIX, 0, 0, states, 0, show, 0, 0)
+    with Connection(SOCK_DIAG) as kernel:
+        for _, payload in kernel.ask(Message(_BY_FAMILY, DUMP, request)):
+            _, _, state, *_ = _SOCKET.unpack_from(payload)
+            yield state, attributes(payload[_SOCKET.size :])
 
 
 def hung_up(connection: int) -> bool:
@@ -186,16 +167,3 @@ def hung_up(connection: int) -> bool:
     if connection >= 0:
         asked.register(connection, select.POLLRDHUP)
     return bool(asked.poll(0))
-
-
-def _attributes(rest: memoryview) -> dict[int, bytes]:
-    found = {}
-    while len(rest) >= _ATTRIBUTE.size:
-        size, kind = _ATTRIBUTE.unpack_from(rest)
-        found[kind] = bytes(rest[_ATTRIBUTE.size : size])
-        rest = rest[_aligned(size) :]
-    return found
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 4) * 4

@@ -362,7 +362,7 @@ def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None
     nic, move = seen.links.get(name), seen.moves.get(name)
     if nic is None:
         return
-    addresses = {str(each["address"]) for each in (*nic.addresses, *(move.addresses if move else ()))}
+    addresses = {each.address for each in (*nic.addresses, *(move.addresses if move else ()))}
     with_moved = replace(nic, routes=(*nic.routes, *(move.routes if move else ())))
     why = ""
     if with_moved.has_default_route:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Sequence
+from socket import AF_INET
 from typing import cast
 
 import pytest
 
 from userspace_cni.attachment.steps import PolicyRoute
 from userspace_cni.host.netlink import rule_messages as rules
-from userspace_cni.host.netlink.codec import Answer, Connection, Message, attribute, u32
+from userspace_cni.host.netlink.kept_messages import default_routes, held
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel
 from userspace_cni.host.netlink.route_messages import MAIN
-from userspace_cni.host.netlink.rtnetlink import IPV4, default_routes, held
 from userspace_cni.host.netlink.rule_messages import FoundRule
 from userspace_cni.host.node_net.policy_routes import _rules_of_ours
+from userspace_cni.linux.netlink import Answer, Connection, Message, attribute, u32
 
 INDEX = 7
 NET = bytes((198, 51, 100, 0))
@@ -26,7 +27,7 @@ RULE = FoundRule("10.56.0.0/24", MAIN, 1041, NODE_PROTOCOL, 0)
 
 def route(*attributes: bytes, dst_len: int = 24) -> bytes:
     """A static route of IPv4 over the link, as the kernel shows it."""
-    head = struct.pack("=BBBBBBBBI", IPV4, dst_len, 0, 0, MAIN, 4, 0, 1, 0)
+    head = struct.pack("=BBBBBBBBI", AF_INET, dst_len, 0, 0, MAIN, 4, 0, 1, 0)
     return head + u32(15, MAIN) + b"".join(attributes) + u32(4, INDEX)
 
 
@@ -50,7 +51,7 @@ def test_routes_of_the_other_family() -> None:
     """The routes of IPv4 that answer a question about IPv6 are no second ones, so that none is stuck."""
     found = held(kernel(route(attribute(1, NET), attribute(5, HOP))), INDEX, frozenset())
     assert found.stuck == ()
-    assert [each["family"] for each in found.routes] == [IPV4]
+    assert [each.version for each in found.routes] == [4]
 
 
 @pytest.mark.parametrize(("dst_len", "target"), [(24, "198.51.100.0/24"), (0, "default")])

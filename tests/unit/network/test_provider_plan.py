@@ -10,7 +10,17 @@ import pytest
 
 from userspace_cni.attachment.records import Record, node_container
 from userspace_cni.attachment.specs import KeepsLess
-from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, PolledUplink, UplinkPort, node_marks
+from userspace_cni.attachment.steps import (
+    AddressMove,
+    Internal,
+    KeptAddress,
+    KeptRoute,
+    NodeBridge,
+    OvsPort,
+    PolledUplink,
+    UplinkPort,
+    node_marks,
+)
 from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.settings import Settings
@@ -25,8 +35,8 @@ MAC = "02:00:00:00:00:0a"
 STORE = "s"
 MARKS = node_marks("provider-network", "net1", STORE)
 NET = ProviderNetwork("net1", "eth1", said_by="the test")
-ADDRESS = {"family": 2, "address": "192.0.2.11", "prefixlen": 24, "scope": 0, "attrs": [["IFA_LOCAL", "192.0.2.11"]]}
-DEFAULT = {"family": 2, "dst_len": 0, "proto": 3, "scope": 0, "type": 1, "attrs": [["RTA_GATEWAY", "192.0.2.1"]]}
+ADDRESS = KeptAddress("192.0.2.11", 24)
+DEFAULT = KeptRoute("0.0.0.0/0", protocol=3, gateway="192.0.2.1")
 SUB = replace(NET, move_addresses="yes", vlan_interfaces=("eth1.10",), vlans=(100,))
 
 

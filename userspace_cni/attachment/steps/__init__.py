@@ -3,6 +3,7 @@
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
+from userspace_cni.attachment.steps.kept import Kept, KeptAddress, KeptHop, KeptRoute, next_hops
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
 from userspace_cni.attachment.steps.node_network import (
@@ -63,6 +64,10 @@ __all__ = [
     "Guard",
     "HostEnd",
     "Internal",
+    "Kept",
+    "KeptAddress",
+    "KeptHop",
+    "KeptRoute",
     "Lease",
     "LegacyRecord",
     "Link",
@@ -100,6 +105,7 @@ __all__ = [
     "host_alias",
     "host_end",
     "is_host_end",
+    "next_hops",
     "node_marks",
     "owner_kind",
     "owner_marks",

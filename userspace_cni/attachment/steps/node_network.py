@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from userspace_cni.attachment.steps.kept import KeptAddress, KeptRoute
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.stages import Stage
@@ -135,7 +136,7 @@ class PolledUplink(UplinkPort):
 class AddressMove(Step):
     """Addresses and routes of a NIC that its bridge has instead, while the node's stack does not hear the NIC itself.
 
-    `addresses` and `routes` are those of the NIC, as the kernel showed them before the first of them moved, with all attributes;
+    `addresses` and `routes` are those of the NIC, as the kernel showed them before the first of them moved;
     `ifindex` is the NIC's, `boot_id` the boot in which that was seen: in another one they are no source of addresses.
     `next_hops`: of these at least one must answer after the move as one did before it; () where none did.
     """
@@ -150,8 +151,8 @@ class AddressMove(Step):
     bridge: str
     store: str
     boot_id: str
-    addresses: tuple[Mapping[str, Any], ...] = ()
-    routes: tuple[Mapping[str, Any], ...] = ()
+    addresses: tuple[KeptAddress, ...] = ()
+    routes: tuple[KeptRoute, ...] = ()
     next_hops: tuple[str, ...] = ()
     cut: bool = True
     switch_netns: str = ""
@@ -169,7 +170,7 @@ class AddressMove(Step):
     @property
     def summary(self) -> str:
         """Whose addresses are where."""
-        shown = ", ".join(f"{each.get('address')}/{each.get('prefixlen')}" for each in self.addresses)
+        shown = ", ".join(each.shown for each in self.addresses)
         return f"{shown or 'no addresses'} of {self.nic} on {self.bridge}"
 
 

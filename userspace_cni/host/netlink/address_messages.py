@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Final
 
-from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.codec import Message, attribute, attributes, u8, u32
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Message, attribute, attributes, u8, u32
 
 _NEWADDR: Final = 20
 _DELADDR: Final = 21

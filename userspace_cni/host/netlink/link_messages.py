@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.codec import Message, attribute, attributes, nested, text, u32
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Message, attribute, attributes, nested, text, u32
 
 LO: Final = 1
 """The index of lo in every namespace."""

@@ -6,9 +6,9 @@ import struct
 from ipaddress import ip_address
 from typing import Final
 
-from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink.address_messages import FAMILIES
-from userspace_cni.host.netlink.codec import Message, attribute
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Message, attribute
 
 _NEWNEIGH: Final = 28
 _DELNEIGH: Final = 29

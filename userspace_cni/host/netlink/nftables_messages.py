@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.host.netlink.codec import CREATE, DUMP, Message, as_text, attributes, be32, each_attribute, nested, text
+from userspace_cni.linux.netlink import CREATE, DUMP, Message, as_text, attributes, be32, each_attribute, nested, text
 
 _NFTABLES: Final = 10
 _BATCH_BEGIN, _BATCH_END, _BATCH_GENERATION = 0x10, 0x11, 1

@@ -24,11 +24,11 @@ from userspace_cni.host.netlink import neighbour_messages as neighbours
 from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink import rule_messages as rules
 from userspace_cni.host.netlink.address_messages import FAMILIES, FoundAddress
-from userspace_cni.host.netlink.codec import ROUTE, Connection, Message
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import is_gone, opened_switch
 from userspace_cni.host.netlink.route_messages import MAIN, FoundRoute, Route
 from userspace_cni.host.netlink.rule_messages import FoundRule
+from userspace_cni.linux.netlink import ROUTE, Connection, Message
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.host.netlink import codec
-from userspace_cni.host.netlink.codec import Message, attribute, attributes, nested, text, u32
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Message, attribute, attributes, nested, text, u32
 
 HANDLE: Final = 0x7563 << 16
 """7563: in the words of tc. What we put at a root has it, and is told from another's by it."""

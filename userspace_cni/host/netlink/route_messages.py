@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
-from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink.address_messages import FAMILIES
-from userspace_cni.host.netlink.codec import Message, as_u32, attribute, attributes, nested, u32
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Message, as_u32, attribute, attributes, nested, u32
 
 STATIC: Final = 4
 """RTPROT_STATIC: routes that an ADD makes."""

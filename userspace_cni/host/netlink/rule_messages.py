@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
-from userspace_cni.host.netlink import codec
 from userspace_cni.host.netlink.address_messages import FAMILIES
-from userspace_cni.host.netlink.codec import Message, as_text, as_u32, attribute, attributes, u8, u32
+from userspace_cni.linux import netlink as codec
+from userspace_cni.linux.netlink import Message, as_text, as_u32, attribute, attributes, u8, u32
 
 _NEWRULE: Final = 32
 _DELRULE: Final = 33

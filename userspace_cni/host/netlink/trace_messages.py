@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from userspace_cni.host.netlink.codec import (
+from userspace_cni.host.netlink.nftables_messages import ACCEPT, DROP, HEADER, message
+from userspace_cni.linux.netlink import (
     CREATE,
     DUMP,
     EXCL,
@@ -26,7 +27,6 @@ from userspace_cni.host.netlink.codec import (
     nested,
     text,
 )
-from userspace_cni.host.netlink.nftables_messages import ACCEPT, DROP, HEADER, message
 
 TRACES: Final = 1 << 8
 """The group NFNLGRP_NFTRACE."""

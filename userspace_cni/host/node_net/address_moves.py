@@ -23,35 +23,28 @@ from ipaddress import ip_address
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import AddressMove, Driver, Seen
+from userspace_cni.attachment.steps import AddressMove, Driver, Kept, KeptAddress, KeptRoute, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, combined, of_kernel
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
-from userspace_cni.host.netlink.netns import Netns, is_gone, opened_switch
-from userspace_cni.host.netlink.rtnetlink import (
+from userspace_cni.host.netlink.kept_messages import (
     DELETE_ADDRESS,
-    IPV4,
-    IPV6,
     NODAD,
     NOPREFIXROUTE,
-    Entry,
-    address_key,
     delete_address,
     delete_route,
-    network_of,
     new_address,
     replace_route,
-    route_key,
-    shown,
 )
+from userspace_cni.host.netlink.netns import Netns, is_gone, opened_switch
 from userspace_cni.host.node_net.nics import Nic, looked, merged, silent_on
 from userspace_cni.host.pod_net.ingress_drops import NEEDED, Drops, differences, supported
 from userspace_cni.host.pod_net.neighbour_frames import announcement
 from userspace_cni.host.pod_net.neighbour_queries import wire
 from userspace_cni.linux import boot
+from userspace_cni.linux.netlink import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
 
 _BACK_S: Final = 5.0
 _ROUNDS: Final = 5
@@ -151,7 +144,7 @@ class AddressMoveDriver(Driver[AddressMove]):
             _send(kernel, f"{what}: setting the NIC up", [links.changed(nic.index, up=True)], frozenset())
         _send(kernel, f"{what}: going back", given, _THERE | _TAKEN_OFF, nic)
         _send(kernel, f"{what}: leading routes over the NIC", _over_nic(back, self._look(back)()[0] or nic), _THERE)
-        gone: Sequence[Entry] = ()
+        gone: Sequence[KeptAddress] = ()
         if bridge:
             gone = _take_off(kernel, f"{what}: clearing the bridge", bridge, bridge.routes, bridge.addresses)
             if gone and self._is_up(back, back.bridge):
@@ -161,11 +154,11 @@ class AddressMoveDriver(Driver[AddressMove]):
 
     def effects(self, step: AddressMove) -> tuple[Sequence[str], Sequence[str]]:
         """As ip(8) takes them, in the order and batches in which the kernel gets them."""
-        addresses = [f"{each['address']}/{each['prefixlen']}" for each in step.addresses]
+        addresses = [each.shown for each in step.addresses]
         there = [
             f"ip link set dev {step.bridge} up",
             *(f"ip address replace {each} dev {step.bridge} noprefixroute" for each in addresses),
-            *(f"ip route replace {shown(each)} dev {step.bridge}" for each in step.routes),
+            *(f"ip route replace {each.shown} dev {step.bridge}" for each in step.routes),
             *([f"nft: the node's own stack no longer hears {step.nic}"] if step.cut else []),
             *(f"ip address delete {each} dev {step.nic}" for each in reversed(addresses)),
         ]
@@ -175,7 +168,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         back = [
             *([f"nft: the node's own stack hears {step.nic} again"] if step.cut else []),
             *(f"ip address replace {each} dev {step.nic}" for each in addresses),
-            *(f"ip route replace {shown(each)} dev {step.nic}" for each in step.routes),
+            *(f"ip route replace {each.shown} dev {step.nic}" for each in step.routes),
             *(f"ip address delete {each} dev {step.bridge}" for each in reversed(addresses)),
         ]
         return there, back
@@ -221,8 +214,8 @@ class AddressMoveDriver(Driver[AddressMove]):
     def _raise_bridge(self, step: AddressMove, bridge: Nic, netns: Netns, kernel: Connection, deadline: Deadline) -> None:
         """Set the bridge's link up; a bridge over which no next hop answers gets nothing."""
         _send(kernel, f"{_what(step)}: setting the bridge's link up", [links.changed(bridge.index, up=True)], frozenset())
-        moved = {address_key(each) for each in bridge.addresses}
-        if any(address_key(each) in moved for each in step.addresses):
+        moved = {each.key for each in bridge.addresses}
+        if any(each.key in moved for each in step.addresses):
             return
         try:
             _require_answer(step, netns, bridge, deadline, "nothing was moved")
@@ -280,61 +273,62 @@ def _what(step: AddressMove) -> str:
     return f"moving the addresses of {step.nic} to {step.bridge}"
 
 
-def _shown(addresses: Iterable[Entry]) -> str:
-    return ", ".join(f"{each['address']}/{each['prefixlen']}" for each in addresses)
+def _shown(addresses: Iterable[KeptAddress]) -> str:
+    return ", ".join(each.shown for each in addresses)
 
 
-def _in_order(addresses: Sequence[Entry]) -> list[Entry]:
+def _in_order(addresses: Sequence[KeptAddress]) -> list[KeptAddress]:
     """So that the kernel shows them in the former order: a secondary one of IPv4 after its primary, the newest of IPv6 first."""
-    later = [each for each in addresses if each["family"] == IPV6]
-    return [each for each in addresses if each["family"] != IPV6] + later[::-1]
+    later = [each for each in addresses if each.version == 6]
+    return [each for each in addresses if each.version == 4] + later[::-1]
 
 
 def _to_bridge(step: AddressMove, bridge: Nic) -> list[Message]:
     """The routes after the addresses: the kernel makes none by itself, so that none is in the way of another."""
-    quiet = {IPV4: NOPREFIXROUTE, IPV6: NOPREFIXROUTE | NODAD}
+    quiet = {4: NOPREFIXROUTE, 6: NOPREFIXROUTE | NODAD}
     return _given(step.addresses, bridge, quiet) + [
         replace_route(each, bridge.index) for each in step.routes if not bridge.up or each not in bridge.routes
     ]
 
 
-def _given(wanted: Sequence[Entry], link: Nic, flags: Mapping[int, int]) -> list[Message]:
-    """Give the link the addresses that it lacks, in order, with more flags by their family.
+def _given(wanted: Sequence[KeptAddress], link: Nic, flags: Mapping[int, int]) -> list[Message]:
+    """Give the link the addresses that it lacks, in order, with more flags by their version.
 
     Of two IPv4 addresses of one network the later is secondary, and goes with the first: so one that is there too early is taken
     off first, and given again.
     """
-    has = {address_key(each) for each in link.addresses}
-    given: list[Entry] = []
+    has = {each.key for each in link.addresses}
+    given: list[KeptAddress] = []
     for each in _in_order(wanted):
-        follows = each["family"] == IPV4 and network_of(each) in map(network_of, given)
-        if follows or address_key(each) not in has:
+        follows = each.version == 4 and each.network in [other.network for other in given]
+        if follows or each.key not in has:
             given.append(each)
-    early = [delete_address(each, link.index) for each in given if address_key(each) in has]
-    return early + [new_address(each, link.index, link.name, flags=flags.get(each["family"], 0)) for each in given]
+    early = [delete_address(each, link.index) for each in given if each.key in has]
+    return early + [new_address(each, link.index, link.name, flags=flags.get(each.version, 0)) for each in given]
 
 
-def _of_nic(step: AddressMove, nic: Nic) -> tuple[list[Entry], list[Entry]]:
+def _of_nic(step: AddressMove, nic: Nic) -> tuple[list[KeptRoute], list[KeptAddress]]:
     """The routes and addresses of the NIC that have moved; deleting a route that was replaced does nothing."""
-    addresses, routes = {address_key(each) for each in step.addresses}, {route_key(each) for each in step.routes}
-    stale = [each for each in nic.routes if route_key(each) in routes]
-    return stale, [each for each in nic.addresses if address_key(each) in addresses]
+    addresses, routes = {each.key for each in step.addresses}, {each.key for each in step.routes}
+    return [each for each in nic.routes if each.key in routes], [each for each in nic.addresses if each.key in addresses]
 
 
 def _to_nic(back: AddressMove, nic: Nic) -> list[Message]:
     """An address of IPv6 serves at once only without duplicate detection, and then gets the flags that it had."""
-    has = {address_key(each) for each in nic.addresses}
-    later = [each for each in back.addresses if each["family"] == IPV6 and address_key(each) not in has]
-    return _given(back.addresses, nic, {IPV6: NODAD}) + [new_address(each, nic.index, nic.name) for each in later]
+    has = {each.key for each in nic.addresses}
+    later = [each for each in back.addresses if each.version == 6 and each.key not in has]
+    return _given(back.addresses, nic, {6: NODAD}) + [new_address(each, nic.index, nic.name) for each in later]
 
 
 def _over_nic(back: AddressMove, nic: Nic) -> list[Message]:
     """The routes that have not come with the addresses."""
-    has = {route_key(each) for each in nic.routes}
-    return [replace_route(each, nic.index) for each in back.routes if route_key(each) not in has]
+    has = {each.key for each in nic.routes}
+    return [replace_route(each, nic.index) for each in back.routes if each.key not in has]
 
 
-def _take_off(kernel: Connection, what: str, link: Nic, routes: Iterable[Entry], addresses: Sequence[Entry]) -> Sequence[Entry]:
+def _take_off(
+    kernel: Connection, what: str, link: Nic, routes: Iterable[KeptRoute], addresses: Sequence[KeptAddress]
+) -> Sequence[KeptAddress]:
     """Take routes and addresses off the link, the last address first; returns the addresses that it had no more."""
     old = _in_order(addresses)[::-1]
     stale = [delete_route(each, link.index) for each in routes]
@@ -366,13 +360,13 @@ def _send(
     return found
 
 
-def _beside(addresses: Iterable[Entry], others: Iterable[Entry]) -> list[Entry]:
+def _beside(addresses: Iterable[KeptAddress], others: Iterable[KeptAddress]) -> list[KeptAddress]:
     """The addresses that are not among the others."""
-    known = {address_key(each) for each in others}
-    return [each for each in addresses if address_key(each) not in known]
+    known = {each.key for each in others}
+    return [each for each in addresses if each.key not in known]
 
 
-def _tell(what: str, step: AddressMove, addresses: Sequence[Entry]) -> None:
+def _tell(what: str, step: AddressMove, addresses: Sequence[KeptAddress]) -> None:
     if addresses:
         say("info", what, nic=step.nic, bridge=step.bridge, addresses=_shown(addresses))
 
@@ -385,15 +379,15 @@ def _require_nothing_left(step: AddressMove, bridge: Nic | None) -> None:
         )
 
 
-def _announce(netns: Netns, link: Nic, addresses: Iterable[Entry]) -> None:
+def _announce(netns: Netns, link: Nic, addresses: Iterable[KeptAddress]) -> None:
     """Tell the neighbours, who mostly know it: NIC and bridge have one MAC address. What fails shows by the next hop."""
     with suppress(OSError, UserspaceError), wire(netns, link.name, listening=False) as opened:
         for each in addresses:
-            opened.send(announcement(link.mac, ip_address(each["address"])))
+            opened.send(announcement(link.mac, ip_address(each.address)))
 
 
 def _require_answer(step: AddressMove, netns: Netns, bridge: Nic, deadline: Deadline, outcome: str) -> None:
-    own = [f"{each['address']}/{each['prefixlen']}" for each in step.addresses]
+    own = [each.shown for each in step.addresses]
     if step.next_hops and len(silent_on(netns, bridge, own, step.next_hops, deadline)) == len(set(step.next_hops)):
         raise StepFailed(
             f"{_what(step)}: over the bridge no answer from the next hop {', '.join(step.next_hops)}; {outcome}",
@@ -403,30 +397,31 @@ def _require_answer(step: AddressMove, netns: Netns, bridge: Nic, deadline: Dead
 
 def _still(step: AddressMove, now: AddressMove) -> AddressMove:
     """The move without what others have removed from the bridge since it was planned: the next plan is without it, too."""
-    addresses, routes = {address_key(each) for each in now.addresses}, {route_key(each) for each in now.routes}
+    addresses, routes = {each.key for each in now.addresses}, {each.key for each in now.routes}
     return replace(
         step,
-        addresses=tuple(each for each in step.addresses if address_key(each) in addresses),
-        routes=tuple(each for each in step.routes if route_key(each) in routes),
+        addresses=tuple(each for each in step.addresses if each.key in addresses),
+        routes=tuple(each for each in step.routes if each.key in routes),
     )
 
 
 def _unremoved(step: AddressMove, nic: Nic, bridge: Nic) -> AddressMove:
-    """The move without what others have removed since it was planned: what neither link has, while one has others of its family.
+    """The move without what others have removed since it was planned: what neither link has, while one has others of its
+    version of IP.
 
-    Where neither has any of a family, they were lost (the link was set down, or made anew), and are made again.
+    Where neither has any of a version, they were lost (the link was set down, or made anew), and are made again.
     """
     return replace(
         step,
-        addresses=_present(address_key, step.addresses, (*nic.addresses, *bridge.addresses)),
-        routes=_present(route_key, step.routes, (*nic.routes, *bridge.routes)),
+        addresses=_present(step.addresses, (*nic.addresses, *bridge.addresses)),
+        routes=_present(step.routes, (*nic.routes, *bridge.routes)),
     )
 
 
-def _present(key: Callable[[Entry], tuple[object, ...]], wanted: Sequence[Entry], found: Sequence[Entry]) -> tuple[Entry, ...]:
-    there = {key(each) for each in found}
-    families = {each["family"] for each in wanted if key(each) in there}
-    return tuple(each for each in wanted if key(each) in there or each["family"] not in families)
+def _present(wanted: Sequence[Kept], found: Sequence[Kept]) -> tuple[Kept, ...]:
+    there = {each.key for each in found}
+    versions = {each.version for each in wanted if each.key in there}
+    return tuple(each for each in wanted if each.key in there or each.version not in versions)
 
 
 def _differences(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> Iterator[tuple[str, Value, Value]]:
@@ -436,14 +431,14 @@ def _differences(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> Iter
     if bridge is None or not bridge.up:
         yield f"link {step.bridge}", "up", "down" if bridge else Absent()
         return
-    there = {address_key(each) for each in bridge.addresses}
-    here = {address_key(each) for each in nic.addresses} if nic else set()
-    ways = {route_key(each) for each in bridge.routes}
+    there = {each.key for each in bridge.addresses}
+    here = {each.key for each in nic.addresses} if nic else set()
+    ways = {each.key for each in bridge.routes}
     for address in step.addresses:
-        if address_key(address) not in there:
-            yield f"address of {step.bridge}", _shown([address]), Absent()
-        if address_key(address) in here:
-            yield f"address of {step.nic}", Absent(), _shown([address])
+        if address.key not in there:
+            yield f"address of {step.bridge}", address.shown, Absent()
+        if address.key in here:
+            yield f"address of {step.nic}", Absent(), address.shown
     for route in step.routes:
-        if route_key(route) not in ways:
-            yield f"route over {step.bridge}", shown(route), Absent()
+        if route.key not in ways:
+            yield f"route over {step.bridge}", route.shown, Absent()

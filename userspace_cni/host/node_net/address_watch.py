@@ -16,11 +16,11 @@ from typing import Final
 from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
-from userspace_cni.host.netlink.codec import ROUTE, Connection, attributes
+from userspace_cni.host.netlink.kept_messages import DELETED_LINK, NEW_LINK, noticed_index
 from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL
-from userspace_cni.host.netlink.rtnetlink import DELETED_LINK, NEW_LINK, noticed_index
+from userspace_cni.linux.netlink import ROUTE, Connection, attributes
 
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x40000
 """Of linux/rtnetlink.h: RTMGRP_LINK, and of each of IPv4 and IPv6 the addresses, routes and rules."""

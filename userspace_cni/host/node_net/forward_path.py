@@ -27,13 +27,13 @@ from userspace_cni.fastpath.tap import Tap, TapRefused
 from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink import trace_messages as traces
 from userspace_cni.host.netlink.closer import Closer
-from userspace_cni.host.netlink.codec import NETFILTER, Connection
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import Netns, opened_switch
 from userspace_cni.host.netlink.node_kernel import RIGHTS, Kernel, at_node
 from userspace_cni.host.netlink.trace_messages import Traced
 from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
 from userspace_cni.host.pod_net.neighbour_queries import asked, wire
+from userspace_cni.linux.netlink import NETFILTER, Connection
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

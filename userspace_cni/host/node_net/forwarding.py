@@ -15,9 +15,9 @@ from typing import Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
+from userspace_cni.host.netlink.kept_messages import default_routes
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.netlink.node_kernel import RIGHTS, Kernel, at_node
-from userspace_cni.host.netlink.rtnetlink import default_routes
 from userspace_cni.host.pod_net.pod_links import connected, kernel_does
 
 NEIGHBOUR_S: Final = 1.0

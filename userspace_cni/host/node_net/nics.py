@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from sys import byteorder
 from typing import Final
 
-from userspace_cni.attachment.steps import AddressMove
+from userspace_cni.attachment.steps import AddressMove, Kept, KeptAddress, KeptRoute, next_hops
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
-from userspace_cni.host.netlink.codec import ROUTE, Connection, as_u32, attributes
+from userspace_cni.host.netlink.kept_messages import BY_KERNEL, held
 from userspace_cni.host.netlink.netns import Netns, opened_switch
 from userspace_cni.host.netlink.route_messages import MAIN
-from userspace_cni.host.netlink.rtnetlink import BY_KERNEL, Entry, address_key, gateways, held, route_key, table_of
 from userspace_cni.host.node_net.nic_settings import merging, receive_queues
 from userspace_cni.host.pod_net.neighbour_queries import asked, wire
+from userspace_cni.linux.netlink import ROUTE, Connection, as_u32, attributes
 
 ANSWER_S: Final = 2.0
 """How long next hops have to answer."""
@@ -61,7 +61,7 @@ class KernelBond:
 class Nic:
     """A link of the node. `kind` is the kernel's, "" for hardware; `master` the bridge or bond that it is enslaved to.
 
-    `addresses` and `routes` are entries of `host.rtnetlink`, without what the kernel makes by itself. `passing`: addresses with
+    `addresses` and `routes` are without what the kernel makes by itself. `passing`: addresses with
     an end, as DHCP and routers give them; `learned`: routes of routers; `stuck`: routes that cannot be moved, with the reason.
     `offloads`: those of gro and lro that are on, with which a port of type system drops what is larger than its MTU. `promotes`:
     later IPv4 addresses of a network stay when the first one leaves. `rx_queues`: how many it receives by, 0 for unknown. `tag`:
@@ -77,8 +77,8 @@ class Nic:
     up: bool
     carrier: bool
     master: str
-    addresses: tuple[Entry, ...] = ()
-    routes: tuple[Entry, ...] = ()
+    addresses: tuple[KeptAddress, ...] = ()
+    routes: tuple[KeptRoute, ...] = ()
     passing: tuple[str, ...] = ()
     learned: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
@@ -92,19 +92,19 @@ class Nic:
     @property
     def has_default_route(self) -> bool:
         """Whether the node's way to the world is over it."""
-        return any(route["dst_len"] == 0 and table_of(route) == MAIN for route in self.routes) or any(
+        return any(route.is_default and route.table == MAIN for route in self.routes) or any(
             each.startswith("default") for each in (*self.learned, *self.stuck)
         )
 
     @property
     def shown_addresses(self) -> tuple[str, ...]:
         """Its lasting addresses, with prefix length."""
-        return tuple(f"{each['address']}/{each['prefixlen']}" for each in self.addresses)
+        return tuple(each.shown for each in self.addresses)
 
     @property
     def gateways(self) -> tuple[str, ...]:
         """The next hops of its routes, those of default routes first."""
-        return gateways(self.routes)
+        return next_hops(self.routes)
 
 
 _NONE: Final = Nic("", 0, "", 0, "", up=False, carrier=False, master="")
@@ -163,43 +163,33 @@ def moved(nic: Nic, bridge: str, *, store: str, boot_id: str, switch_netns: str 
 def merged(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> AddressMove:
     """The move with what others have changed: with what was added at the NIC or the bridge, without what the bridge has no more.
 
-    A bridge that has none of a family's addresses, or routes, has lost them (its link was made anew, or set down), and they stay
-    in the move. `nic` and `bridge` are fresh looks, None for a link that is not there.
+    A bridge that has no addresses, or routes, of a version of IP has lost them (its link was made anew, or set down), and they
+    stay in the move. `nic` and `bridge` are fresh looks, None for a link that is not there.
     """
     here, there = nic or _NONE, bridge or _NONE
-    addresses = _merged(address_key, step.addresses, there.addresses, here.addresses, changing=False)
-    moved_ways = {route_key(each) for each in step.routes}
+    addresses = _merged(step.addresses, there.addresses, here.addresses, changing=False)
+    moved_ways = {each.key for each in step.routes}
     # an address that is added at the NIC brings a route to its network, to which the bridge leads already
-    new = tuple(each for each in here.routes if route_key(each) not in moved_ways or each["proto"] != BY_KERNEL)
-    routes = _merged(route_key, step.routes, there.routes, new, changing=True)
-    routes = _with_sources(routes, {str(each["address"]) for each in step.addresses} - {each["address"] for each in addresses})
-    hops = gateways(routes)
-    next_hops = tuple(each for each in step.next_hops if each in hops)
-    return replace(step, ifindex=nic.index if nic else step.ifindex, addresses=addresses, routes=routes, next_hops=next_hops)
+    new = tuple(each for each in here.routes if each.key not in moved_ways or each.protocol != BY_KERNEL)
+    routes = _merged(step.routes, there.routes, new, changing=True)
+    gone = {each.address for each in step.addresses} - {each.address for each in addresses}
+    routes = tuple(each for each in routes if each.sends_from not in gone)  # the kernel has removed those with their address
+    there_are = next_hops(routes)
+    hops = tuple(each for each in step.next_hops if each in there_are)
+    return replace(step, ifindex=nic.index if nic else step.ifindex, addresses=addresses, routes=routes, next_hops=hops)
 
 
-def _merged(
-    key: Callable[[Entry], tuple[object, ...]],
-    former: tuple[Entry, ...],
-    there: tuple[Entry, ...],
-    here: tuple[Entry, ...],
-    *,
-    changing: bool,
-) -> tuple[Entry, ...]:
-    """The former entries, but for those removed from the bridge, and what is `there` (at the bridge) or `here` (at the NIC).
+def _merged(former: tuple[Kept, ...], there: tuple[Kept, ...], here: tuple[Kept, ...], *, changing: bool) -> tuple[Kept, ...]:
+    """The former ones, but for those removed from the bridge, and what is `there` (at the bridge) or `here` (at the NIC).
 
-    `changing`: entries of one key may differ, and the one at the NIC is the newest.
+    `changing`: those of one key may differ, and the one at the NIC is the newest.
     """
-    found = {key(each): each for each in (*there, *here)}
-    alive = {key(each) for each in there}
-    families = {each["family"] for each in former if key(each) in alive}
-    kept = {key(each): each for each in former if key(each) in found or each["family"] not in families}
-    return tuple((kept | found if changing else found | kept)[each] for each in {**kept, **found})
-
-
-def _with_sources(routes: tuple[Entry, ...], gone: Collection[str]) -> tuple[Entry, ...]:
-    """The routes without those that the kernel has removed with the address from which they sent."""
-    return tuple(each for each in routes if dict(each["attrs"]).get("RTA_PREFSRC") not in gone)
+    found = {each.key: each for each in (*there, *here)}
+    alive = {each.key for each in there}
+    versions = {each.version for each in former if each.key in alive}
+    kept = {each.key: each for each in former if each.key in found or each.version not in versions}
+    first, second = (found, kept) if changing else (kept, found)
+    return tuple(first[key] if key in first else second[key] for key in dict.fromkeys([*kept, *found]))
 
 
 @contextmanager

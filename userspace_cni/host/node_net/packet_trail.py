@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from userspace_cni.host.netlink import trace_messages as traces
-from userspace_cni.host.netlink.codec import NETFILTER, Connection
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import Netns
 from userspace_cni.host.netlink.trace_messages import FAMILY_NAMES, FORWARD, FORWARDED, LEAVING, POLICY, RULE, Traced
+from userspace_cni.linux.netlink import NETFILTER, Connection
 
 BEFORE: Final = "before the hooks of IP"
 ROUTING: Final = "after prerouting and before forward, by routing"

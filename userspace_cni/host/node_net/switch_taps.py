@@ -23,8 +23,8 @@ from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
 
 if TYPE_CHECKING:
-    from userspace_cni.host.netlink.codec import Connection
     from userspace_cni.host.netlink.netns import Netns
+    from userspace_cni.linux.netlink import Connection
 
 ALIAS: Final = "userspace-cni: link of Open vSwitch"
 

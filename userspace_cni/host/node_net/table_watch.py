@@ -15,12 +15,12 @@ from typing import Final
 from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import nftables_messages as nftables
-from userspace_cni.host.netlink.codec import NETFILTER, Connection
 from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.node_net import address_moves
 from userspace_cni.host.pod_net import guards
 from userspace_cni.host.pod_net.ingress_drops import TableLook, look_at
+from userspace_cni.linux.netlink import NETFILTER, Connection
 
 APART_S: Final = 0.5
 """Between two looks: programs make many transactions one after the other."""

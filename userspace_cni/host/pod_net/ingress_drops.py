@@ -18,9 +18,9 @@ from userspace_cni.base.errors import Unavailable, UserspaceError, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink.closer import Closer
-from userspace_cni.host.netlink.codec import NETFILTER, Connection, Message
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.netlink.nftables_messages import Chain, Table
+from userspace_cni.linux.netlink import NETFILTER, Connection, Message
 
 NEEDED: Final = "the kernel needs CONFIG_NF_TABLES and CONFIG_NF_TABLES_NETDEV"
 _PROBE: Final = "userspace-cni-probe"

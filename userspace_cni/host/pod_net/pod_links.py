@@ -33,15 +33,15 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
 from userspace_cni.host.netlink.link_messages import End, FoundLink
 from userspace_cni.host.netlink.netns import Netns, is_gone, opened_pod, opened_switch
 from userspace_cni.host.netlink.route_messages import Route
+from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Interface, IPv6Interface
 
-    from userspace_cni.host.netlink.codec import Message
+    from userspace_cni.linux.netlink import Message
 
 _POD_SYSCTLS: Final = {"disable_ipv6": "0", "keep_addr_on_down": "1", "accept_ra": "0", "accept_dad": "0"}
 """For an end with an IPv6 address: it has the addresses and routes that it is given, and uses them at once."""

@@ -25,9 +25,9 @@ from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.address_messages import FAMILIES
-from userspace_cni.host.netlink.codec import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection, Message
 from userspace_cni.host.netlink.netns import Netns, opened_pod
 from userspace_cni.host.netlink.route_messages import FoundRoute, Route
+from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection, Message
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
 _FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route show table all, in the pod"

@@ -15,10 +15,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, StepFailed, UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import qdisc_messages as qdiscs
-from userspace_cni.host.netlink.codec import LISTED_MAX, Connection
 from userspace_cni.host.netlink.netns import opened_pod
 from userspace_cni.host.netlink.qdisc_messages import FoundTbf
 from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
+from userspace_cni.linux.netlink import LISTED_MAX, Connection
 
 _GONE = frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV})
 """How kernels refuse to take off a root what is not there, or is another's."""

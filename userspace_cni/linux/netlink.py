@@ -6,7 +6,6 @@ none. One that the kernel refuses does not stop those after it, but in a batch o
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import itertools
 import os
@@ -19,8 +18,9 @@ from sys import byteorder
 from typing import Final, Self
 
 ROUTE: Final = 0
+SOCK_DIAG: Final = 4
 NETFILTER: Final = 12
-"""Protocols of AF_NETLINK: NETLINK_ROUTE, NETLINK_NETFILTER."""
+"""Protocols of AF_NETLINK: NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER."""
 EXCHANGE_MAX: Final = 128
 """Messages of one exchange. A socket's usual buffer of 208 KiB has room for the answers to about 250."""
 LISTED_MAX: Final = 1 << 15
@@ -107,6 +107,8 @@ class Connection:
                 with suppress(OSError):  # without CAP_NET_ADMIN in the first user namespace the usual one has to do
                     self._socket.setsockopt(socket.SOL_SOCKET, _RCVBUF_FORCE, _NOTICES)
             if chosen:
+                import ctypes
+
                 program = ctypes.create_string_buffer(chosen, len(chosen))
                 fprog = struct.pack("HP", len(chosen) // _INSTRUCTION, ctypes.addressof(program))
                 self._socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, fprog)
