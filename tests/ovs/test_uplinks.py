@@ -13,7 +13,7 @@ import pytest
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach, soon
-from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, Seen, UplinkPort, node_marks
+from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, Seen, UplinkInterface, UplinkPort, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.host.node_net.switch_links import SwitchLinks
@@ -79,8 +79,8 @@ def bridge(**changes: Any) -> NodeBridge:
 
 def uplink(*interfaces: dict[str, Any], **changes: Any) -> UplinkPort:
     """The step of its uplink; a kernel NIC as `system` unless told otherwise."""
-    given = interfaces or ({"name": NIC, "type": "system"},)
-    return replace(UplinkPort(BRIDGE, given[0]["name"], given, marks=MARKS), **changes)
+    given = tuple(UplinkInterface(**each) for each in interfaces or ({"name": NIC, "type": "system"},))
+    return replace(UplinkPort(BRIDGE, given[0].name, given, marks=MARKS), **changes)
 
 
 def everything(switch: Switch) -> str:
@@ -167,7 +167,7 @@ def test_offloads_that_break_tcp_are_off_while_it_is_an_uplink(resident: Uplinks
     veths.run("ethtool", "-K", NIC, "gro", "on")
     links = SwitchLinks(resident.switch.netns)
     assert links.offloads(NIC) == ("gro",)
-    step = uplink({"name": NIC, "type": "system", "offloads": list(links.offloads(NIC)), "mtu": 1500}, mtu=1400)
+    step = uplink({"name": NIC, "type": "system", "offloads": links.offloads(NIC), "mtu": 1500}, mtu=1400)
     resident.apply(bridge(), step)
     assert (links.offloads(NIC), veths()[NIC].mtu) == ((), 1400)
     veths.run("ethtool", "-K", NIC, "gro", "on")

@@ -7,9 +7,9 @@ While ovs-vswitchd is gone for long, moved addresses are planned back to the NIC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.specs import KeepsLess, kept
 from userspace_cni.attachment.steps import (
@@ -20,6 +20,7 @@ from userspace_cni.attachment.steps import (
     PolledUplink,
     Step,
     Steps,
+    UplinkInterface,
     UplinkPort,
     node_marks,
 )
@@ -268,37 +269,37 @@ def _queues(network: ProviderNetwork, nics: Sequence[Nic]) -> int:
 
 
 def _polled(uplink: UplinkPort, rx_queues: int) -> PolledUplink:
-    known = ("name", "index")
-    interfaces = tuple(
-        {key: each[key] for key in known if key in each} | {"type": AFXDP, "polled": "now"} for each in uplink.interfaces
-    )
+    interfaces = tuple(UplinkInterface(each.name, AFXDP, polled="now", index=each.index) for each in uplink.interfaces)
     had = {item.name: getattr(uplink, item.name) for item in fields(uplink)}
     return PolledUplink(**(had | {"interfaces": interfaces, "rx_queues": rx_queues}))
 
 
 def _former_mtu(seen: UplinkLook) -> int:
     """The MTU that its NICs had before OVS was asked for another, which a spec without one gives back; 0 if it never was."""
-    return min((each["mtu"] for step in seen.had.uplinks for each in step.interfaces if "mtu" in each), default=0)
+    return min((each.mtu for step in seen.had.uplinks for each in step.interfaces if each.mtu is not None), default=0)
 
 
-def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Mapping[str, Any]:
+def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> UplinkInterface:
     """One of UplinkPort.interfaces. What the NIC had before OVS changed it is known from the first look of this boot."""
     said = network.interfaces[number]
     nic = seen.links.get(link_of(said))
-    known: dict[str, Any] = {"index": nic.index} if nic else {}  # of a NIC that is made anew the port is another step
+    index = nic.index if nic else None  # of a NIC that is made anew the port is another step
     if said.startswith((PCI, VDEV)):
         name = f"up-{network.name}" + (f"-{number}" if network.bond else "")
-        known |= {"away": True} if said in seen.away else {}
-        return {"name": name, "type": "dpdk", "devargs": said.removeprefix(PCI).removeprefix(VDEV)} | known
-    had = [each for step in seen.had.uplinks for each in step.interfaces if each["name"] == said]
-    before = {key: value for each in had for key, value in each.items() if key in ("offloads", "mtu")}
+        away = said in seen.away
+        return UplinkInterface(name, "dpdk", said.removeprefix(PCI).removeprefix(VDEV), index=index, away=away)
     later = _polls_later(network, seen)
-    if nic and (network.port == SYSTEM or later):
-        known["offloads"] = list(nic.offloads)
+    found = (
+        UplinkInterface(said, SYSTEM, polled="later", index=index) if later else UplinkInterface(said, network.port, index=index)
+    )
+    if nic and found.type == SYSTEM:
+        found = replace(found, offloads=nic.offloads)
     if nic and network.mtu:
-        known["mtu"] = nic.mtu
-    opened = {"type": SYSTEM, "polled": "later"} if later else {"type": network.port}
-    return {"name": said, **opened} | known | before
+        found = replace(found, mtu=nic.mtu)
+    for had in (each for step in seen.had.uplinks for each in step.interfaces if each.name == said):
+        offloads = found.offloads if had.offloads is None else had.offloads
+        found = replace(found, offloads=offloads, mtu=found.mtu if had.mtu is None else had.mtu)
+    return found
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------------

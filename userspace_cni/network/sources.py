@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import Key, Spec, key_of
-from userspace_cni.attachment.steps import Step
+from userspace_cni.attachment.steps import Step, UplinkInterface
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
@@ -234,6 +234,6 @@ def holders(records: Iterable[Record]) -> Mapping[str, str]:
     return found
 
 
-def _claims(interface: Mapping[str, str]) -> tuple[str, ...]:
-    device = interface.get("devargs", "").partition(",")[0]
-    return (f"{PCI}{device}", f"{VDEV}{device}") if device else (interface["name"],)
+def _claims(interface: UplinkInterface) -> tuple[str, ...]:
+    device = interface.devargs.partition(",")[0]
+    return (f"{PCI}{device}", f"{VDEV}{device}") if device else (interface.name,)

@@ -159,5 +159,5 @@ class _Looking:
 
     def _is_open(self) -> bool:
         """Whether frames can pass: of a bond, by one of its interfaces."""
-        names = {each["name"] for step in Steps(self.former).uplinks for each in step.interfaces}
+        names = {each.name for step in Steps(self.former).uplinks for each in step.interfaces}
         return bool(names & open_interfaces(self.node.switch.ports.client, self.deadline)) if names else False

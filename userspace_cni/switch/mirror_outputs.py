@@ -13,7 +13,7 @@ from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.steps import EVERYTHING, Driver, MirrorOutput, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.switch.flow_renewal import FlowRenewal
-from userspace_cni.switch.ovsdb.rows.marks import marks_of, other_store, same_attachment
+from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
         port = session.row("Port", step.port)
         row = find_mirror(session.replica, session.row("Bridge", step.bridge), step.name)
         marks = {} if row is None else value_of(row, "external_ids")
-        ours = same_attachment(step, marks) and not other_store(step, marks)
+        ours = owns(step, marks)
         if row is None or port is None or not ours or not refers(row, "output_port", port.uuid):
             return [Drift(subject, "", f"a mirror to port {step.port}", Absent("none of ours"), details)]
         shows, wanted = value_of(row, "select_all"), step.shows == EVERYTHING

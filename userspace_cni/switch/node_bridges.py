@@ -19,7 +19,7 @@ from userspace_cni.base.log import say
 from userspace_cni.switch.kernel_links import KernelLinks
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, WRITTEN, bridge_differences
-from userspace_cni.switch.ovsdb.rows.marks import marks_of, same_attachment
+from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 
@@ -114,7 +114,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         if seen.ports is None:
             return False
         marks = self._client.status().index.bridge_marks.get(step.name)
-        return marks is None or not same_attachment(step, marks) or step.name not in seen.once(self._links)
+        return marks is None or not owns(step, marks) or step.name not in seen.once(self._links)
 
     def changed(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """MAC and MTU, of which ovs-vswitchd sets the link's."""

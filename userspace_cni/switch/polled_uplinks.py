@@ -35,7 +35,7 @@ class PolledUplinkDriver(UplinkDriver):
         from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.uplinks import PutUplink
 
-        plain = replace(step, interfaces=tuple({**each, "type": SYSTEM} for each in step.interfaces), rx_queues=0)
+        plain = replace(step, interfaces=tuple(replace(each, type=SYSTEM) for each in step.interfaces), rx_queues=0)
         indexes = self._found(step, self._links(step.switch_netns))
 
         def put(session: SwitchSession) -> Watch[Literal[True]] | None:
@@ -59,10 +59,10 @@ class PolledUplinkDriver(UplinkDriver):
         def look(session: SwitchSession) -> list[Drift]:
             row, found = self._row(step, session), []
             for each in step.interfaces if row else ():
-                kind = row.interfaces.get(each["name"], each)["type"] if row else ""
-                if kind != each["type"]:
-                    look = f"ovs-vsctl list Interface {each['name']}"
-                    found.append(Drift(f"uplink {step.name}", f"{each['name']} type", each["type"], kind, look))
+                kind = row.interfaces[each.name]["type"] if row and each.name in row.interfaces else each.type
+                if kind != each.type:
+                    look = f"ovs-vsctl list Interface {each.name}"
+                    found.append(Drift(f"uplink {step.name}", f"{each.name} type", each.type, kind, look))
             return found
 
         return self._client.read(look, every_name(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found)
@@ -72,7 +72,7 @@ class PolledUplinkDriver(UplinkDriver):
         if seen.ports is None:
             return False
         row = self._client.status().look(partial(self._row, step))
-        return row is None or any(row.interfaces.get(each["name"], {}).get("type") != each["type"] for each in step.interfaces)
+        return row is None or any(row.interfaces.get(each.name, {}).get("type") != each.type for each in step.interfaces)
 
     def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """Nothing: what is not lost of it is its port's."""

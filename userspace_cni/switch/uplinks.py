@@ -67,8 +67,8 @@ class UplinkDriver(Driver[UplinkPort]):
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
         indexes = self._indexes(step, nics)
         for each in step.present:
-            if each["type"] == SYSTEM:
-                nics.set_offloads(each["name"], _MERGING, on=False)
+            if each.type == SYSTEM:
+                nics.set_offloads(each.name, _MERGING, on=False)
 
         def put(session: SwitchSession) -> PutUplink:
             command = PutUplink(session, step, marks, indexes, self._afxdp_max)
@@ -109,9 +109,9 @@ class UplinkDriver(Driver[UplinkPort]):
         nics = self._links(step.switch_netns)
         for each in step.interfaces:
             if name := link_behind(each):
-                nics.set_offloads(name, each.get("offloads", ()), on=True)
-                if each.get("mtu"):
-                    nics.set_mtu(name, each["mtu"])
+                nics.set_offloads(name, each.offloads or (), on=True)
+                if each.mtu:
+                    nics.set_mtu(name, each.mtu)
 
     def effects(self, step: UplinkPort) -> tuple[Sequence[str], Sequence[str]]:
         """What passes the uplink."""
@@ -162,7 +162,7 @@ class UplinkDriver(Driver[UplinkPort]):
     @staticmethod
     def _offloads_on(step: UplinkPort, nics: Nics) -> list[Drift]:
         drifts = []
-        for name in (each["name"] for each in step.present if each["type"] == SYSTEM):
+        for name in (each.name for each in step.present if each.type == SYSTEM):
             if on := nics.offloads(name):
                 why = f"OVS drops what the kernel has merged: ethtool -K {name} {' '.join(f'{each} off' for each in on)}"
                 drifts.append(Drift(f"NIC {name}", "offloads", "gro and lro off", f"{' and '.join(on)} on", why))
@@ -179,7 +179,7 @@ class UplinkDriver(Driver[UplinkPort]):
         found = seen.once(self._links(step.switch_netns))
         closed = False
         for each in step.present:
-            columns, link = row.interfaces.get(each["name"]), link_behind(each)
+            columns, link = row.interfaces.get(each.name), link_behind(each)
             if columns is None:
                 return True
             if link and columns["external_ids"].get(IFINDEX) != str(found[link].index if link in found else 0):
@@ -217,13 +217,13 @@ class UplinkDriver(Driver[UplinkPort]):
     @staticmethod
     def _found(step: UplinkPort, nics: Nics) -> dict[str, int]:
         """The index of the link behind each interface, 0 for a missing one; those that the kernel does not know are left out."""
-        links = {each["name"]: link_behind(each) for each in step.present}
+        links = {each.name: link_behind(each) for each in step.present}
         return {name: nics.index(link) for name, link in links.items() if link}
 
     def _require(self, step: UplinkPort, session: SwitchSession, deadline: Deadline) -> None:
         """Raise SwitchRefused unless the port is open, with its MTU; interfaces of a bond that are not are told."""
         for interface in step.present:
-            self._read_back.await_word(interface["name"], session, deadline)
+            self._read_back.await_word(interface.name, session, deadline)
         row = session.look(partial(self._row, step))
         if row is None:
             raise SwitchRefused(f"uplink {step.name}: another process deleted its rows", "ovs-vsctl show")

@@ -17,7 +17,7 @@ from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from tests.lab.kube.daemonset import BASE, CLUSTER, MANIFEST
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.attachment.steps import UplinkPort
+from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.settings import load
 from userspace_cni.controller.controller_service import Controller
@@ -187,7 +187,7 @@ def test_the_agents_right_to_report_is_what_it_uses(
     """Each request of a report is allowed, and each right is used; making an object by server-side apply takes create as well."""
     api.add(node("a"))
     report = Report(Objects(session()), "a", lambda: "chassis-1")
-    uplink = UplinkPort("br-net1", "up", ({"name": "eth1", "type": "system"},))
+    uplink = UplinkPort("br-net1", "up", (UplinkInterface("eth1", "system"),))
     report.told([SpecStatus("provider-network", "net1", "objects", "", "", (uplink,))])
     report.report()
     used = {(*asked(request)[:3], "") for request in api.requests}

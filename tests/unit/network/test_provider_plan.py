@@ -18,6 +18,7 @@ from userspace_cni.attachment.steps import (
     NodeBridge,
     OvsPort,
     PolledUplink,
+    UplinkInterface,
     UplinkPort,
     node_marks,
 )
@@ -66,9 +67,7 @@ def test_a_kernel_nic() -> None:
     """The bridge has its MAC and MTU; what OVS will change of the NIC is recorded as it was."""
     bridge, uplink = steps_of(NET, seen(nic(mtu=1400, offloads=("gro",))), STORE)
     assert bridge == NodeBridge("br-net1", MAC, 1400, marks=MARKS)
-    assert uplink == UplinkPort(
-        "br-net1", "eth1", ({"name": "eth1", "type": "system", "index": 7, "offloads": ["gro"]},), marks=MARKS
-    )
+    assert uplink == UplinkPort("br-net1", "eth1", (UplinkInterface("eth1", "system", index=7, offloads=("gro",)),), marks=MARKS)
 
 
 def test_what_the_nic_had_is_known_from_the_first_look() -> None:
@@ -78,7 +77,7 @@ def test_what_the_nic_had_is_known_from_the_first_look() -> None:
     again = steps_of(network, seen(nic(mtu=9000), former=first), STORE)
     assert again == first
     assert isinstance(first[1], UplinkPort)
-    assert (first[1].mtu, first[1].interfaces[0]["mtu"]) == (9000, 1500)
+    assert (first[1].mtu, first[1].interfaces[0].mtu) == (9000, 1500)
 
 
 def test_vlans() -> None:
@@ -172,12 +171,12 @@ def test_devices_of_dpdk() -> None:
     """They have no kernel link, so the bridge has OVS's own MAC and MTU; names are ours."""
     bridge, uplink = steps_of(replace(NET, interface="pci:0000:3b:00.0", mtu=9000, rx_queues=2), UplinkLook(), STORE)
     assert bridge == NodeBridge("br-net1", "", 9000, marks=MARKS)
-    wanted = {"name": "up-net1", "type": "dpdk", "devargs": "0000:3b:00.0"}
+    wanted = UplinkInterface("up-net1", "dpdk", devargs="0000:3b:00.0")
     assert uplink == UplinkPort("br-net1", "up-net1", (wanted,), mtu=9000, rx_queues=2, marks=MARKS)
     bonded = replace(NET, interface="", bond=Bond(("eth1", "vdev:net_null0"), "balance-slb", "active", 100))
     _, port = steps_of(bonded, seen(), STORE)
     assert isinstance(port, UplinkPort)
-    assert [each["name"] for each in port.interfaces] == ["eth1", "up-net1-1"]
+    assert [each.name for each in port.interfaces] == ["eth1", "up-net1-1"]
     assert (port.name, port.bond_mode, port.lacp, port.updelay_ms) == ("up-net1", "balance-slb", "active", 100)
 
 
@@ -186,7 +185,7 @@ def test_a_bond_without_one_of_its_nics() -> None:
     bonded = replace(NET, interface="", bond=Bond(("eth1", "eth2")))
     _, port = steps_of(bonded, seen(), STORE)
     assert isinstance(port, UplinkPort)
-    assert [each["name"] for each in port.interfaces] == ["eth1", "eth2"]
+    assert [each.name for each in port.interfaces] == ["eth1", "eth2"]
     assert "there is no NIC eth1, eth2" in refusal(bonded, UplinkLook(), Unavailable)
     _, other = steps_of(replace(bonded, bond=Bond(("eth1", "eth3"))), seen(), STORE)
     assert other.thing != port.thing  # a member that leaves gets its settings back
@@ -199,7 +198,7 @@ def test_devices_that_are_away() -> None:
     whole = steps_of(bonded, UplinkLook(), STORE)
     bridge, port = steps_of(bonded, UplinkLook(away={devices[0]: "it is out"}, former=whole), STORE)
     assert isinstance(port, UplinkPort)
-    assert [each["name"] for each in port.present] == ["up-net1-1"]
+    assert [each.name for each in port.present] == ["up-net1-1"]
     assert port.devices == {"0000:3b:00.0": False, "0000:3c:00.0": True}
     assert port.thing == whole[1].thing  # what is there carries on
     away = UplinkLook(away=dict.fromkeys(devices, "it is out"))
@@ -260,14 +259,14 @@ def test_a_nic_is_polled_when_its_addresses_have_left() -> None:
     network = replace(NET, port="afxdp", rx_queues=2)
     [_, uplink] = steps_of(network, seen(nic()), STORE)
     assert isinstance(uplink, UplinkPort)
-    assert (uplink.interfaces[0]["type"], uplink.rx_queues) == ("afxdp", 2)
+    assert (uplink.interfaces[0].type, uplink.rx_queues) == ("afxdp", 2)
     moved = seen(nic(offloads=("gro",)), moves={"eth1": move(addresses=(ADDRESS,))})
     [_, uplink, left, polled] = steps_of(replace(network, move_addresses="yes"), moved, STORE)
     assert isinstance(uplink, UplinkPort)
     assert isinstance(polled, PolledUplink)
-    assert uplink.interfaces == ({"name": "eth1", "type": "system", "polled": "later", "index": 7, "offloads": ["gro"]},)
+    assert uplink.interfaces == (UplinkInterface("eth1", "system", polled="later", index=7, offloads=("gro",)),)
     assert left == moved.moves["eth1"]
-    assert polled.interfaces == ({"name": "eth1", "type": "afxdp", "polled": "now", "index": 7},)
+    assert polled.interfaces == (UplinkInterface("eth1", "afxdp", polled="now", index=7),)
     assert (uplink.rx_queues, polled.rx_queues, polled.thing) == (0, 2, uplink.thing)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from userspace_cni.attachment.records import Record, node_container
-from userspace_cni.attachment.steps import UplinkPort
+from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.network.sources import holders
@@ -48,7 +48,7 @@ def test_a_nic_stays_with_its_holder() -> None:
 
 def test_holders_are_read_from_records() -> None:
     """By the interfaces of recorded uplinks: kernel NICs by name, devices of DPDK by what specs call them."""
-    nic, device = {"name": "eth0", "type": "system"}, {"name": "dpdk0", "type": "dpdk", "devargs": "0000:3b:00.0,x=1"}
+    nic, device = UplinkInterface("eth0", "system"), UplinkInterface("dpdk0", "dpdk", devargs="0000:3b:00.0,x=1")
     steps = (UplinkPort("br-net1", "bond", (nic, device)),)
     found = holders([Record("ready", SETTINGS, node_container(PROVIDER_NETWORK), "net1", steps=steps)])
     assert {found["eth0"], found["pci:0000:3b:00.0"]} == {"net1"}

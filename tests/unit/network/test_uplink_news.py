@@ -10,11 +10,11 @@ import pytest
 from tests.lab.node.world import World
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.attachment.steps import HostEnd, NodeBridge, OvsPort, UplinkPort
+from userspace_cni.attachment.steps import HostEnd, NodeBridge, OvsPort, UplinkInterface, UplinkPort
 from userspace_cni.network.uplink_news import UplinkNews, down
 
-UPLINK = UplinkPort("br-net1", "eth1", ({"name": "eth1", "type": "system"},))
-BOND = replace(UPLINK, name="up-net1", interfaces=({"name": "eth1", "type": "system"}, {"name": "eth2", "type": "system"}))
+UPLINK = UplinkPort("br-net1", "eth1", (UplinkInterface("eth1", "system"),))
+BOND = replace(UPLINK, name="up-net1", interfaces=(UplinkInterface("eth1", "system"), UplinkInterface("eth2", "system")))
 WELL = SpecStatus("provider-network", "net1", "objects", "ProviderNetwork net1", "", (NodeBridge("br-net1"), UPLINK))
 REFUSED = replace(WELL, problem="another NIC is refused")
 ABSENT = replace(REFUSED, steps=())

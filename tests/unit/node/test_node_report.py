@@ -14,7 +14,7 @@ from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.definitions import defined_server
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkPort
+from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkInterface, UplinkPort
 from userspace_cni.attachment.steps.port import Internal
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Unavailable, UserspaceError
@@ -32,7 +32,7 @@ from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, RouteUse, SubnetU
 NAME = "worker-1"
 QUICK = ReportTimes(settle_s=0.02, back_off=BackOff(0.05, 0.1), look_s=600.0)
 BRIDGE = NodeBridge("br-net1", mtu=9000)
-UPLINK = UplinkPort("br-net1", "net1-up", ({"name": "enp1s0", "type": "system"},), trunks=(0, 100), mtu=9000)
+UPLINK = UplinkPort("br-net1", "net1-up", (UplinkInterface("enp1s0", "system"),), trunks=(0, 100), mtu=9000)
 WELL = SpecStatus("provider-network", "net1", "objects", "ProviderNetwork net1", "", (BRIDGE, UPLINK))
 ILL = replace(WELL, problem="no such NIC", steps=())
 
@@ -114,7 +114,7 @@ def test_a_report_says_what_the_node_has() -> None:
 
 def test_labels_are_of_desired_provider_networks_and_can_be_labels() -> None:
     """What a label's value cannot have is a hyphen; what is to be undone has no label."""
-    pci = UplinkPort("br-net2", "up", ({"name": "up", "type": "dpdk", "devargs": "0000:3b:00.0,rx=1"},))
+    pci = UplinkPort("br-net2", "up", (UplinkInterface("up", "dpdk", devargs="0000:3b:00.0,rx=1"),))
     told = (WELL, replace(WELL, name="net2", steps=(pci,)), replace(ILL, name="net3"), replace(WELL, name="old", desired=False))
     assert labels(told) == {
         "net1.provider-network.userspace-cni.io/ready": "true",

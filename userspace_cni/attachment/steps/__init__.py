@@ -16,6 +16,7 @@ from userspace_cni.attachment.steps.node_network import (
     PolledUplink,
     RuntimeNetwork,
     Translation,
+    UplinkInterface,
     UplinkPort,
 )
 from userspace_cni.attachment.steps.owners import (
@@ -99,6 +100,7 @@ __all__ = [
     "Steps",
     "Terms",
     "Translation",
+    "UplinkInterface",
     "UplinkPort",
     "VhostUserClient",
     "VhostUserServer",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from userspace_cni.attachment.steps.kept import KeptAddress, KeptRoute
 from userspace_cni.attachment.steps.step import Step
@@ -54,22 +54,39 @@ class NodeBridge(Step):
 
 
 @dataclass(frozen=True)
+class UplinkInterface:
+    """One interface of an uplink's port.
+
+    `type`: system, afxdp or dpdk, which has `devargs`. `index`: of the kernel link that was planned with, by which the port of
+    one made anew is another step. What a kernel NIC had before, and gets back by undo: `offloads`, those of gro and lro that were
+    on, which are turned off for type system; and `mtu`. None: not known, or not changed. `polled`: "later" for one of type system
+    that a PolledUplink may have opened as afxdp since, "now" for that one's. `away`: a device of DPDK that is not there now; it
+    has no row, and DPDK is to have let it go.
+    """
+
+    name: str
+    type: str
+    devargs: str = ""
+    polled: Literal["", "later", "now"] = ""
+    index: int | None = None
+    offloads: tuple[str, ...] | None = None
+    mtu: int | None = None
+    away: bool = False
+
+
+@dataclass(frozen=True)
 class UplinkPort(Step):
     """The port of a bridge's uplink, with one interface, or several that are bonded.
 
-    `interfaces`, with values of JSON, have a `name`, a `type` (system, afxdp or dpdk) and, for dpdk, `devargs`; `index` is that
-    of the kernel link that was planned with, by which the port of one made anew is another step. What a kernel NIC had before,
-    and gets back by undo: `offloads`, those of gro and lro that were on, which are turned off for type system; and `mtu`.
-    `away`: true for a device of DPDK that is not there now; it has no row, and DPDK is to have let it go.
     `trunks`: () for all VLANs. `bond_mode`, `lacp` and `updelay_ms` are for several. `mtu` 0 is not asked for; `rx_queues` 0
-    neither. `polled` is "later" for an interface of type system that a PolledUplink may have opened as afxdp since.
+    neither.
     """
 
     kind: ClassVar[str] = "uplink-port"
     stage: ClassVar[Stage] = "ovs"
     bridge: str
     name: str
-    interfaces: tuple[Mapping[str, Any], ...]
+    interfaces: tuple[UplinkInterface, ...]
     trunks: tuple[int, ...] = ()
     bond_mode: str = ""
     lacp: str = ""
@@ -82,28 +99,28 @@ class UplinkPort(Step):
     @property
     def thing(self) -> str:
         """The port, and what its interfaces open: what leaves a bond gets its settings back, or is let go by DPDK."""
-        return " ".join([self.name, *sorted(each.get("devargs") or each["name"] for each in self.interfaces)])
+        return " ".join([self.name, *sorted(each.devargs or each.name for each in self.interfaces)])
 
     @property
-    def present(self) -> tuple[Mapping[str, Any], ...]:
+    def present(self) -> tuple[UplinkInterface, ...]:
         """Those of its interfaces that the port has: the others are away."""
-        return tuple(each for each in self.interfaces if not each.get("away"))
+        return tuple(each for each in self.interfaces if not each.away)
 
     @property
     def devices(self) -> Mapping[str, bool]:
         """The addresses of its PCI devices, each with whether the port has it."""
-        found = ((each.get("devargs", "").partition(",")[0], not each.get("away")) for each in self.interfaces)
+        found = ((each.devargs.partition(",")[0], not each.away) for each in self.interfaces)
         return {device: present for device, present in found if ":" in device}  # a virtual device's name has none
 
     @property
     def links(self) -> tuple[str, ...]:
         """Those of its interfaces; one of type dpdk has none of that name."""
-        return tuple(str(each["name"]) for each in self.interfaces)
+        return tuple(each.name for each in self.interfaces)
 
     @property
     def reported(self) -> Mapping[str, Any]:
         """Of an interface what it is called where it comes from: a kernel NIC's name, or DPDK's arguments of a device."""
-        opened = ",".join(str(each.get("devargs") or each["name"]) for each in self.interfaces)
+        opened = ",".join(each.devargs or each.name for each in self.interfaces)
         vlans = [each for each in self.trunks if each]
         return {"interface": opened, "bridge": self.bridge, "mtu": self.mtu, "vlans": vlans}
 

@@ -33,7 +33,7 @@ from userspace_cni.switch.ovsdb.rows.bridge import (
     other_datapath,
 )
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
-from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, other_store, same_attachment, whose
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, owns, require_own, whose
 from userspace_cni.switch.ovsdb.rows.mirror import withdrawn
 from userspace_cni.switch.ovsdb.rows.port import interface_columns, port_columns
 from userspace_cni.switch.ovsdb.rows.qos import policing_columns, qos_row
@@ -177,11 +177,8 @@ class AddPort(Command[SwitchSession]):
     def _require_own(self, port: Any, bridge: Any) -> None:
         """Raise NameTaken unless the port, which exists, is this attachment's, and on the bridge."""
         step, marks = self._step, value_of(port, "external_ids")
-        if not same_attachment(step, marks) or other_store(step, marks):
-            raise NameTaken(
-                f"port {step.name} exists and belongs to {whose(marks)}",
-                f"ovs-vsctl list Port {step.name}; it goes with the DEL of that attachment, or by the program that made it",
-            )
+        hint = f"ovs-vsctl list Port {step.name}; it goes with the DEL of that attachment, or by the program that made it"
+        require_own(step, marks, f"port {step.name} exists and", hint)
         if bridge is None or not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "its DEL removes it")
         if self.api.row("Interface", step.name) is None:
@@ -408,9 +405,7 @@ class DeletePort(Command[SwitchSession]):
             interface = self.api.row("Interface", step.name)
             kind = value_of(interface, "type") if interface is not None else "none"
             return "" if kind in VHOST_USER_TYPES else f"it is not a vhost-user port: type {kind}"
-        if same_attachment(step, marks) and not other_store(step, marks):
-            return ""
-        return f"it belongs to {whose(marks)}"
+        return "" if owns(step, marks) else f"it belongs to {whose(marks)}"
 
 
 class SweepMirrors(Command[SwitchSession]):

@@ -18,7 +18,7 @@ from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.ovsdb.values import value_of
 from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.index import SwitchIndex
-from userspace_cni.switch.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, same_attachment
+from userspace_cni.switch.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, owns
 from userspace_cni.switch.ovsdb.rows.qos import QosRow, qos_row
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _is_of(store: str, row: Any) -> bool:
 def _own_row(replica: Replica[SwitchIndex], step: OvsPort, port: Any) -> Any:
     references = value_of(port, "qos")
     row = replica.tables["QoS"].rows.get(references[0]) if references else None
-    return row if row is not None and same_attachment(step, value_of(row, "external_ids")) else None
+    return row if row is not None and owns(step, value_of(row, "external_ids")) else None
 
 
 def _insert(txn: Draft, wanted: QosRow, marks: Mapping[str, str]) -> Json:

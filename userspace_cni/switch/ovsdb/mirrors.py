@@ -23,15 +23,7 @@ from userspace_cni.ovsdb.values import Json, count, references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft
 from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.mirror_drafts import Source
-from userspace_cni.switch.ovsdb.rows.marks import (
-    IDENTITY,
-    is_nodes,
-    is_ours,
-    other_store,
-    same_attachment,
-    same_owner,
-    whose,
-)
+from userspace_cni.switch.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, owns, same_owner, whose
 from userspace_cni.switch.ovsdb.rows.mirror import COLUMNS, DESIRED, MirrorRow, desired_names, specs
 
 BRIDGE_MAX: Final = 32
@@ -151,7 +143,7 @@ def _require_no_output(
     """Raise NameTaken if another attachment is the output of that Mirror."""
     row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
-    held = row is not None and references(row, "output_port") and not same_attachment(step, marks)
+    held = row is not None and references(row, "output_port") and not owns(step, marks)
     if held or draft.mirror(name, row).has_output:
         holder = whose(marks) if held else "another attachment"
         raise NameTaken(
@@ -203,5 +195,5 @@ def _let_go(
 ) -> None:
     for row in mirrors_of(replica, draft.row):
         marks, name = value_of(row, "external_ids"), value_of(row, "name")
-        if name not in keep and same_attachment(step, marks) and not other_store(step, marks):
+        if name not in keep and owns(step, marks):
             draft.mirror(name, row).remove()

@@ -25,7 +25,7 @@ from userspace_cni.switch.ovsdb.rows.bridge import (
     node_bridge_link_columns,
     other_datapath,
 )
-from userspace_cni.switch.ovsdb.rows.marks import is_nodes, other_store, same_attachment, whose
+from userspace_cni.switch.ovsdb.rows.marks import is_nodes, owns, require_own, whose
 
 
 class PutNodeBridge(Command[SwitchSession]):
@@ -88,11 +88,8 @@ class PutNodeBridge(Command[SwitchSession]):
 
     def _require_own(self, bridge: Any) -> None:
         step, marks = self._step, value_of(bridge, "external_ids")
-        if not same_attachment(step, marks) or other_store(step, marks):
-            raise NameTaken(
-                f"bridge {step.name} exists and belongs to {whose(marks)}",
-                in_the_way(step.name, count(bridge, "ports") - 1, is_nodes=is_nodes(marks)),
-            )
+        hint = in_the_way(step.name, count(bridge, "ports") - 1, is_nodes=is_nodes(marks))
+        require_own(step, marks, f"bridge {step.name} exists and", hint)
         found = datapath_of(value_of(bridge, "datapath_type"))
         if found != step.datapath:
             raise SwitchRefused(
@@ -132,7 +129,7 @@ class DeleteNodeBridge(Command[SwitchSession]):
             return
         txn.verify(bridge, "external_ids", "ports")
         marks = value_of(bridge, "external_ids")
-        if not same_attachment(step, marks) or other_store(step, marks):
+        if not owns(step, marks):
             self.left_alone = whose(marks)
             return
         self.link = link_index(self.api, step.name)
@@ -151,5 +148,5 @@ class DeleteNodeBridge(Command[SwitchSession]):
         if port is None:
             return str(reference)
         name, marks = value_of(port, "name"), value_of(port, "external_ids")
-        mine = same_attachment(self._step, marks) and not other_store(self._step, marks)
+        mine = owns(self._step, marks)
         return "" if mine or name == self._step.name else str(name)

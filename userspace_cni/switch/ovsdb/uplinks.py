@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from userspace_cni.attachment.steps import UplinkPort
+from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.columns import changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, every_name
@@ -24,7 +24,7 @@ from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.reads import bridge_of
 from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP
-from userspace_cni.switch.ovsdb.rows.marks import other_store, same_attachment, whose
+from userspace_cni.switch.ovsdb.rows.marks import owns, whose
 from userspace_cni.switch.ovsdb.rows.uplink import (
     DPDK,
     UplinkRow,
@@ -71,7 +71,7 @@ class PutUplink(Command[SwitchSession]):
         if port is not None and not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this spec exists, but not on bridge {step.bridge}", "ovs-vsctl show")
         rivals = self._rivals(port)
-        wanted = {each["name"]: self._columns(each) for each in step.present}
+        wanted = {each.name: self._columns(each) for each in step.present}
         found = {name: row for name in wanted if (row := api.row("Interface", name)) is not None}
         outdated = {name for name, row in found.items() if port is not None and self._is_outdated(name, row)}
         self._require_able()
@@ -107,12 +107,12 @@ class PutUplink(Command[SwitchSession]):
 
     def _is_own(self, row: Any) -> bool:
         marks = value_of(row, "external_ids")
-        return same_attachment(self._step, marks) and not other_store(self._step, marks)
+        return owns(self._step, marks)
 
     def _rivals(self, port: Any) -> list[Any]:
         """Other ports of the spec that have one of the interfaces. Raises NameTaken for those that are not its own."""
         step, rivals = self._step, []
-        for name in (each["name"] for each in step.present):
+        for name in (each.name for each in step.present):
             interface = self.api.row("Interface", name)
             if interface is None or (port is not None and refers(port, "interfaces", interface.uuid)):
                 continue
@@ -127,11 +127,11 @@ class PutUplink(Command[SwitchSession]):
                 rivals.append(holder)
         return rivals
 
-    def _columns(self, interface: Mapping[str, Any]) -> dict[str, Any]:
-        return uplink_interface_columns(self._step, interface, self._marks, self._indexes.get(interface["name"]))
+    def _columns(self, interface: UplinkInterface) -> dict[str, Any]:
+        return uplink_interface_columns(self._step, interface, self._marks, self._indexes.get(interface.name))
 
     def _is_outdated(self, name: str, row: Any) -> bool:
-        interface = next(each for each in self._step.present if each["name"] == name)
+        interface = next(each for each in self._step.present if each.name == name)
         return is_outdated(interface, columns_of(row, "type", "options", "external_ids"), self._indexes.get(name))
 
     def _make_room(self, txn: Draft, port: Any, rivals: list[Any], outdated: set[str]) -> None:
@@ -154,7 +154,7 @@ class PutUplink(Command[SwitchSession]):
         step, root, others = self._step, self.api.root(), afxdp_ports(self.api)
         types, has_dpdk = value_of(root, "iface_types"), value_of(root, "dpdk_initialized")
         for each in step.present:
-            name, kind = each["name"], each["type"]
+            name, kind = each.name, each.type
             if kind in (AFXDP, DPDK) and types and kind not in types:
                 raise SwitchRefused(
                     f"uplink {step.name}: {name} cannot be opened as {kind}: ovs-vswitchd is built without it",
@@ -169,8 +169,8 @@ class PutUplink(Command[SwitchSession]):
     def _take_memory(self, txn: Draft, has_it: set[str]) -> None:
         """Count the interfaces that are to become of type afxdp."""
         for each in self._step.present:
-            if each["type"] == AFXDP and each["name"] not in has_it:
-                require_memory(txn, self.api, each["name"], self._afxdp_max)
+            if each.type == AFXDP and each.name not in has_it:
+                require_memory(txn, self.api, each.name, self._afxdp_max)
 
     def _write(self, txn: Draft, bridge: Any, port: Any, wanted: Mapping[str, dict[str, Any]]) -> None:
         members = [self._interface(txn, name, columns) for name, columns in wanted.items()]
@@ -189,7 +189,7 @@ class PutUplink(Command[SwitchSession]):
         row = self.api.row("Interface", name)
         if row is None:
             return txn.write("Interface", new_columns(wanted))
-        interface = next(each for each in self._step.present if each["name"] == name)
+        interface = next(each for each in self._step.present if each.name == name)
         changes = changed_columns(own_columns(wanted, interface, columns_of(row, "type")), columns_of(row, *wanted))
         if why_closed(columns_of(row, "error", "ofport")):
             changes |= {"ofport": [], "error": []}  # it is tried with each new configuration, and answers as for a new row
@@ -224,7 +224,7 @@ class DeleteUplink(Command[SwitchSession]):
             return
         txn.verify(port, "external_ids")
         marks = value_of(port, "external_ids")
-        if not same_attachment(step, marks) or other_store(step, marks):
+        if not owns(step, marks):
             self.left_alone = whose(marks)
             return
         bridge_draft(txn, value_of(bridge, "name"), bridge).remove(port, ours=False)

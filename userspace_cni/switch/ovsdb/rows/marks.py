@@ -16,6 +16,7 @@ from userspace_cni.attachment.steps import (
     UplinkPort,
     owner_kind,
 )
+from userspace_cni.base.errors import NameTaken
 
 IDENTITY = ("owner", "container-id", "network", "ifname", "run", "spec")
 """The marks that identify the attachment of a port, the run of a probe's, or the spec of a node attachment."""
@@ -68,15 +69,20 @@ def same_owner(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
     return owner_kind(marks) == owner_kind({"owner": OWNER} | dict(step.marks))
 
 
-def same_attachment(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
-    """Whether a row with these marks was made for the step's container, network and interface name, or for its spec."""
+def owns(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
+    """The rule of ownership: whether the step may change or delete a row with these marks.
+
+    It was made for the same container, network and interface name, run, or spec, and by no other state directory.
+    """
     wanted = {"owner": OWNER} | dict(step.marks)
-    return same_owner(step, marks) and all(marks.get(key) == wanted.get(key) for key in IDENTITY)
+    is_of_other = marks.get("store") and wanted.get("store") and marks["store"] != wanted["store"]
+    return not is_of_other and same_owner(step, marks) and all(marks.get(key) == wanted.get(key) for key in IDENTITY)
 
 
-def other_store(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
-    """Whether row and step name two different state directories."""
-    return bool(marks.get("store")) and bool(step.marks.get("store")) and marks["store"] != step.marks["store"]
+def require_own(step: Owned | PortRef, marks: Mapping[str, str], what: str, hint: str) -> None:
+    """Raise NameTaken unless the step owns the row with these marks; `what` it is, as "port p exists and"."""
+    if not owns(step, marks):
+        raise NameTaken(f"{what} belongs to {whose(marks)}", hint)
 
 
 def whose(marks: Mapping[str, str]) -> str:

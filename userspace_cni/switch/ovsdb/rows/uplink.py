@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import UplinkPort
+from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.provider_networks import VDEV, link_of
 from userspace_cni.ovsdb.columns import Columns, changed_columns, optional
@@ -17,8 +17,6 @@ from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
 DPDK: Final = "dpdk"
 SYSTEM: Final = "system"
 RX_QUEUES: Final = "n_rxq"
-POLLED: Final = "polled"
-"""Of an interface of a step, "later" or "now": its type changes in place between system and afxdp."""
 _TYPES: Final = (SYSTEM, AFXDP, DPDK)
 
 
@@ -31,9 +29,9 @@ class UplinkRow:
     interfaces: Mapping[str, Mapping[str, Any]]
 
 
-def link_behind(interface: Mapping[str, Any]) -> str:
+def link_behind(interface: UplinkInterface) -> str:
     """The kernel link that ovs-vswitchd opens for an interface of a step; "" for none that the kernel has."""
-    return link_of(f"{VDEV}{interface.get('devargs', '')}" if interface["type"] == DPDK else interface["name"])
+    return link_of(f"{VDEV}{interface.devargs}" if interface.type == DPDK else interface.name)
 
 
 def uplink_port_columns(step: UplinkPort, marks: Mapping[str, str]) -> Columns:
@@ -51,43 +49,43 @@ def uplink_port_columns(step: UplinkPort, marks: Mapping[str, str]) -> Columns:
 
 
 def uplink_interface_columns(
-    step: UplinkPort, interface: Mapping[str, Any], marks: Mapping[str, str], index: int | None = None
+    step: UplinkPort, interface: UplinkInterface, marks: Mapping[str, str], index: int | None = None
 ) -> Columns:
     """Columns of an Interface row, as `changed_columns` takes them. `index`: of its kernel link, None where it has none.
 
     Raises SwitchRefused for what its type cannot have.
     """
-    kind = interface["type"]
+    kind = interface.type
     if kind not in _TYPES:
         raise SwitchRefused(f"uplink {step.name}: an interface of type {kind!r}", f"one of {', '.join(_TYPES)}")
     if step.rx_queues and kind == SYSTEM:
         raise SwitchRefused(
-            f"uplink {step.name}: {interface['name']} is opened as system, which has one queue to read from",
+            f"uplink {step.name}: {interface.name} is opened as system, which has one queue to read from",
             "leave out the count of queues, or open it as afxdp",
         )
     return {
-        "name": interface["name"],
+        "name": interface.name,
         "type": kind,
-        "options": {DEVARGS: interface.get("devargs") or None, RX_QUEUES: str(step.rx_queues) if step.rx_queues else None},
+        "options": {DEVARGS: interface.devargs or None, RX_QUEUES: str(step.rx_queues) if step.rx_queues else None},
         "mtu_request": optional(step.mtu or None),
         "external_ids": dict(marks) | {IFINDEX: None if index is None else str(index)},
     }
 
 
-def is_outdated(interface: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> bool:
+def is_outdated(interface: UplinkInterface, found: Mapping[str, Any], index: int | None) -> bool:
     """Whether ovs-vswitchd has something else open than the step's interface: a link that has gone, another type or device."""
     recorded = None if index is None else str(index)
-    in_place = POLLED in interface and {found["type"], interface["type"]} <= {SYSTEM, AFXDP}
+    in_place = interface.polled and {found["type"], interface.type} <= {SYSTEM, AFXDP}
     return bool(
-        (found["type"] != interface["type"] and not in_place)
-        or found["options"].get(DEVARGS, "") != interface.get("devargs", "")
+        (found["type"] != interface.type and not in_place)
+        or found["options"].get(DEVARGS, "") != interface.devargs
         or found["external_ids"].get(IFINDEX) != recorded
     )
 
 
-def own_columns(wanted: Columns, interface: Mapping[str, Any], found: Mapping[str, Any]) -> Columns:
+def own_columns(wanted: Columns, interface: UplinkInterface, found: Mapping[str, Any]) -> Columns:
     """The columns of an interface that are there now, but for those that the step which polls it has set since."""
-    polled = interface.get(POLLED) == "later" and found["type"] == AFXDP
+    polled = interface.polled == "later" and found["type"] == AFXDP
     return {column: value for column, value in wanted.items() if not (polled and column in ("type", "options"))}
 
 
@@ -110,11 +108,11 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
     subject, look = f"uplink {step.name}", _look(step)
     if row is None:
         return [Drift(subject, "", f"a port on bridge {step.bridge}", Absent("none"), look)]
-    names = sorted(each["name"] for each in step.present)
+    names = sorted(each.name for each in step.present)
     places = (("bridge", step.bridge, row.bridge), ("interfaces", ", ".join(names), ", ".join(sorted(row.interfaces))))
     drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in places if wanted != found]
     drifts += written_differences(step, row)
-    for name in (each["name"] for each in step.present if each["name"] in row.interfaces):
+    for name in (each.name for each in step.present if each.name in row.interfaces):
         found, index = row.interfaces[name], indexes.get(name)
         if index is not None and found["external_ids"].get(IFINDEX) != str(index):
             opened = f"the NIC with ifindex {found['external_ids'].get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
@@ -132,7 +130,7 @@ def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
     changes = changed_columns(uplink_port_columns(step, step.marks), row.port)
     compared = [(column, value, row.port[column]) for column, value in changes.items()]
     for each in step.present:
-        name = each["name"]
+        name = each.name
         if found := row.interfaces.get(name):
             wanted = uplink_interface_columns(step, each, step.marks)
             wanted["external_ids"] = dict(step.marks)
