@@ -22,6 +22,7 @@ from userspace_cni.ovsdb.values import count, refers, value_of
 from userspace_cni.switch.ovsdb import limits, mirrors
 from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
 from userspace_cni.switch.ovsdb.database import SwitchSession
+from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.reads import bridge_of, is_open, link_index, local_port_without_mtu
 from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.bridge import (
@@ -38,11 +39,8 @@ from userspace_cni.switch.ovsdb.rows.mirror import withdrawn
 from userspace_cni.switch.ovsdb.rows.port import interface_columns, port_columns
 from userspace_cni.switch.ovsdb.rows.qos import policing_columns, qos_row
 
-DUPLICATES = 10
-"""How often another session may make the same bridge at the same moment, before the server's refusal becomes an error."""
 
-
-class AddPort(Command[SwitchSession]):
+class AddPort(Put[OvsPort]):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
     `anew`: the port, if that is there, is to be opened anew: the link that ovs-vswitchd had made for it was deleted, or DPDK does
@@ -51,27 +49,20 @@ class AddPort(Command[SwitchSession]):
     there is one, nothing is written.
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
     port was there, and ovs-vswitchd had not opened it. `stale`: it was there and is to be opened anew, as where its link has gone
-    since, whose socket ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless
-    ovs-vswitchd is to say that it has done what was written. `flows_after`: the number of the configuration after which flows in
-    use must be made anew, because a mirror has changed; None if none must be.
+    since, whose socket ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `flows_after`: the
+    number of the configuration after which flows in use must be made anew, because a mirror has changed; None if none must be.
     """
 
     opened: Watch[tuple[bool, str]]
-    done: Watch[Literal[True]] | None
 
     def __init__(
         self, session: SwitchSession, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, anew: bool = False
     ) -> None:
-        super().__init__(session)
-        self.target = step.name
-        self._step = step
-        self._marks = marks
+        super().__init__(session, step, marks)
         self._afxdp_max = afxdp_max
         self._anew = anew
-        self._duplicates = 0
         self._renews_flows = False
         self._flows: Round | None = None
-        self._round: Round | None = None
         self.held: frozenset[str] = frozenset()
         self.unheld: frozenset[str] = frozenset()
         self.closed = False
@@ -150,20 +141,15 @@ class AddPort(Command[SwitchSession]):
             # of a bridge that it cannot make ovs-vswitchd says nothing; of a tap it shows in the kernel whether it is open
             self._round = Round(txn)
 
-    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
-        """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
-        self.done = self._round.watch(self.api) if self._round else None
+    def post_commit(self, txn: Draft) -> None:
+        """Watch for what ovs-vswitchd says of rows and interface."""
+        super().post_commit(txn)
         self.flows_after = self._flows.configuration if self._flows else None
         self.watch_opened()
 
     def watch_opened(self) -> None:
         """Watch for what ovs-vswitchd says of the interface from now on."""
         self.opened = self.api.watch("Interface", self._step.name, self._look)
-
-    def should_retry(self, refused: Refused) -> bool:
-        """Whether another session has just taken a name: perhaps it has made the bridge that we need."""
-        self._duplicates += 1
-        return is_duplicate(refused) and self._duplicates < DUPLICATES
 
     def _look(self) -> tuple[bool, str] | None:
         row = self.api.row("Interface", self._step.name)
@@ -238,11 +224,6 @@ class AddPort(Command[SwitchSession]):
         """
         txn.update(interface, {"ofport": [], "error": []})
         txn.increment(self.api.root(), "next_cfg")
-
-
-def is_duplicate(refused: Refused) -> bool:
-    """Whether the server has rejected a row because there is one of its name."""
-    return refused.error == "constraint violation" and "identical values" in refused.details
 
 
 class AfxdpPorts:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Literal
+from typing import Any
 
 from userspace_cni.attachment.steps import NodeBridge
 from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.ovsdb.columns import changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, every_name, named
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.groups import Command, Refused
-from userspace_cni.ovsdb.replica import Watch
+from userspace_cni.ovsdb.groups import Command
 from userspace_cni.ovsdb.values import count, references, value_of
 from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
-from userspace_cni.switch.ovsdb.commands import DUPLICATES, is_duplicate
 from userspace_cni.switch.ovsdb.database import SwitchSession
+from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.reads import link_index
 from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.bridge import (
@@ -28,20 +27,8 @@ from userspace_cni.switch.ovsdb.rows.bridge import (
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, owns, require_own, whose
 
 
-class PutNodeBridge(Command[SwitchSession]):
-    """Makes the bridge with its local port, or changes it to what the step says.
-
-    `done`: ovs-vswitchd has gone through its rows since.
-    """
-
-    done: Watch[Literal[True]]
-
-    def __init__(self, session: SwitchSession, step: NodeBridge, marks: dict[str, str]) -> None:
-        super().__init__(session)
-        self.target = step.name
-        self._step = step
-        self._marks = marks
-        self._duplicates = 0
+class PutNodeBridge(Put[NodeBridge]):
+    """Makes the bridge with its local port, or changes it to what the step says."""
 
     def needs(self) -> frozenset[Clause]:
         """The rows of its local port."""
@@ -68,15 +55,6 @@ class PutNodeBridge(Command[SwitchSession]):
                 if changes := changed_columns(wanted, {column: value_of(row, column) for column in wanted}):
                     txn.update(row, changes)
         self._round = Round(txn)
-
-    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
-        """Watch for ovs-vswitchd's answer."""
-        self.done = self._round.watch(self.api)
-
-    def should_retry(self, refused: Refused) -> bool:
-        """Whether another session has just taken the name: it shows whose it is then."""
-        self._duplicates += 1
-        return is_duplicate(refused) and self._duplicates < DUPLICATES
 
     def _require_free(self, txn: Draft) -> None:
         step, api = self._step, self.api

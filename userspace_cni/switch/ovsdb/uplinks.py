@@ -15,12 +15,13 @@ from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.columns import changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, every_name
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.groups import Command, Refused
+from userspace_cni.ovsdb.groups import Command
 from userspace_cni.ovsdb.replica import Watch
 from userspace_cni.ovsdb.values import Json, columns_of, references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
-from userspace_cni.switch.ovsdb.commands import DUPLICATES, afxdp_ports, is_duplicate, require_memory, too_many_afxdp
+from userspace_cni.switch.ovsdb.commands import afxdp_ports, require_memory, too_many_afxdp
 from userspace_cni.switch.ovsdb.database import SwitchSession
+from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.reads import bridge_of
 from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP
@@ -36,25 +37,19 @@ from userspace_cni.switch.ovsdb.rows.uplink import (
 )
 
 
-class PutUplink(Command[SwitchSession]):
+class PutUplink(Put[UplinkPort]):
     """Adds the port to its bridge, or changes it to what the step says.
 
     `indexes`: of the kernel links that interfaces have, 0 for a missing one, by interface. `stale`: what has to be opened anew
     was removed, and is to be added by another command once that is `done`: when ovs-vswitchd has gone through its rows.
     """
 
-    done: Watch[Literal[True]]
-
     def __init__(
         self, session: SwitchSession, step: UplinkPort, marks: dict[str, str], indexes: Mapping[str, int], afxdp_max: int
     ) -> None:
-        super().__init__(session)
-        self.target = step.name
-        self._step = step
-        self._marks = marks
+        super().__init__(session, step, marks)
         self._indexes = indexes
         self._afxdp_max = afxdp_max
-        self._duplicates = 0
         self.stale = False
 
     def needs(self) -> frozenset[Clause]:
@@ -86,15 +81,6 @@ class PutUplink(Command[SwitchSession]):
         else:
             self._write(txn, bridge, port, wanted)
         self._round = Round(txn)
-
-    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
-        """Watch for ovs-vswitchd's answer."""
-        self.done = self._round.watch(self.api)
-
-    def should_retry(self, refused: Refused) -> bool:
-        """Whether another session has just taken a name: it shows whose it is then."""
-        self._duplicates += 1
-        return is_duplicate(refused) and self._duplicates < DUPLICATES
 
     def _own_bridge(self) -> Any:
         step = self._step
