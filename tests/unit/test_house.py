@@ -110,6 +110,7 @@ KEEP: list[tuple[Rule, str, str]] = [
     (pages.blocks_that_are_no_commands, PAGE, "```python\nfrom os.path import join\n```\n"),
     (pages.links_lead_somewhere, PAGE, "# Some heading\n[x](#some-heading) [y](page.md) [z](https://example.com/) `[a](b)`\n"),
     (pages.every_page_is_in_the_index, "docs/README.md", "[readme](../README.md)\n[page](page.md)\n"),
+    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "`room/module`, `room/module.Name`, `state_dir/spool`\n"),
     (commands.commands_and_options_exist, PAGE, "`userspace-cni status --json`, `--dir`, `userspace-cni NAME`\n"),
     (
         contributing.pages_name_what_exists,
@@ -170,6 +171,8 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
         2,
         "['two', 'one']",
     ),
+    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "\n`room/other.Name`\n", 2, "no room/other"),
+    (pages.rooms_are_as_the_pages_say, "docs/architecture.md", "# Architecture\n", 1, "differ: room"),
     (pages.pages_can_be_read, PAGE, "```bash\nls\n", 1, "no end"),
     (pages.pages_can_be_read, PAGE, "# A\n# A\n", 1, "heading twice"),
     (pages.blocks_of_code, PAGE, "```perl\nx\n```\n", 2, "perl"),
@@ -243,6 +246,7 @@ def project(tmp_path: Path) -> Path:
     """A project that keeps every rule but those for the tables of commands, keys and codes, whose pages it does not have."""
     files = {
         MODULE: '"""A module."""\n',
+        "userspace_cni/room/module.py": '"""A module."""\n',
         A_TEST: 'def test_it() -> None:\n    """It works."""\n',
         C: HEADERS,
         C_TEST: HEADERS,

@@ -12,11 +12,15 @@ from typing import Final
 
 import yaml
 
-from tests.lab.house.tree import File, Finding, Rule, Tree
+from tests.lab.house.tree import PACKAGES, File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, Block, blocks, headings, links, marks, prose
 
 LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", ""}
 """What a block of code can be; without a name it is a picture, a message or a form."""
+WORDS_MAX: Final = 2500
+"""Of docs/architecture.md: what a newcomer reads in ten minutes."""
+_MODULE: Final = re.compile(r"`([a-z]+/[a-z_/]+[a-z_])(?:\.[A-Za-z_]+)*`")
+_DRAWN: Final = re.compile(r'font-weight="bold"[^>]*>(\w+)<')
 
 
 def readable(tree: Tree) -> list[File]:
@@ -116,10 +120,29 @@ def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
         yield pages["README.md"].wrong(1, "no link to docs/README.md, the list of pages: add one")
 
 
+def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
+    """The pages about the code name modules that exist, the picture has the rooms, and the first page is not too long."""
+    pages = {page.name: page for page in readable(tree)}
+    rooms = {each.name.split("/")[1] for each in tree.sources if each.name.startswith(PACKAGES[0]) and each.name.count("/") > 1}
+    for page in [pages[name] for name in ("docs/architecture.md", "docs/internals.md") if name in pages]:
+        for module in sorted({*_MODULE.findall(page.text)}):
+            place = tree.root / PACKAGES[0] / module
+            if module.partition("/")[0] in rooms and not any(place.with_suffix(end).exists() for end in ("", ".py", ".c")):
+                yield page.wrong(page.line_of(f"`{module}"), f"there is no {module}: name what there is")
+    if page := pages.get("docs/architecture.md"):
+        if (words := len(page.text.split())) > WORDS_MAX:
+            yield page.wrong(1, f"{words} words, {WORDS_MAX} at most: details belong into docs/internals.md")
+        picture = page.path.parent / "pictures/rooms.svg"
+        drawn = {*_DRAWN.findall(picture.read_text(encoding="utf-8") if picture.exists() else "")}
+        if wrong := rooms ^ (drawn - {"__main__", *PACKAGES}):
+            yield page.wrong(1, f"pictures/rooms.svg and the rooms that there are differ: {', '.join(sorted(wrong))}")
+
+
 RULES: Final[tuple[Rule, ...]] = (
     pages_can_be_read,
     blocks_of_code,
     blocks_that_are_no_commands,
     links_lead_somewhere,
     every_page_is_in_the_index,
+    rooms_are_as_the_pages_say,
 )
