@@ -129,13 +129,13 @@ def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
             place = tree.root / PACKAGES[0] / module
             if module.partition("/")[0] in rooms and not any(place.with_suffix(end).exists() for end in ("", ".py", ".c")):
                 yield page.wrong(page.line_of(f"`{module}"), f"there is no {module}: name what there is")
-    if page := pages.get("docs/architecture.md"):
-        if (words := len(page.text.split())) > WORDS_MAX:
-            yield page.wrong(1, f"{words} words, {WORDS_MAX} at most: details belong into docs/internals.md")
-        picture = page.path.parent / "pictures/rooms.svg"
+    if first := pages.get("docs/architecture.md"):
+        if (words := len(first.text.split())) > WORDS_MAX:
+            yield first.wrong(1, f"{words} words, {WORDS_MAX} at most: details belong into docs/internals.md")
+        picture = first.path.parent / "pictures/rooms.svg"
         drawn = {*_DRAWN.findall(picture.read_text(encoding="utf-8") if picture.exists() else "")}
         if wrong := rooms ^ (drawn - {"__main__", *PACKAGES}):
-            yield page.wrong(1, f"pictures/rooms.svg and the rooms that there are differ: {', '.join(sorted(wrong))}")
+            yield first.wrong(1, f"pictures/rooms.svg and the rooms that there are differ: {', '.join(sorted(wrong))}")
 
 
 RULES: Final[tuple[Rule, ...]] = (
