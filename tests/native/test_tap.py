@@ -88,7 +88,9 @@ class Running:
 
     def _run(self, front: FrontEnd) -> None:
         try:
-            self._found.append(self.pump.run(front.pairs[0], 60.0))
+            while (end := self.pump.run(front.pairs[0])) is PumpEnd.SLICE:
+                pass
+            self._found.append(end)
         except Exception as error:
             self._found.append(error)
 

@@ -239,7 +239,7 @@ def test_annotations_of_the_pod(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_socket_of_a_container(runtime_node: Node, containerd: Containerd) -> None:
-    """A socket that the application makes in its volume is the one that OVS connects to, and goes with the sandbox."""
+    """A socket that the application makes in its volume is the one that OVS connects to, and goes with the sandbox at the latest."""
     cri = containerd.start(conflist(addressed(runtime_node)))
     pod = Pod()
     volume = runtime_node.empty_dir(pod.uid)
@@ -248,7 +248,6 @@ def test_socket_of_a_container(runtime_node: Node, containerd: Containerd) -> No
     assert path.parent.samefile(volume)
     container = cri.start(sandbox, pod, ["/bin/sleep", "1000"], {MAPPED_DIR: str(volume), "/usr": "/usr"})
     assert cri.run_in(container, "/usr/bin/python3", "-c", LISTEN, f"{MAPPED_DIR}/{path.name}") == "connected\n"
-    assert (volume / path.name).is_socket()
     cri.stop(sandbox)
     assert list(volume.iterdir()) == []
     cri.remove(sandbox)
