@@ -239,7 +239,7 @@ def test_annotations_of_the_pod(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_socket_of_a_container(runtime_node: Node, containerd: Containerd) -> None:
-    """A socket that the application makes in its volume is the one that OVS connects to, and goes with the sandbox at the latest."""
+    """A socket that the application makes in its volume is the one that OVS connects to, and goes at last with the sandbox."""
     cri = containerd.start(conflist(addressed(runtime_node)))
     pod = Pod()
     volume = runtime_node.empty_dir(pod.uid)
