@@ -1,4 +1,4 @@
-"""The metrics of a process in Prometheus' text form: a registry in which each room declares its own series.
+"""The metrics of a process in Prometheus' text form: a registry in which agent and controller declare their series.
 
 Only this module knows prometheus_client. It uses a registry of its own, without the library's default series, and imports the
 library when a registry is made: a process that serves one verb counts nothing and must not pay for the import. `exposition`

@@ -6,7 +6,7 @@ is not known: then nothing counts as gone.
 
 A refused Subnet is told as its gateway, and a refused Vlan also as its provider network: a trunk that lost a VLAN, or carried all
 for lack of one, would be worse than one that stays as it is. For the same reason a provider network says whether all Vlans are
-known: their absence never makes an uplink carry more (`network.providers`).
+known: their absence never makes an uplink carry more (`network.provider_specs`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Looks at what a provider network needs of this node, in kernel, sysfs and switch, for the plan of its spec.
 
-It changes nothing, and decides nothing: what the facts mean for a spec is said in `network.providers`. What moves is made of what
-the kernel shows now, or of the move that was made in this boot and what others have changed since.
+It changes nothing, and decides nothing: what the facts mean for a spec is said in `network.provider_specs`. What moves is made of
+what the kernel shows now, or of the move that was made in this boot and what others have changed since.
 """
 
 from __future__ import annotations
