@@ -161,6 +161,8 @@ class Watchdog(Loop):
         """Request a pass and wait for it: how often each action was taken. Raises Unavailable at the deadline."""
         if not self.await_round(deadline.require("reconciliation")):
             raise Unavailable("reconciliation takes longer than this call may", "see the agent's log")
+        if self.failure:
+            raise Unavailable(f"reconciliation failed: {self.failure}", "see the agent's log")
         return self._last
 
     def _report(self, action: str) -> None:

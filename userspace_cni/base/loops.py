@@ -60,8 +60,9 @@ class Loop(ABC):
         """Why it cannot do its work now; "" while it can, as far as is known."""
         self._noted = False
         self._rounds_begun = self._rounds_ended = 0
+        self.failure = ""
+        """What the last round raised, in words; "" where it raised nothing."""
         # only the thread uses these
-        self._failure = ""
         self._pause_s = 0.0
         self._rested = 0.0
         """When the next round may begin, on the monotonic clock, unless it is urged."""
@@ -179,8 +180,9 @@ class Loop(ABC):
                 self._fail(error)
         else:
             self._pause_s = 0.0
-            if self.problem == self._failure:
+            if self.problem == self.failure:
                 self._note("")
+            self.failure = ""
         self.busy = False
         with self._wake:
             if self._served:
@@ -195,8 +197,8 @@ class Loop(ABC):
 
     def _fail(self, error: Exception) -> None:
         expected = isinstance(error, UserspaceError)
-        self._failure = str(error) if expected else f"{type(error).__name__}: {error}"
-        self._keep("warning" if expected else "error", self._failure, self.failing)
+        self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
+        self._keep("warning" if expected else "error", self.failure, self.failing)
 
     def _keep(self, level: str, problem: str, said: str) -> None:
         self.problem, self._noted = problem, bool(problem) and (self._noted or say(level, f"{said}{problem}"))

@@ -43,10 +43,13 @@ def of_service_account(directory: str) -> Account:
     """The account of the pod that this process runs in. Raises KeyError, OSError or ValueError where it has none."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-    token, authority = Path(directory, "token").read_text(), Path(directory, "ca.crt").read_bytes()
+    trusted = Path(directory, "ca.crt")
+    token, authority = Path(directory, "token").read_text(), trusted.read_bytes()
     if not (host and port and token and authority):
         raise ValueError("a part of the service account is empty")
     cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
+    if _proxies(cluster):  # for which the library is used: it would copy the data to a file, and the root may be read-only
+        cluster = {"server": server, "certificate-authority": str(trusted)}
     return of_kubeconfig(Loaded(cluster, {"token": token}, directory, {}))
 
 
@@ -93,7 +96,7 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> SSLContext:
             context.load_default_certs()
         if certificate := user.get("client-certificate-data"):
             with _as_file(certificate) as public, _as_file(user.get("client-key-data") or certificate) as private:
-                context.load_cert_chain(public, private)
+                context.load_cert_chain(public, private, password=bytes)  # of an encrypted key OpenSSL would ask a terminal
     except ssl.SSLError as error:
         raise Unavailable(
             f"TLS with the API server cannot be set up: {error.reason or type(error).__name__}",

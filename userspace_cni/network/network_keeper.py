@@ -56,6 +56,8 @@ class Keeper(Loop):
         self._due = due
         self._told = told
         self._next = 0.0
+        self._now = False
+        """Whether in the next round nothing waits for its time."""
         self.statuses: tuple[SpecStatus, ...] = ()
         """What became of each spec."""
 
@@ -71,10 +73,15 @@ class Keeper(Loop):
         return self.statuses
 
     def _round(self) -> float:
-        wanted = self._due()
-        if self._was_asked or wanted or time.monotonic() >= min(self._next, self._specs.next_due):
-            self._next = time.monotonic() + self._tick_s
-            self._reconcile(now=self._was_urged or wanted)
+        self._now = self._now or self._was_urged
+        if self._was_asked or self._now:
+            self._next = 0.0  # what was asked for is due until a round has done it
+        if self._due():
+            self._now = True
+        if self._now or time.monotonic() >= min(self._next, self._specs.next_due):
+            self._next = 0.0
+            self._reconcile(now=self._now)
+            self._next, self._now = time.monotonic() + self._tick_s, False
         return BEAT_S
 
     def _reconcile(self, *, now: bool) -> None:

@@ -31,14 +31,16 @@ class TlsStream(ovs.stream.SSLStream):  # type: ignore[misc]
         if files is None:
             return errno.ENOKEY, None
         try:
-            _context(files)
-        except OSError as error:  # a file that is missing, or is no key: the base class would leave its socket open
+            _context(files)  # a file that is missing, or is no key: the base class would leave its socket open
+            with _LOCK:
+                ovs.stream.Stream.ssl_set_private_key_file(files.key)
+                ovs.stream.Stream.ssl_set_certificate_file(files.certificate)
+                ovs.stream.Stream.ssl_set_ca_cert_file(files.authority)
+                code, opened = ovs.stream.SSLStream._open(suffix, dscp)  # noqa: SLF001 - there is no other way in
+        except ssl.SSLError:  # whose number is OpenSSL's own
+            return errno.EPROTO, None
+        except OSError as error:
             return error.errno or errno.EPROTO, None
-        with _LOCK:
-            ovs.stream.Stream.ssl_set_private_key_file(files.key)
-            ovs.stream.Stream.ssl_set_certificate_file(files.certificate)
-            ovs.stream.Stream.ssl_set_ca_cert_file(files.authority)
-            code, opened = ovs.stream.SSLStream._open(suffix, dscp)  # noqa: SLF001 - there is no other way in
         if code and opened is not None:
             opened.close()
         return code, opened
@@ -85,5 +87,5 @@ def _context(files: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # as ovs.stream, and as OVS: certificates name no hosts
     context.load_verify_locations(files.authority)
-    context.load_cert_chain(files.certificate, files.key)
+    context.load_cert_chain(files.certificate, files.key, password=bytes)  # of an encrypted key OpenSSL would ask a terminal
     return context

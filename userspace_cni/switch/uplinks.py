@@ -131,7 +131,8 @@ class UplinkDriver(Driver[UplinkPort]):
                 if "not found" not in error.message:  # else it has let the device go with its port
                     say("warning", f"DPDK keeps PCI device {device}", error=error)
             except Unavailable:
-                continue
+                if self._daemon.peek().state in ("alive", "silent"):
+                    raise  # the step stays, and is undone again: nothing else would ask once more
 
     def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, NICs that were made anew, and offloads that break TCP."""

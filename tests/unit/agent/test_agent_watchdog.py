@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +16,8 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import watchdog as module
 from userspace_cni.agent.watchdog import Watchdog
 from userspace_cni.attachment.steps import OWNER
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
 
 POD = ("c0ffee", "net1")
 
@@ -65,5 +69,20 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
         assert len(passes) == 1
         watchdog.on_link("")
         wait_until(lambda: len(passes) == 2, what="a pass after lost notices")
+    finally:
+        watchdog.stop()
+
+
+def test_a_pass_that_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for a pass is told that there was none, and not what an earlier one did."""
+    monkeypatch.setattr(module, "BEAT_S", 0.02)
+    world = World(tmp_path, resident=True)
+    watchdog = Watchdog(world, world.switch, lambda _: None, lambda: None, 10_000.0)
+    watchdog.start()
+    try:
+        watchdog.reconcile(Deadline.after(60))
+        monkeypatch.setattr(watchdog, "_connect", Mock(side_effect=OSError(errno.EMFILE, "too many files")))
+        with pytest.raises(Unavailable, match="too many files"):
+            watchdog.reconcile(Deadline.after(60))
     finally:
         watchdog.stop()

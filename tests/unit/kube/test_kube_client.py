@@ -403,6 +403,20 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
         assert session.request("GET", path, soon()).status == 200
 
 
+def test_a_service_account_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is written for the library that asks proxies: the root of a container may be read-only."""
+    with ApiServer(tls=tmp_path) as api:
+        api.add_pod({"metadata": {"name": "app", "uid": "u1"}})
+        (tmp_path / "token").write_text(TOKEN)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
+        monkeypatch.setenv("https_proxy", "http://proxy.invalid")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+        session = ApiSession(None, service_account=str(tmp_path))
+        assert session.request("GET", "/api/v1/namespaces/default/pods/app", soon()).body["metadata"]["uid"] == "u1"
+
+
 def test_a_process_outside_of_a_pod_is_not_in_cluster(tmp_path: Path) -> None:
     """The variables without a token (a delegate chrooted to the host inherits them) are not enough."""
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
