@@ -138,8 +138,8 @@ class Agent:
         before_answer = self.routes.before_answer if self.routes else lambda _: None
         self.calls = Calls(self.node, self.workers, self.metrics, self.waiting, before_answer)
         self._singleton = Singleton()
-        door = Listener(self.node.installation.root.path(settings.agent_socket))
-        self.server = Server(door, self._dispatch, self._undo, on_hung_up=self.waiting.look_at)
+        listener = Listener(self.node.installation.root.path(settings.agent_socket))
+        self.server = Server(listener, self._dispatch, self._undo, on_hung_up=self.waiting.look_at)
         metrics = ServedPage("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
         ready = ServedPage("/readyz", lambda: _health(self.problems() + self.obstacles()))
         health = ServedPage("/healthz", lambda: _health(self.problems()))

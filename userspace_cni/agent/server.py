@@ -62,7 +62,7 @@ class PeerLimits:
     """Of its thread, which blocks in nothing but epoll: one that takes longer never ends."""
 
 
-class Door(Protocol):
+class ServerListener(Protocol):
     """The place where the server listens. Methods raise InvalidConfig or Unavailable; one thread at a time calls them."""
 
     listening: socket.socket | None
@@ -136,7 +136,7 @@ def _ignore(exchange: Exchange) -> None:
 
 
 class Server:
-    """The socket of `door` and its thread.
+    """The socket of `listener` and its thread.
 
     `serve(exchange)` is called on the server's own thread for each whole request and must not block: it answers at once or hands
     the exchange to a worker. `on_lost(exchange)` is called once for each served exchange whose answer was proven not to be taken,
@@ -146,7 +146,7 @@ class Server:
 
     def __init__(
         self,
-        door: Door,
+        listener: ServerListener,
         serve: Callable[[Exchange], None],
         on_lost: Callable[[Exchange], None] = _ignore,
         limits: PeerLimits | None = None,
@@ -156,7 +156,7 @@ class Server:
         self._on_lost = on_lost
         self._on_hung_up = on_hung_up
         self._limits = limits or PeerLimits()
-        self._door = door
+        self._listener = listener
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._all: dict[int, Exchange] = {}
@@ -179,25 +179,25 @@ class Server:
     # -- for other threads ------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Claim the door without listening yet: what only one agent may do comes between this and `start`.
+        """Claim the listener without listening yet: what only one agent may do comes between this and `start`.
 
-        Raises InvalidConfig for a door that cannot be used, Unavailable while another agent has it.
+        Raises InvalidConfig for a listener that cannot be used, Unavailable while another agent has it.
         """
-        self._door.claim()
+        self._listener.claim()
 
     def listen(self) -> None:
-        """Let peers connect, and wait in the kernel's queue until `start`; claims the door if need be. Raises as `claim` does."""
-        self._door.claim()
-        self._epoll.register(self._door.listen(), select.EPOLLIN)
+        """Let peers connect, and wait in the kernel's queue until `start`; claims the listener if need be. Raises as `claim`."""
+        self._listener.claim()
+        self._epoll.register(self._listener.listen(), select.EPOLLIN)
 
     def start(self) -> None:
         """Accept connections; listens if need be. Raises as `claim` does."""
-        if self._door.listening is None:
+        if self._listener.listening is None:
             self.listen()
         self._epoll.register(self._wake, select.EPOLLIN)
         self._accepting = True
         self._beat = time.monotonic()
-        self._look_at = self._beat + self._door.watch_s
+        self._look_at = self._beat + self._listener.watch_s
         start(self._thread, "the server")
 
     def stop_accepting(self) -> None:
@@ -208,7 +208,7 @@ class Server:
             self._stopped.wait(_STOP_S)
 
     def problems(self) -> list[str]:
-        """That the thread is dead, or that it does not come round: while it accepts, it does after the door's `watch_s`."""
+        """That the thread is dead, or that it does not come round: while it accepts, it does after the listener's `watch_s`."""
         if not self.alive:
             return ["the server's thread is dead"]
         late = time.monotonic() - self._beat > self._limits.round_s
@@ -228,7 +228,7 @@ class Server:
             wake, self._wake = self._wake, -1
             if wake >= 0:
                 os.close(wake)
-        self._door.release()
+        self._listener.release()
 
     @property
     def alive(self) -> bool:
@@ -265,7 +265,7 @@ class Server:
                     connecting = True
             if connecting and self._accepting:
                 # last: a new connection can have the descriptor of one that ended, and must not get its event
-                self._accept(self._door.listening)
+                self._accept(self._listener.listening)
             self._take_answered()
             self._expire(time.monotonic())
             if self._accepting and time.monotonic() >= self._look_at:
@@ -325,10 +325,10 @@ class Server:
         """Add a connection whose peer may speak to us, and read what is there of its request."""
         try:
             sock.setblocking(False)
-            self._door.admit(sock)
+            self._listener.admit(sock)
             if len(self._all) >= self._limits.connections and not self._make_room():
                 raise Unavailable(f"the agent serves {len(self._all)} connections already", "try again later")
-            exchange = self._door.exchange(sock, self._epoll, self._on_answered)
+            exchange = self._listener.exchange(sock, self._epoll, self._on_answered)
         except UserspaceError as error:
             with sock, suppress(OSError):
                 sock.send(protocol.reply(*protocol.fault(error)), socket.MSG_NOSIGNAL)
@@ -436,15 +436,15 @@ class Server:
     # -- the listener -----------------------------------------------------------------------------------------------------
 
     def _listen(self, events: int) -> None:
-        if self._accepting and self._door.listening:
-            self._epoll.modify(self._door.listening, events)
+        if self._accepting and self._listener.listening:
+            self._epoll.modify(self._listener.listening, events)
 
     def _keep_place(self) -> None:
         """Make the socket again if peers no longer find it, and accept what has connected to the old one."""
-        self._look_at = time.monotonic() + self._door.watch_s
-        old = self._door.listening
+        self._look_at = time.monotonic() + self._listener.watch_s
+        old = self._listener.listening
         try:
-            new = self._door.keep()
+            new = self._listener.keep()
         except UserspaceError as error:
             text = "the agent's socket or its lock is not in place, and cannot be made again now"
             if str(error) != self._displaced and say("error", text, error=error):
@@ -468,11 +468,11 @@ class Server:
         self._paused_until = time.monotonic() + _PAUSE_S
 
     def _stop_listening(self) -> None:
-        self._door.unlink()
-        self._take_all(self._door.listening)
+        self._listener.unlink()
+        self._take_all(self._listener.listening)
         self._accepting = False
         self._look_at = _NEVER
-        self._door.close()
+        self._listener.close()
         self._stopped.set()
 
 

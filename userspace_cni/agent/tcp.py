@@ -36,7 +36,7 @@ class TcpExchange(Exchange):
                 self.socket.shutdown(socket.SHUT_WR)
 
 
-class TcpDoor:
+class TcpListener:
     """The listening socket on `host:port`, IPv6 in brackets."""
 
     exchange = TcpExchange
@@ -88,8 +88,8 @@ class TcpPages:
     def __init__(self, setting: str, listen: str, pages: Mapping[str, ServedPage]) -> None:
         self.setting = setting
         self._pages = pages
-        self._door = TcpDoor(setting, listen)
-        self._server = Server(self._door, self._serve, limits=_LIMITS)
+        self._listener = TcpListener(setting, listen)
+        self._server = Server(self._listener, self._serve, limits=_LIMITS)
 
     def start(self) -> None:
         """Listen. Raises Unavailable."""
@@ -98,7 +98,7 @@ class TcpPages:
     @property
     def port(self) -> int:
         """The port's number; the kernel's choice where 0 was asked for."""
-        return int(self._door.listening.getsockname()[1]) if self._door.listening else 0
+        return int(self._listener.listening.getsockname()[1]) if self._listener.listening else 0
 
     @property
     def connections(self) -> int:

@@ -46,7 +46,7 @@ class Controller(Supervisor):
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
         hearing = Hearing(self.metrics.count_write, told(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
-        self.doors: Sequence[Stays] = ()
+        self.page_ports: Sequence[Stays] = ()
         """The ports with pages about it."""
 
     def start(self) -> None:
@@ -54,7 +54,7 @@ class Controller(Supervisor):
 
         They are stopped the other way round: nothing more is written, and only then the Lease is given back.
         """
-        self.begin(*self.doors, self.watches, self.events, self.election, self.rounds)
+        self.begin(*self.page_ports, self.watches, self.events, self.election, self.rounds)
 
     def obstacles(self) -> list[str]:
         """The reasons why this process could not act now, or does not do all that it should."""
@@ -73,10 +73,10 @@ def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
     return Clients(KubeconfigBounds.of(settings), HERE, settings.kubeconfig).of("").session
 
 
-def serve(settings: Settings, environ: Mapping[str, str], doors: Callable[[Controller], Sequence[Stays]]) -> int:
+def serve(settings: Settings, environ: Mapping[str, str], page_ports: Callable[[Controller], Sequence[Stays]]) -> int:
     """Run the controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
 
-    `doors`: makes the ports on which it is asked for health and metrics.
+    `page_ports`: makes the ports on which it is asked for health and metrics.
     """
     stopping = threading.Event()
 
@@ -89,7 +89,7 @@ def serve(settings: Settings, environ: Mapping[str, str], doors: Callable[[Contr
     begin(settings.log_level, settings.log_format)
     with bound(settings.log_level):
         controller = Controller(account(settings, environ), settings.controller_namespace)
-        controller.doors = doors(controller)
+        controller.page_ports = page_ports(controller)
         say("info", "the controller starts", identity=controller.election.identity)
         controller.start()
         while not stopping.is_set():

@@ -1,6 +1,6 @@
 """A collection of the API server, followed by a list and a watch that never end.
 
-What is kept of it a `Shelf` decides: of one thing only what the shelf reads from it stays in memory. The rules: a list that fails
+What is kept of it an `ObjectStore` decides: only what that reads from a thing stays in memory. The rules: a list that fails
 half-way, is of other things or of no version changes nothing; what a list lacks stays until a second one lacks it, too
 (`kube.lacking`), and that one is asked for here; a version that the server has forgotten (410), or a line that is no event, means
 a new list; after a failure the pauses grow; and no error ends the thread, since without it what is known grows old unnoticed.
@@ -74,7 +74,7 @@ class Collection:
     optional: bool = False
 
 
-class Shelf(Protocol[Key, T]):
+class ObjectStore(Protocol[Key, T]):
     """What is kept of a collection. All of it is called by the one thread that follows, without a lock."""
 
     def read(self, thing: Mapping[str, Any]) -> tuple[Key, T]:
@@ -106,7 +106,7 @@ class _Absent(Exception):
 
 
 class ListWatch(Loop):
-    """One daemon thread from `start` to `stop` that follows a collection for a shelf; it cannot be started again.
+    """One daemon thread from `start` to `stop` that follows a collection for a store; it cannot be started again.
 
     `listed` is called when the first list is complete, and when what is known is `confirmed`; it must not wait.
 
@@ -119,14 +119,14 @@ class ListWatch(Loop):
         self,
         session: ApiSession,
         collection: Collection,
-        shelf: Shelf[Any, Any],
+        store: ObjectStore[Any, Any],
         times: WatchTimes,
         listed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(f"watch of {collection.title}", f"watches {collection.title}")
         self._session = session
         self._collection = collection
-        self._shelf = shelf
+        self._store = store
         self._times = times
         self.back_off = times.back_off
         self.failing = f"{collection.title} are not watched now, {collection.meanwhile}: "
@@ -222,7 +222,7 @@ class ListWatch(Loop):
             raise
 
     def _list(self) -> None:
-        """Have the shelf take over a complete list. A list that fails changes nothing."""
+        """Have the store take over a complete list. A list that fails changes nothing."""
         asked_at = time.monotonic()
         things: list[tuple[Any, Any]] = []
         first, token = "", ""
@@ -230,14 +230,14 @@ class ListWatch(Loop):
             body = self._read_page(token)
             try:
                 page = page_of(body, self._collection.resource)
-                things += [self._shelf.read(item) for item in page.items]
+                things += [self._store.read(item) for item in page.items]
             except (KeyError, TypeError, AttributeError, ValueError):
                 raise ObjectRefused(f"{self._doing('listing')}: the answer is no list of them", self._who()) from None
             first, token = first or page.version, page.token
             if not token:
                 break
-        gone = self._lacking.listed(self._shelf.keys(), {key for key, _ in things}, first, asked_at)
-        self._shelf.take_over(things, gone)
+        gone = self._lacking.listed(self._store.keys(), {key for key, _ in things}, first, asked_at)
+        self._store.take_over(things, gone)
         if math.isinf(self._lacking.due):
             self._page = self._times.page
         before = self.synced, self.confirmed
@@ -293,7 +293,7 @@ class ListWatch(Loop):
                 raise ValueError(kind)
             version = text(thing["metadata"]["resourceVersion"])
             require_kind(thing, self._collection.resource)
-            read = None if kind == "BOOKMARK" else self._shelf.read(thing)
+            read = None if kind == "BOOKMARK" else self._store.read(thing)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             self._version = ""
             raise Unavailable(f"{self._doing('watching')}: a line that is no event", self._who()) from None
@@ -301,7 +301,7 @@ class ListWatch(Loop):
         confirmed = kind == "BOOKMARK" or self.fresh
         if read is not None:
             self._lacking.told(read[0])
-            self._shelf.change(kind, read)
+            self._store.change(kind, read)
         if confirmed:
             with self._wake:
                 self._contact = time.monotonic()

@@ -53,7 +53,7 @@ class ObjectWatch:
         on_change: Callable[[], None] = lambda: None,
         times: WatchTimes | None = None,
     ) -> None:
-        self._shelf = _Objects(keep, on_change)
+        self._store = _Objects(keep, on_change)
         collection = Collection(
             resource=resource,
             title=resource.title,
@@ -64,7 +64,7 @@ class ObjectWatch:
             optional=resource in _OPTIONAL,
         )
         self._watch = ListWatch(
-            session, collection, self._shelf, times or (RARELY if collection.optional else USUALLY), on_change
+            session, collection, self._store, times or (RARELY if collection.optional else USUALLY), on_change
         )
 
     def start(self) -> None:
@@ -113,11 +113,11 @@ class ObjectWatch:
 
         Objects in namespaces are by "namespace/name".
         """
-        return self._shelf.objects() if self.complete else None
+        return self._store.objects() if self.complete else None
 
 
 class _Objects:
-    """What is kept of the objects: the shelf of their watch. A mapping that was given out never changes."""
+    """What is kept of the objects: the store of their watch. A mapping that was given out never changes."""
 
     def __init__(self, keep: Keep, on_change: Callable[[], None]) -> None:
         self._keep = keep
@@ -136,7 +136,7 @@ class _Objects:
             return self._given
 
     def read(self, thing: Mapping[str, Any]) -> tuple[str, Any]:
-        """Name and kept part, as `Shelf.read`."""
+        """Name and kept part, as `ObjectStore.read`."""
         metadata = thing["metadata"]
         name, namespace = text(metadata["name"]), metadata.get("namespace")
         return f"{namespace}/{name}" if namespace else name, self._keep(thing)

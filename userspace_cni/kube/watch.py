@@ -71,7 +71,7 @@ class PodWatch:
     ) -> None:
         if not _NODE.fullmatch(node):
             raise InvalidConfig(f"{node!r} is no name of a node", "the setting node_name")
-        self._shelf = _Pods(node, on_change)
+        self._store = _Pods(node, on_change)
         collection = Collection(
             resource=PODS,
             title="the pods of this node",
@@ -79,7 +79,7 @@ class PodWatch:
             meanwhile="and are read one by one",
             fields=f"spec.nodeName={node}",
         )
-        self._watch = ListWatch(session, collection, self._shelf, times or WatchTimes())
+        self._watch = ListWatch(session, collection, self._store, times or WatchTimes())
 
     def start(self) -> None:
         """Start the thread; returns at once. Raises Unavailable."""
@@ -128,7 +128,7 @@ class PodWatch:
         It has names, UID and version, deletionTimestamp, the annotations that notes use, volumes and volumeMounts: enough for a
         PATCH, never for a PUT.
         """
-        known = self._shelf.known(namespace, name)
+        known = self._store.known(namespace, name)
         if known is None or not known.text:
             return None
         pod: dict[str, Any] = json.loads(known.text)
@@ -148,7 +148,7 @@ class PodWatch:
 
         A static pod runs on when its mirror is deleted: its absence here proves nothing without the kubelet's directory.
         """
-        uids = self._shelf.uids() if self.confirmed and self.fresh else None
+        uids = self._store.uids() if self.confirmed and self.fresh else None
         return uids or None
 
     def update(self, pod: Mapping[str, Any]) -> None:
@@ -156,11 +156,11 @@ class PodWatch:
 
         It never adds a pod: an answer may arrive after the watch has seen that the pod is gone.
         """
-        self._shelf.update(pod)
+        self._store.update(pod)
 
 
 class _Pods:
-    """What is kept of the pods: the shelf of their watch."""
+    """What is kept of the pods: the store of their watch."""
 
     def __init__(self, node: str, on_change: Callable[[str, str], None]) -> None:
         self._node = node
@@ -190,7 +190,7 @@ class _Pods:
                 self._pods[key] = answered
 
     def read(self, thing: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
-        """Key and kept part of a pod, as `Shelf.read`."""
+        """Key and kept part of a pod, as `ObjectStore.read`."""
         return _remembered(thing)
 
     def keys(self) -> Keys[tuple[str, str]]:

@@ -28,9 +28,9 @@ PAUSES: Final[tuple[tuple[Any, str], ...]] = (
 
 
 class _Sooner(ListWatch):
-    def __init__(self, session: Any, collection: Any, shelf: Any, times: Any, *given: Any, **named: Any) -> None:
+    def __init__(self, session: Any, collection: Any, store: Any, times: Any, *given: Any, **named: Any) -> None:
         back_off = replace(times.back_off, most_s=times.back_off.most_s / 10)
-        super().__init__(session, collection, shelf, replace(times, confirm_s=CONFIRM_S, back_off=back_off), *given, **named)
+        super().__init__(session, collection, store, replace(times, confirm_s=CONFIRM_S, back_off=back_off), *given, **named)
 
 
 def look_sooner() -> None:

@@ -111,15 +111,15 @@ def test_a_mapping_that_was_given_out_never_changes(api: ApiServer, begin: Begin
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
 def test_an_event_does_not_copy_all_objects(kind: str) -> None:
     """Of many objects one changes: that takes no memory for the others, until a reader asks."""
-    shelf = _Objects(number_of, lambda: None)
-    shelf.take_over([(f"v{number}", number) for number in range(20_000)], ())
-    before = shelf.objects()
+    store = _Objects(number_of, lambda: None)
+    store.take_over([(f"v{number}", number) for number in range(20_000)], ())
+    before = store.objects()
     tracemalloc.start()
-    shelf.change(kind, ("v7", 70))
+    store.change(kind, ("v7", 70))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50_000
-    assert (before["v7"], shelf.objects().get("v7")) == (7, 70 if kind == "MODIFIED" else None)
+    assert (before["v7"], store.objects().get("v7")) == (7, 70 if kind == "MODIFIED" else None)
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])

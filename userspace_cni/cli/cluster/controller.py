@@ -31,10 +31,10 @@ def controller_command(ctx: click.Context) -> None:
     from userspace_cni.controller.controller_service import serve
 
     settings = open_site(ctx).settings
-    ctx.exit(serve(settings, os.environ, lambda controller: _doors(settings, controller)))
+    ctx.exit(serve(settings, os.environ, lambda controller: _page_ports(settings, controller)))
 
 
-def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
+def _page_ports(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
     from importlib.metadata import version
 
     from userspace_cni.agent.served_pages import Content, ServedPage
@@ -48,8 +48,8 @@ def _doors(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
     metrics = ServedPage("/metrics", lambda: Content(200, controller.metrics.render(), CONTENT_TYPE))
     healthz = ServedPage("/healthz", lambda: health(controller.problems()))
     readyz = ServedPage("/readyz", lambda: health(controller.problems() + controller.obstacles()))
-    doors = (
+    page_ports = (
         ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
         ("health_listen", settings.health_listen, {"/healthz": healthz, "/readyz": readyz}),
     )
-    return [TcpPages(setting, listen, pages) for setting, listen, pages in doors if listen]
+    return [TcpPages(setting, listen, pages) for setting, listen, pages in page_ports if listen]
