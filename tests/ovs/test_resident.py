@@ -371,7 +371,8 @@ def test_a_database_made_anew_is_learnt_anew(own_switch: Switch, own: PortDriver
     wait_until(lambda: not own.connected, what="the driver noticed")
     database = own_switch.dir / "conf.db"
     database.unlink()
-    subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA], check=True)
+    create = ["ovsdb-tool", "create", str(database), SCHEMA]
+    wait_until(lambda: subprocess.run(create, check=False).returncode == 0, what="the former server's lock is free")
     own_switch.restart_ovsdb()
     own.connect(soon())
     assert own.owned() == {}

@@ -189,7 +189,7 @@ class Loop(ABC):
                 self._rounds_ended = self._rounds_begun
                 self._wake.notify_all()
         if self._pause_s:
-            spread = random.uniform(1 - self.back_off.spread, 1)  # noqa: S311 -- spreads nodes, hides nothing
+            spread = random.SystemRandom().uniform(1 - self.back_off.spread, 1)  # spreads nodes
             self._rested = time.monotonic() + self._pause_s * spread
         else:
             self._rested = time.monotonic() + self.apart_s

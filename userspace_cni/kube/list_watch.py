@@ -263,7 +263,7 @@ class ListWatch(Loop):
 
     def _watch(self) -> None:
         """Follow the events from our version on, until the server ends them, or a list is due."""
-        seconds = random.uniform(0.75, 1.0) * self._times.watch_s  # noqa: S311 -- spreads nodes, hides nothing
+        seconds = random.SystemRandom().uniform(0.75, 1.0) * self._times.watch_s  # spreads nodes
         seconds = max(1, math.ceil(min(seconds, self._lacking.due - time.monotonic())))
         path = self._path(watch="1", allowWatchBookmarks="true", resourceVersion=self._version, timeoutSeconds=str(seconds))
         limit = seconds + self._times.slack_s

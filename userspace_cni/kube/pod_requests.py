@@ -249,5 +249,5 @@ def attempts(tries: int, deadline: Deadline) -> Iterator[bool]:
     """Yield `tries` times, True the last time, with growing random pauses between; none reaches beyond the deadline."""
     for number in range(1, tries + 1):
         yield number == tries
-        pause = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, 0.02 * 2**number)  # noqa: S311 -- spreads writers, hides nothing
+        pause = random.SystemRandom().uniform(0.5, 1.0) * min(PAUSE_MAX_S, 0.02 * 2**number)  # spreads writers
         time.sleep(min(pause, deadline.remaining()))

@@ -118,7 +118,7 @@ class Report(Loop):
 
     def _round(self) -> float:
         self.report()
-        return random.uniform(1.0, 1.5) * self._times.look_s  # noqa: S311 -- spreads nodes, hides nothing
+        return random.SystemRandom().uniform(1.0, 1.5) * self._times.look_s  # spreads nodes
 
     def report(self) -> None:
         """Write what the server does not have. Raises UserspaceError when some of it cannot be written."""

@@ -19,7 +19,7 @@ from tests.lab.hardware.root_image import INITRAMFS, KERNEL, ROOT
 from tests.lab.switch.switch import wait_until
 
 BOOT_S: Final = 300.0
-COMMAND_S: Final = 120.0
+COMMAND_S: Final = 300.0
 _MEMORY_MIB: Final = 3072
 _WORDS: Final = (
     "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on intel_iommu=on tsc=reliable"

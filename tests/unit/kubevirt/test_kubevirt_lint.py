@@ -343,7 +343,7 @@ _REPORTED = re.compile(r"""["']([a-z]+(?:-[a-z]+)+|iommu|selinux|reconnect)["']"
 
 def test_no_name_is_dead_and_none_is_missing() -> None:
     """Every name of the catalogue is used somewhere in the code, and the cases above use no other."""
-    rooms = (ROOT / "kubevirt", ROOT / "userspace_cni" / "consumers" / "kubevirt", ROOT / "userspace_cni" / "cli" / "kubevirt")
+    rooms = (ROOT / "kubevirt", *(ROOT / "userspace_cni" / room for room in ("consumers/kubevirt", "cli/kubevirt", "diagnosis")))
     sources = [path for room in rooms for path in room.rglob("*.py")]
     used = {name for path in sources if path.name != "findings.py" for name in _REPORTED.findall(path.read_text())}
     assert set(TRAPS) - used == set()
