@@ -219,6 +219,18 @@ def test_what_to_do_about_a_changed_port(vm: Node, case: str) -> None:
     remedied(vm, name, severity)
 
 
+@pytest.mark.parametrize("change", [("clear", "Port", PORT, "qos"), ("set", "Interface", PORT, "ingress_policing_rate=5")])
+def test_what_to_do_about_a_changed_limit(node: Node, sandbox: str, change: tuple[str, ...]) -> None:
+    """A limit that was changed by hand is a finding, and its remedy puts the limit back."""
+    POD.public(node)
+    network = vm_network(node) | {"bandwidth": {"ingressRate": 10_000_000, "egressRate": 20_000_000}}
+    assert node.run("ADD", network, sandbox, ifname=IFNAME, CNI_ARGS=POD.args).status == 0
+    switch_of(node).vsctl(*change)
+    remedied(node, "port-changed", "warning")
+    assert node.run("DEL", network, sandbox, ifname=IFNAME, CNI_ARGS=POD.args).status == 0
+    assert node.leftovers() == {}
+
+
 def test_what_to_do_about_a_port_on_another_bridge(vm: Node) -> None:
     """A port that another program made again on another bridge is deleted, and then gc makes it."""
     switch = switch_of(vm)

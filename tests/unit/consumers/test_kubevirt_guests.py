@@ -46,7 +46,7 @@ STEPS = (
 SEEN = SeenSocket("socket", launcher.QEMU_ID, True, "connected")
 GUEST = Guest("ns/vm", IFNAME, "ready", STEPS, vhost="connected", error="", socket=SEEN, mtu=9000, age_s=600.0)
 WAITING = replace(GUEST, vhost="disconnected")
-DRIFT = Drift("port x", "state", "an open interface", "not opened by ovs-vswitchd", joint=", ")
+DRIFT = Drift(f"port {PORT.name}", "state", "an open interface", "not opened by ovs-vswitchd", joint=", ")
 MOUNT = Drift("mount /short/0123456789abcdef", "", PLACE, Absent("no mount"))
 DIRECTORY = Drift("directory /d", "", "a directory", "that /d does not exist")
 
@@ -307,19 +307,32 @@ def test_the_name_of_a_vm() -> None:
 
 
 def test_remedies_of_a_port() -> None:
-    """A column is set back as ovs-vsctl takes it; one that ADD did not set is cleared."""
+    """A column is set back as ovs-vsctl takes it; one that ADD did not set is cleared. Rows beside the port's own come with a new
+    port."""
 
-    def remedy(*fields: str, **port: Any) -> str:
-        return judge_guest(with_port(columns(*fields), name="x", **port))[0].remedy
+    def remedy(**expected: Value) -> str:
+        drifts = [Drift("port x", field, value, "another", joint=", ") for field, value in expected.items()]
+        return judge_guest(with_port(drifted("port", *drifts), name="x"))[0].remedy
 
-    assert remedy("tag", "trunks", tag=5, trunks=(7, 9)) == "ovs-vsctl set Port x tag=5 -- set Port x trunks=7,9"
-    assert remedy("tag", "vlan_mode", "trunks") == "ovs-vsctl clear Port x tag -- clear Port x vlan_mode -- clear Port x trunks"
-    assert remedy("external_ids:attached-mac", mac="02:00:00:00:00:01") == (
+    nothing = Absent()
+    assert remedy(tag=5, trunks=(7, 9)) == "ovs-vsctl set Port x tag=5 -- set Port x trunks=7,9"
+    cleared = "ovs-vsctl clear Port x tag -- clear Port x vlan_mode -- clear Port x trunks"
+    assert remedy(tag=nothing, vlan_mode=nothing, trunks=nothing) == cleared
+    assert remedy(**{"external_ids:attached-mac": "02:00:00:00:00:01"}) == (
         "ovs-vsctl set Interface x 'external_ids:attached-mac=\"02:00:00:00:00:01\"'"
     )
-    assert remedy("external_ids:attached-mac") == "ovs-vsctl remove Interface x external_ids attached-mac"
-    again = "and run userspace-cni gc, which makes it again on br0; the VM is cut off until then"
-    assert remedy("bridge") == f"ovs-vsctl del-port x, {again}"
+    assert remedy(**{"external_ids:attached-mac": nothing}) == "ovs-vsctl remove Interface x external_ids attached-mac"
+    assert remedy(**{"Port external_ids:owner": "u"}) == "ovs-vsctl set Port x 'external_ids:owner=\"u\"'"
+    assert remedy(**{"options:tx-steering": "hash"}) == "ovs-vsctl set Interface x 'options:tx-steering=\"hash\"'"
+    assert remedy(ingress_policing_rate=0) == "ovs-vsctl set Interface x ingress_policing_rate=0"
+    again = "ovs-vsctl del-port x, and run userspace-cni gc, which makes it again on br0; the VM is cut off until then"
+    assert [remedy(bridge="br0"), remedy(qos="egress-policer"), remedy(tag=5, **{"frames for mirror m": ""})] == [again] * 3
+
+
+def test_the_mtu_of_the_bridge_is_not_the_ports() -> None:
+    """A bridge whose own MTU its ports change is set back itself."""
+    [found] = judge_guest(drifted("port", Drift("bridge br0", "mtu_request", 1500, Absent())))
+    assert (found.name, found.remedy) == ("port-changed", "ovs-vsctl set Interface br0 mtu_request=1500")
 
 
 def test_one_mac_of_two_vms() -> None:

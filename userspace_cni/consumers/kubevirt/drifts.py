@@ -6,14 +6,15 @@ the former.
 
 from __future__ import annotations
 
+import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, sentence
-from userspace_cni.attachment.steps import OWNER, OvsPort, Step, Steps
+from userspace_cni.attachment.drift import Absent, Condition, Dead, Drift, Other, sentence
+from userspace_cni.attachment.steps import OvsPort, Step, Steps
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.pod import launcher
 
@@ -22,6 +23,18 @@ Drifts = Mapping[str, Sequence[Drift]]
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
 _DISCONNECTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
 """Fields of a port on which the switch's connection to QEMU's socket depends; "" is the port itself."""
+_KEY: Final = re.compile("(?:(?P<table>Port|Interface) )?(?P<column>options|external_ids):(?P<key>.+)")
+"""A field that is a key of a map; one that names no table is of Interface."""
+_COLUMNS: Final = {
+    "Interface.type": ("Interface", "type"),
+    "tag": ("Port", "tag"),
+    "trunks": ("Port", "trunks"),
+    "vlan_mode": ("Port", "vlan_mode"),
+    "mtu_request": ("Interface", "mtu_request"),
+    "ingress_policing_rate": ("Interface", "ingress_policing_rate"),
+    "ingress_policing_burst": ("Interface", "ingress_policing_burst"),
+}
+"""Fields that a column has, with its table."""
 _TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path")
 """Columns on which the traffic depends."""
 
@@ -65,7 +78,10 @@ def cuts_off(drifts: Drifts) -> bool:
 def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.port
     assert step  # noqa: S101 - for the type checker: it has drifts
-    columns = {each.field: each for each in drifts}
+    columns = {each.field: each for each in drifts if each.subject == f"port {step.name}"}
+    for each in drifts:
+        if each.subject != f"port {step.name}":  # the bridge's own MTU, which its ports' follows
+            yield Finding("port-changed", "warning", "", sentence(each), _remedy(step, [each]))
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
         remedy = f"make bridge {step.bridge}, and {again}" if step.foreign_bridge else again
@@ -77,12 +93,11 @@ def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -
             "error",
             "",
             sentence(columns["bridge"]),
-            f"ovs-vsctl del-port {step.name}, and run userspace-cni gc, which makes it again on {step.bridge}; "
-            "the VM is cut off until then",
+            _remedy(step, [columns["bridge"]]),
         )
         return
     if "mtu_request" in columns:
-        yield Finding("mtu-mismatch", "error", "", sentence(columns["mtu_request"]), _commands(step, ["mtu_request"]))
+        yield Finding("mtu-mismatch", "error", "", sentence(columns["mtu_request"]), _remedy(step, [columns["mtu_request"]]))
     elif "MTU" in columns:
         yield Finding(
             "mtu-mismatch", "error", "", sentence(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
@@ -93,7 +108,11 @@ def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -
         severity: Severity = "error" if any(each in _TRAFFIC for each in changed) else "warning"
         facts = "; ".join(sentence(columns[each], each) for each in changed)
         yield Finding(
-            "server-mode" if is_server else "port-changed", severity, "", f"port {step.name}: {facts}", _commands(step, changed)
+            "server-mode" if is_server else "port-changed",
+            severity,
+            "",
+            f"port {step.name}: {facts}",
+            _remedy(step, [columns[each] for each in changed]),
         )
     if "state" in columns and not any(each in _DISCONNECTING for each in changed):
         yield Finding(
@@ -187,31 +206,26 @@ def _in_place(drifts: Sequence[Drift]) -> list[Drift]:
     return [each for each in drifts if not isinstance(each.found, Dead)]
 
 
-def _commands(step: OvsPort, columns: Sequence[str]) -> str:
-    """One call of ovs-vsctl that sets the columns back."""
-    done = dict.fromkeys(_command(step, column) for column in columns)
-    return "ovs-vsctl " + " -- ".join(done)
+def _remedy(step: OvsPort, changed: Sequence[Drift]) -> str:
+    """One call of ovs-vsctl that sets the columns back, or for rows beside the port's own, as of QoS and mirrors, a new port."""
+    commands = [_command(each) for each in changed]
+    if None in commands:
+        again = f"run userspace-cni gc, which makes it again on {step.bridge}; the VM is cut off until then"
+        return f"ovs-vsctl del-port {step.name}, and {again}"
+    return "ovs-vsctl " + " -- ".join(dict.fromkeys(each for each in commands if each))
 
 
-def _command(step: OvsPort, field: str) -> str:
-    marks = {"owner": OWNER} | dict(step.marks)
-    keys = {
-        "options:vhost-server-path": ("Interface", "options", "vhost-server-path", step.server_path),
-        "external_ids:attached-mac": ("Interface", "external_ids", "attached-mac", step.mac),
-    }
-    for table in ("Port", "Interface"):
-        keys |= {f"{table} external_ids:{mark}": (table, "external_ids", mark, value) for mark, value in marks.items()}
-    columns: dict[str, tuple[str, str, object]] = {
-        "Interface.type": ("Interface", "type", step.interface.type),
-        "tag": ("Port", "tag", step.vlan.tag),
-        "trunks": ("Port", "trunks", ",".join(map(str, sorted(step.vlan.trunks)))),
-        "vlan_mode": ("Port", "vlan_mode", step.vlan.mode),
-        "mtu_request": ("Interface", "mtu_request", step.interface.mtu),
-    }
-    if field in keys:
-        return _of_map(step.name, *keys[field])
-    table, column, given = columns[field]
-    return f"clear {table} {step.name} {column}" if given in (None, "") else f"set {table} {step.name} {column}={given}"
+def _command(drift: Drift) -> str | None:
+    """The command that sets the column back, or clears one that ADD did not set; None where there is no such column."""
+    row = drift.subject.partition(" ")[2]
+    value = "" if isinstance(drift.expected, Condition) else drift.expected
+    if key := _KEY.fullmatch(drift.field):
+        return _of_map(row, key["table"] or "Interface", key["column"], key["key"], str(value))
+    if drift.field not in _COLUMNS:
+        return None
+    table, column = _COLUMNS[drift.field]
+    given = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return f"clear {table} {row} {column}" if given == "" else f"set {table} {row} {column}={given}"
 
 
 def _of_map(row: str, table: str, column: str, key: str, value: str) -> str:
