@@ -22,7 +22,7 @@ _KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...
     ("nodes", NODES, cluster.node),
     ("addresses", IPS, cluster.address),
 )
-"""Each field of Cluster that has objects: which ones, and what is kept of one."""
+"""Each field of ClusterState that has objects: which ones, and what is kept of one."""
 
 
 class Watches(Supervisor):
