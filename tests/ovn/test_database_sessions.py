@@ -14,12 +14,11 @@ from tests.lab.ovn.database import Authority, Kind, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
-from userspace_cni.ovsdb.client import Client
+from userspace_cni.ovsdb.client import Client, Session
 from userspace_cni.ovsdb.database import MAP, REFERENCES, STRING, STRINGS, Clause, Database, Tls, named
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
 from userspace_cni.ovsdb.reads import Select
-from userspace_cni.ovsdb.session import Session
 from userspace_cni.ovsdb.values import Json, as_json, value_of
 
 SWITCHES, SETS = "Logical_Switch", "Address_Set"
@@ -189,7 +188,7 @@ def run(client: Client[Told], *commands: Callable[[Session[Told]], Command[Any]]
     assert hold.held.wait(60)
     for thread in threads[1:]:
         thread.start()
-    wait_until(lambda: len(session._link._queue) == len(commands), what="all have queued")
+    wait_until(lambda: len(session._queue) == len(commands), what="all have queued")
     hold.go_on.set()
     for thread in threads:
         thread.join(60)

@@ -16,7 +16,7 @@ from tests.ovs.conftest import attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
-from userspace_cni.ovsdb.session import Session
+from userspace_cni.ovsdb.client import Session
 from userspace_cni.switch.ovsdb.database import open_vswitch
 from userspace_cni.switch.ports import PortDriver
 

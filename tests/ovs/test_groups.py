@@ -17,8 +17,8 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.ovsdb.commands import DeletePort
 from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
@@ -114,7 +114,7 @@ def queued(driver: PortDriver, session: SwitchSession | None = None) -> Iterator
     assert hold.held.wait(60)
     try:
         yield callers
-        waiting = session._link._queue
+        waiting = session._queue
         wait_until(lambda: len(waiting) >= sum(each.thread.is_alive() for each in callers.all), what="all are in the queue")
     finally:
         hold.let_go.set()
@@ -212,7 +212,7 @@ def test_one_port_is_never_written_twice_in_a_transaction(
     with queued(grouping) as callers:
         callers.call(lambda: attach(grouping, port(tag=5), soon()))
         session = grouping.client.status()
-        wait_until(lambda: len(session._link._queue) == 1, what="the first one waits")
+        wait_until(lambda: len(session._queue) == 1, what="the first one waits")
         callers.call(lambda: attach(grouping, port(tag=6), soon()))
     assert callers.join() == [None, None]
     assert sizes == [1, 1]

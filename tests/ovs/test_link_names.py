@@ -26,7 +26,7 @@ from userspace_cni.host.netlink.link_messages import marked
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.host.node_net.switch_taps import ALIAS
 from userspace_cni.linux.netlink import Message
-from userspace_cni.ovsdb.session import Session
+from userspace_cni.ovsdb.client import Session
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.node_bridges import NodeBridgeDriver
 from userspace_cni.switch.ovsdb.commands import AddPort

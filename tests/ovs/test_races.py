@@ -16,9 +16,9 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.database import Clause, named
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.ovsdb.session import Session
 from userspace_cni.switch.ovsdb.commands import AddPort, DeletePort
 from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch, switch_client
 from userspace_cni.switch.ovsdb.rows.marks import marks_of

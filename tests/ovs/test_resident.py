@@ -19,7 +19,7 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base import threads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, Unavailable
-from userspace_cni.ovsdb import replica, session
+from userspace_cni.ovsdb import client, replica
 from userspace_cni.switch import switch_view, vswitchd
 from userspace_cni.switch.ports import PortDriver
 
@@ -403,7 +403,7 @@ def test_a_signal_as_the_session_stands(switch: Switch, connect: Connect, monkey
         begun.append(thread)
         raise Interrupted("stopped by SIGTERM")
 
-    monkeypatch.setattr(session, "start", start)
+    monkeypatch.setattr(client, "start", start)
     with pytest.raises(Unavailable, match="stopped by SIGTERM"):
         connect(switch).connect(soon())
     [thread] = begun

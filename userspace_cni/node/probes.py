@@ -104,7 +104,7 @@ class ProbePorts:
         self._signals = Signals(self._stop)
 
     def __enter__(self) -> Self:
-        import userspace_cni.ovsdb.session  # noqa: F401 - it takes long, and a signal during an import may get lost
+        import userspace_cni.ovsdb.client  # noqa: F401 - it takes long, and a signal during an import may get lost
 
         self._catch_signals()
         return self

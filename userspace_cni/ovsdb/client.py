@@ -1,22 +1,38 @@
-"""The one client of a database in a process: it opens a session when one is first needed, and another when that one broke.
+"""The one client of a database in a process, and its session: one connection with a replica and transactions that end by their
+deadline.
 
-Every read and write of it goes through it. It must never wait without a deadline, and raises only errors of
-`userspace_cni.base.errors`. Importing it is cheap: ovs and ovsdbapp are loaded with the first session.
+Every read and write of the database goes through the Client. It opens a Session when one is first needed, and another when that
+one broke. ovsdbapp has a connection and transactions, too, for a service that lives as long as its database: they reconnect for
+ever, wait for a daemon on the thread that serves all callers, and never notice a hung server on a unix socket. A verb has a
+deadline instead. So here
+- a Session is one connection. When it breaks it is lost (SessionLost), and the Client opens another one and reads again;
+- every transaction asks the server for something, so that the server and not only the replica confirms its success;
+- the outcome of a transaction that is out of time is unknown; when all callers have run out of time, the Session is lost;
+- transactions that queue while one is under way share the next one (`groups`).
+
+It must never wait without a deadline, log anything by itself, or let an exception of ovs out.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+import ovs.poller
+from ovs.db import idl as ovs_idl
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.threads import start
 from userspace_cni.ovsdb.database import Clause, Database, I, Tls
-
-if TYPE_CHECKING:
-    from userspace_cni.ovsdb.session import Session
+from userspace_cni.ovsdb.groups import Command, Commit, Member, Refused, distinct
+from userspace_cni.ovsdb.reads import Read
+from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost, Watch
+from userspace_cni.ovsdb.streams import trust
 
 T = TypeVar("T")
 
@@ -82,8 +98,6 @@ class Client(Generic[I]):
         `needs`: rows that a new session replicates from its start. `what`: what is tried, for errors. Raises Unavailable,
         SwitchRefused with the words of ovsdb-server, and the errors of `use`.
         """
-        from userspace_cni.ovsdb.replica import SessionLost
-
         with self.attempting(what):
             session = self._open(needs, deadline)
             try:
@@ -102,7 +116,6 @@ class Client(Generic[I]):
         enough: Callable[[T], bool] = lambda _: True,
     ) -> T:
         """The result of `look` after an answer of the server; a resident client asks only if its replica's is not `enough`."""
-        from userspace_cni.ovsdb.reads import Read
 
         def read(session: Session[I]) -> T:
             command = Read(session, needs, look)
@@ -116,11 +129,9 @@ class Client(Generic[I]):
                 return found
         return self.use(read, needs, what, deadline)
 
-    @contextmanager
+    @contextlib.contextmanager
     def attempting(self, what: str) -> Iterator[None]:
         """Put `what` was tried before the text of errors."""
-        from userspace_cni.ovsdb.groups import Refused
-
         try:
             yield
         except Unavailable as error:
@@ -161,12 +172,177 @@ class Client(Generic[I]):
             self._lock.release()
 
     def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
-        from userspace_cni.ovsdb.session import Session
-        from userspace_cni.ovsdb.streams import trust
-
         trust(self.remote, self._tls)
         try:
             return Session(self.remote, self._database, needs, deadline, everything=self.resident, on_group=self._on_group)
         except Unavailable as error:
             self._reason = error.message
             raise
+
+
+class Session(Generic[I]):
+    """An open connection with its replica, and its thread, which commits all that has queued at once. Safe to use from several
+    threads.
+
+    `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
+    that lives long. `on_group` gets the number of callers that write in each transaction, on the connection's thread.
+    """
+
+    def __init__(
+        self,
+        remote: str,
+        database: Database[I],
+        needs: frozenset[Clause],
+        deadline: Deadline,
+        *,
+        everything: bool = False,
+        on_group: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.remote = remote
+        self.replica: Replica[I] = Replica(remote, database, everything=everything)
+        """The rows; without the lock only `lost` may be read."""
+        self.on_group = on_group
+        self.is_running = False
+        self._lock = threading.RLock()
+        self._queue: list[Member] = []
+        self._queue_lock = threading.Lock()
+        try:
+            self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            raise Unavailable(f"a session with OVSDB at {remote}: {error.strerror}", "see the limits of this process") from error
+        self._thread = threading.Thread(target=self._run, daemon=True, name="ovsdb")
+        try:
+            self._open(needs, deadline)
+        except BaseException:
+            self._abandon()
+            raise
+
+    @property
+    def lost(self) -> str:
+        """Why the connection is lost; "" while it is not."""
+        return self.replica.lost
+
+    @property
+    def index(self) -> I:
+        """What is kept of the rows; without the lock only what it allows may be read."""
+        return self.replica.index
+
+    @property
+    def tables(self) -> Any:
+        """The replica's tables, as ovs.db.idl has them. Only within a command, `look` or `watch`."""
+        return self.replica.tables
+
+    def transact(self, commands: Iterable[Command[Any]], deadline: Deadline) -> None:
+        """Run the commands in one transaction, together with those that other callers queue at the same time.
+
+        Raises SessionLost; Unavailable at the deadline, and then the outcome is unknown, or when the thread cannot be woken;
+        Refused; and the errors of the commands.
+        """
+        deadline.require("a transaction with OVSDB")
+        member = Member(commands, deadline)
+        with self._queue_lock:
+            if not self.is_running:
+                raise SessionLost(CLOSED)
+            try:
+                os.eventfd_write(self._woken, 1)
+            except OSError as error:
+                what = f"waking the session with OVSDB at {self.remote}: {error.strerror}"
+                raise Unavailable(what, "nothing was sent; try again later") from error
+            self._queue.append(member)
+        member.wait(self.remote)
+
+    def look(self, look: Callable[[Session[I]], T]) -> T:
+        """The result of `look` on the replica now; the server is not asked."""
+        with self._lock:
+            self.replica.require()
+            return look(self)
+
+    def watch(self, table: str, name: str, look: Callable[[], T | None]) -> Watch[T]:
+        """Call `look` now, and again when the row of that name has changed; the name of the root table's row is ""."""
+        with self._lock:
+            return Watch(self.replica, (table, name), look)
+
+    def row(self, table: str, name: str) -> Any:
+        """The row of that name of a table of `Database.named`, or None. Only within a command, `look` or `watch`."""
+        return self.replica.names(table).get(name)
+
+    def rows(self, table: str) -> list[Any]:
+        """All rows of a table in the replica, which has those of that table. Only within a command or `look`."""
+        return list(self.tables[table].rows.values())
+
+    def root(self) -> Any:
+        """The one row of the root table. Only within a command or `look`."""
+        return self.replica.root()
+
+    def close(self) -> None:
+        """End the connection and its thread. Transactions that are queued or under way, and other waits, raise SessionLost."""
+        with self._queue_lock:
+            if not self.is_running:
+                return
+            self.is_running = False
+            waiting, self._queue = self._queue, []
+            with contextlib.suppress(OSError):  # then the thread ends at the server's next message
+                os.eventfd_write(self._woken, 1)
+        for member in waiting:
+            member.answer(SessionLost(CLOSED))
+        self._thread.join(2 * SLACK_SECONDS)
+
+    def await_message(self, seconds: float) -> None:
+        """Release the lock, and wait until the connection has something to read or write, `seconds` at most."""
+        poller = ovs.poller.Poller()
+        self.replica.wait(poller)
+        poller.timer_wait(math.ceil(seconds * 1000))
+        self._lock.release()
+        try:
+            poller.block()
+        finally:
+            self._lock.acquire()
+
+    def _open(self, needs: frozenset[Clause], deadline: Deadline) -> None:
+        """Connect, fetch the rows and start the thread. Raises Unavailable."""
+        with self._lock:
+            self.replica.choose(needs)
+            while True:
+                self.replica.run()
+                self.replica.require()
+                if self.replica.state == ovs_idl.Idl.IDL_S_MONITORING:
+                    break
+                if not deadline.remaining():
+                    self.replica.lose("it does not answer")
+                    raise Unavailable(f"OVSDB at {self.remote} does not answer", "is ovsdb-server stopped or overloaded?")
+                self.await_message(deadline.remaining())
+            self.is_running = True
+            start(self._thread, f"the session with OVSDB at {self.remote}")
+
+    def _abandon(self) -> None:
+        """End what `_open` began. The thread may already run, when a signal's exception interrupted `_open`."""
+        if self._thread.is_alive():
+            self.close()
+        else:
+            self.is_running = False
+            self.replica.close()
+            with contextlib.suppress(OSError):
+                os.close(self._woken)
+
+    def _run(self) -> None:
+        """The thread: read the server's messages, and commit what has queued."""
+        poller = ovs.poller.Poller()
+        while self.is_running:
+            self.replica.wait(poller)
+            poller.fd_wait(self._woken, ovs.poller.POLLIN)
+            poller.block()
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._woken)
+            with self._lock:
+                self.replica.run()
+                while self.is_running and (group := self._take()):
+                    Commit(self, group).run()
+        with self._lock:
+            self.replica.lose(CLOSED)
+        with self._queue_lock:  # who writes to it holds this lock, and has seen that the session runs
+            os.close(self._woken)
+
+    def _take(self) -> list[Member]:
+        with self._queue_lock:
+            group, self._queue = distinct(self._queue)
+            return group

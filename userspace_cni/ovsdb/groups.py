@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
-
-from ovsdbapp.backend.ovs_idl import command
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
@@ -39,19 +38,25 @@ class Refused(Exception):
         self.details = details
 
 
-class Command(command.BaseCommand, Generic[S]):  # type: ignore[misc]
-    """One action of a transaction, in a session of type S. `run_idl` runs again when the database has changed meanwhile.
+class Command(ABC, Generic[S]):
+    """One action of a transaction, in a session of type S; its methods have the names of ovsdbapp's commands."""
 
-    `run_idl(draft)` may raise an error of ours only before it writes to the Draft.
-    """
-
-    api: S
     target: str = ""
     """The name of what it writes: two commands with one target never share a transaction."""
+
+    def __init__(self, api: S) -> None:
+        self.api = api
 
     def needs(self) -> frozenset[Clause]:
         """The rows that `run_idl` looks at; may depend on what is already replicated."""
         return frozenset()
+
+    @abstractmethod
+    def run_idl(self, txn: Draft) -> None:
+        """Write to the draft; again when the database has changed meanwhile. Raises errors of ours only before it writes."""
+
+    def post_commit(self, txn: Draft) -> None:
+        """Called when the server has committed it."""
 
     def should_retry(self, refused: Refused) -> bool:  # noqa: ARG002 - for subclasses
         """Whether to run the command once more after the server rejected it alone."""
@@ -97,7 +102,7 @@ class Member:
 class Link(Protocol):
     """The connection, as a commit needs it. `on_group` is told how many of the members that were written change rows."""
 
-    idl: Replica[Any]
+    replica: Replica[Any]
     is_running: bool
     on_group: Callable[[int], None]
 
@@ -110,7 +115,7 @@ class Commit:
 
     def __init__(self, link: Link, members: Sequence[Member]) -> None:
         self._link = link
-        self._idl = link.idl
+        self._replica = link.replica
         self._members = list(members)
         self._began = time.monotonic()
 
@@ -119,16 +124,24 @@ class Commit:
         try:
             while self._in_time():
                 self._replicate()
-                self._try_once()
+                draft, written = self._compose()
+                seen = self._replica.change_seqno
+                if all(each.answered for each in self._members):
+                    draft.abort()
+                elif self._commit(draft):
+                    self._done(draft, written)
+                else:  # a verified row has changed: its update must be on the way
+                    while self._replica.change_seqno == seen:
+                        self._await_message()
         except Refused as refused:
             self._retry_alone(refused)
         except Exception as error:  # noqa: BLE001 - every caller must be answered, and the thread goes on
-            if self._idl.txn is not None:
-                self._idl.txn.abort()
+            if self._replica.txn is not None:
+                self._replica.txn.abort()
             for each in self._members:
                 each.answer(error)
             if not isinstance(error, UserspaceError):
-                self._idl.lose(f"a bug here: {error!r}")
+                self._replica.lose(f"a bug here: {error!r}")
 
     def _in_time(self) -> bool:
         """Whether a member is left. Members without time are answered and left out: their caller may have gone."""
@@ -141,24 +154,9 @@ class Commit:
             each.begun = True
         return bool(self._members)
 
-    def _try_once(self) -> None:
-        draft, written = self._compose()
-        if all(each.answered for each in self._members):
-            draft.abort()
-            return
-        seqno = self._idl.change_seqno
-        if self._commit(draft) == draft.SUCCESS:
-            self._done(draft, written)
-            # The errors of the others may come from an outdated replica; it is up to date now, so they run once more.
-            for each in self._members:
-                each.certain = True
-            return
-        while self._idl.change_seqno == seqno:  # a verified row has changed: its update must be on the way
-            self._await_message()
-
     def _compose(self) -> tuple[Draft, list[Member]]:
         """A transaction of all members whose commands can be run, and these members."""
-        draft, written = Draft(self._idl), []
+        draft, written = Draft(self._replica), []
         for member in self._members:
             try:
                 for each in member.commands:
@@ -183,6 +181,9 @@ class Commit:
             for each in member.commands:
                 each.post_commit(draft)
             member.answer()
+        # The errors of the others may come from an outdated replica; it is up to date now, so they run once more.
+        for member in self._members:
+            member.certain = True
 
     def _retry_alone(self, refused: Refused) -> None:
         """Run the members one by one: the server does not say whose command it refused. A single member gets the refusal."""
@@ -193,29 +194,29 @@ class Commit:
             if not each.answered:
                 Commit(self._link, [each]).run()
 
-    def _commit(self, draft: Draft) -> str:
-        """Send the transaction and wait for the outcome: SUCCESS or TRY_AGAIN. Raises Refused."""
+    def _commit(self, draft: Draft) -> bool:
+        """Send the transaction and wait for the outcome; False if it is to be composed anew. Raises Refused."""
         while (status := draft.commit()) == draft.INCOMPLETE:
             self._await_message()
-        self._idl.require()
+        self._replica.require()
         if status == draft.ERROR:
             raise _refused(draft.get_error())
-        return str(status)
+        return bool(status == draft.SUCCESS)
 
     def _replicate(self) -> None:
         """Fetch the rows that the commands need. Repeats, because a row may show that more are needed."""
-        idl = self._idl
+        replica = self._replica
         while True:
-            idl.require()
-            if idl.everything:
+            replica.require()
+            if replica.everything:
                 return
-            idl.choose(frozenset().union(*(each.needs() for member in self._members for each in member.commands)))
-            if idl.chosen:
+            replica.choose(frozenset().union(*(each.needs() for member in self._members for each in member.commands)))
+            if replica.chosen:
                 return
-            while not idl.chosen:
-                idl.run()
-                idl.require()
-                if not idl.chosen:
+            while not replica.chosen:
+                replica.run()
+                replica.require()
+                if not replica.chosen:
                     self._await_message()
 
     def _await_message(self) -> None:
@@ -226,17 +227,17 @@ class Commit:
                 each.answer(self._no_answer())
         waiting = [each for each in waiting if not each.answered]
         if not waiting:
-            if not self._idl.everything or time.monotonic() - self._began >= HUNG_SECONDS:
-                self._idl.lose("it does not answer")
+            if not self._replica.everything or time.monotonic() - self._began >= HUNG_SECONDS:
+                self._replica.lose("it does not answer")
             raise self._no_answer()
         if not self._link.is_running:
             raise SessionLost(CLOSED)
         self._link.await_message(min(SLACK_SECONDS, *(each.deadline.remaining() for each in waiting)))
-        self._idl.run()
-        self._idl.require()
+        self._replica.run()
+        self._replica.require()
 
     def _no_answer(self) -> Unavailable:
-        message = f"OVSDB at {self._idl.session_name()} does not answer; whether the transaction was done is unknown"
+        message = f"OVSDB at {self._replica.session_name()} does not answer; whether the transaction was done is unknown"
         return Unavailable(message, "is ovsdb-server stopped or overloaded?")
 
 

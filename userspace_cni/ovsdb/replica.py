@@ -22,7 +22,6 @@ import ovs.json
 import ovs.poller
 import ovs.reconnect
 from ovs.db import idl as ovs_idl
-from ovsdbapp.backend.ovs_idl import connection
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.ovsdb.database import Clause, Database, I, json_condition
@@ -109,7 +108,7 @@ class Watch(Generic[T]):
             self._replica.watches.pop(self._place, None)
 
 
-class Replica(connection.OvsdbIdl, Generic[I]):  # type: ignore[misc]
+class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
     """The IDL of one connection. Use it with the connection's lock, but `lost` and what the Index allows.
 
     `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then the Index is told
@@ -162,9 +161,6 @@ class Replica(connection.OvsdbIdl, Generic[I]):  # type: ignore[misc]
             self.lose("its database was replaced")
         else:
             super().restart_fsm()
-
-    def cooperative_yield(self) -> None:
-        """Do nothing between two rows of one message. ovsdbapp yields the processor here, which costs more than the row."""
 
     def wait(self, poller: Any) -> None:
         """As the base class; a lost connection has nothing to wait for."""

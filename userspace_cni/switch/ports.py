@@ -2,8 +2,7 @@
 
 Rows are written and removed in one transaction, which callers at the same time share. Then the driver reads back whether
 ovs-vswitchd opened the interface, because a commit succeeds even when it cannot. It runs no program, and deletes nothing that is
-not marked as ours (or named by a record of the plugin that this one replaces). Importing this module is cheap: ovs and ovsdbapp
-are loaded when the first call needs them.
+not marked as ours (or named by a record of the plugin that this one replaces).
 
 All methods may be called from several threads, and raise only errors of `userspace_cni.base.errors`: Unavailable when OVSDB or
 ovs-vswitchd does not answer in time; then it is unknown what happened, and `undo` is to be called until it succeeds.

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from ovsdbapp.backend.ovs_idl import connection
 
 CALLS = (
     *((os, name) for name in ("open", "read", "write", "pwrite", "fsync", "ftruncate", "close", "pipe", "eventfd")),
@@ -22,7 +21,7 @@ CALLS = (
     (fcntl, "ioctl"),
     (socket, "socket"),
     (threading, "_start_new_thread"),
-    (connection.TransactionQueue, "alert_notify"),
+    (os, "eventfd_write"),
 )
 """Module or class, and name, of what is counted and can fail."""
 

@@ -22,7 +22,7 @@ STORE = frozenset(("_cffi_backend", "localdb"))
 OTHERS = ("google", "grpc", "kubernetes", "prometheus_client", "psutil", "pyroute2", "rich", "urllib3", "yaml")
 LIBRARIES = STORE | {"click", "ovs", "ovsdbapp", *OTHERS}
 """What pyproject.toml names, as it is imported, and the store."""
-SWITCH = STORE | {"ovs", "ovsdbapp"}
+SWITCH = STORE | {"ovs"}
 
 HELP = {
     "capture": {"_cffi_backend"},

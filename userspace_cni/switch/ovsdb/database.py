@@ -1,6 +1,6 @@
 """The part of the Open_vSwitch database that this program replicates, and its one client in a process.
 
-Importing it is cheap: ovs and ovsdbapp are loaded with the first session.
+Importing it is cheap: ovs is loaded when the client is made.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from userspace_cni.ovsdb.client import Client
 from userspace_cni.ovsdb.database import (
     INTEGER_OR_NONE,
     MAP,
@@ -24,7 +23,7 @@ from userspace_cni.ovsdb.database import (
 from userspace_cni.switch.ovsdb.changes import UNTOLD, Listeners
 
 if TYPE_CHECKING:
-    from userspace_cni.ovsdb.session import Session
+    from userspace_cni.ovsdb.client import Client, Session
     from userspace_cni.switch.ovsdb.index import SwitchIndex
 
 SwitchSession: TypeAlias = "Session[SwitchIndex]"
@@ -104,6 +103,8 @@ def switch_client(
     listeners: Listeners = UNTOLD,
 ) -> SwitchClient:
     """The client of the switch at `remote`, as `Client` takes it; `listeners` are told by a resident one."""
+    from userspace_cni.ovsdb.client import Client
+
     return Client(remote, open_vswitch(listeners), resident=resident, on_group=on_group)
 
 
