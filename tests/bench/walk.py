@@ -32,9 +32,9 @@ from tests.lab.switch.switch import Switch, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 OURS: Final = (f"{ROOT}/userspace_cni/", f"{ROOT}/localdb/")
-HOPS: Final = {"Workers.submit": "the server's thread", "Member.__init__": "the worker", "Commit._commit": "the commit"}
+HOPS: Final = {"Workers.submit": "the server's thread", "Session.transact": "the worker", "Commit._commit": "the commit"}
 """The functions at which a thread hands the call on, or is at its end, and who it is."""
-BEGINS: Final = {"Server._read", "_run"}
+BEGINS: Final = {"Server._read", "Calls._serve", "Commit.run"}
 """Where a thread begins with a call: what is beneath runs whether there is a call or not."""
 WARM: Final = 3
 """ADDs before those that are looked at: the first ones import, and open sessions."""

@@ -139,7 +139,7 @@ class Agent:
         self.calls = Calls(self.node, self.workers, self.metrics, self.waiting, before_answer)
         self._singleton = Singleton()
         listener = Listener(self.node.installation.root.path(settings.agent_socket))
-        self.server = Server(listener, self._dispatch, self._undo, on_hung_up=self.waiting.look_at)
+        self.server = Server(listener, self._show, self._undo, on_hung_up=self.waiting.look_at, call=self.calls.submit)
         metrics = ServedPage("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
         ready = ServedPage("/readyz", lambda: _health(self.problems() + self.obstacles()))
         health = ServedPage("/healthz", lambda: _health(self.problems()))
@@ -336,12 +336,10 @@ class Agent:
 
     # -- on the server's thread -------------------------------------------------------------------------------------------
 
-    def _dispatch(self, exchange: Exchange) -> None:
-        """Hand a verb to the workers and a page to its own thread; answer /healthz, which only looks at this process, at once."""
+    def _show(self, exchange: Exchange) -> None:
+        """Have a page's own thread answer; /healthz, which only looks at this process, is answered at once."""
         page = self.pages.get((exchange.method, exchange.target))
-        if exchange.verb:
-            self.calls.submit(exchange)
-        elif page:
+        if page:
             page.ask(exchange)
         elif (exchange.method, exchange.target) == ("GET", "/healthz"):
             content = _health(self.problems())

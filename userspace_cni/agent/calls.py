@@ -10,7 +10,7 @@ from functools import partial
 
 from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.agent_metrics import Metrics
-from userspace_cni.agent.exchange import Exchange, attempt
+from userspace_cni.agent.exchange import Exchange, refusing
 from userspace_cni.agent.waiting_calls import WaitingCall, WaitingCalls
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
@@ -29,11 +29,15 @@ Serve = Callable[[Request], bytes]
 
 @dataclass
 class _Call:
-    """A call, and what it took and said by now. `began`: of time.perf_counter."""
+    """A call, and what it took and said by now. `began`: of time.perf_counter.
+
+    `serve`: what is left of it, after it has waited; None while nothing was done.
+    """
 
     exchange: Exchange
-    environ: Mapping[str, str]
-    began: float = field(default_factory=time.perf_counter)
+    serve: Serve | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    began: float = 0.0
     stages: dict[Stage, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     told: list[Finding] = field(default_factory=list)
@@ -62,32 +66,37 @@ class Calls:
         self._waiting = waiting
         self._before_answer = before_answer
 
-    def submit(self, exchange: Exchange, work: Callable[[Exchange], None] | None = None) -> None:
-        """Have a worker serve the call, or do the `work` that is left of it. Never waits. Raises Overloaded."""
+    def submit(self, exchange: Exchange, left: _Call | None = None) -> None:
+        """Have a worker serve the call, or what is left of it. Never waits. Raises Overloaded."""
         container = exchange.headers.get("Cni-Containerid", "")
-        self._workers.submit(Job(partial(attempt, work or self._begin, exchange), exchange.verb or "", container))
+        self._workers.submit(Job(partial(self._serve, left or _Call(exchange)), exchange.verb or "", container))
 
     # -- on a worker ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, exchange: Exchange) -> None:
-        call = _Call(exchange, protocol.environment(exchange.head))
-        require_addressee(protocol.addressee(exchange.head), self._node.installation.settings, self._node.installation.root)
-        if exchange.hung_up and exchange.verb == "ADD":
-            exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
-            return
-        if exchange.verb == "DEL":
-            self._waiting.turn_away(call.environ.get("CNI_CONTAINERID", ""), call.environ.get("CNI_IFNAME", ""))
-        self._run(call, partial(verbs.serve, node=self._node, called=protocol.called(exchange.head)))
-
-    def _run(self, call: _Call, serve: Serve) -> None:
+    def _serve(self, call: _Call) -> None:
         """Serve the call, or what is left of it, and answer, unless it has to wait."""
-        try:
-            with call.observed():
-                answered = answer(call.environ, lambda: call.exchange.body, serve)
-        except Postponed as postponed:
-            self._postpone(call, postponed)
-        else:
-            self._answer(call, answered)
+        exchange = call.exchange
+        with refusing(exchange):
+            serve = call.serve or self._begin(call)
+            if exchange.hung_up and exchange.verb == "ADD":
+                waited_for = "its pod" if call.serve else "a thread"
+                raise Unavailable("ADD: its caller has gone", f"it waited too long for {waited_for}")
+            try:
+                with call.observed():
+                    answered = answer(call.environ, lambda: exchange.body, serve)
+            except Postponed as postponed:
+                self._postpone(call, postponed)
+            else:
+                self._answer(call, answered)
+
+    def _begin(self, call: _Call) -> Serve:
+        """What serves the call. Raises WrongAgent and MalformedRequest."""
+        head = call.exchange.head
+        call.began, call.environ = time.perf_counter(), protocol.environment(head)
+        require_addressee(protocol.addressee(head), self._node.installation.settings, self._node.installation.root)
+        if head.verb == "DEL":
+            self._waiting.turn_away(call.environ.get("CNI_CONTAINERID", ""), call.environ.get("CNI_IFNAME", ""))
+        return partial(verbs.serve, node=self._node, called=protocol.called(head))
 
     def _answer(self, call: _Call, answered: CniAnswer) -> None:
         if call.exchange.verb == "ADD" and answered.code == 0:
@@ -104,22 +113,18 @@ class Calls:
         waits_since = time.perf_counter()
 
         def go_on(error: UserspaceError | None) -> None:
-            def rest(exchange: Exchange) -> None:
-                call.stages["address"] = time.perf_counter() - waits_since
-                if exchange.hung_up:
-                    exchange.refuse(Unavailable("ADD: its caller has gone", "it waited for its pod"))
-                else:
-                    self._run(call, _raising(error) if error else lambda _: postponed.proceed())
-
+            call.stages["address"] = time.perf_counter() - waits_since
+            call.serve = _raising(error) if error else lambda _: postponed.proceed()
             try:
-                self.submit(call.exchange, rest)
+                self.submit(call.exchange, call)
             except Unavailable as full:
                 call.exchange.refuse(full)
 
         try:
             self._waiting.add(WaitingCall(call.exchange, postponed, go_on))
         except UserspaceError as error:
-            self._run(call, _raising(error))
+            call.serve = _raising(error)
+            self._serve(call)
 
 
 def _raising(error: UserspaceError) -> Serve:

@@ -23,7 +23,8 @@ import struct
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from userspace_cni.base.errors import UNEXPECTED, UserspaceError
@@ -265,10 +266,11 @@ class Exchange:
             self.socket.close()
 
 
-def attempt(serve: Callable[[Exchange], None], exchange: Exchange) -> None:
-    """Call `serve(exchange)`; an error that it raises becomes the answer, so that the caller never waits for ever."""
+@contextmanager
+def refusing(exchange: Exchange) -> Iterator[None]:
+    """An error of the block becomes the answer, so that the caller never waits for ever."""
     try:
-        serve(exchange)
+        yield
     except UserspaceError as error:
         exchange.refuse(error)
     except Exception as error:  # noqa: BLE001 -- a bug in one request must cost neither its caller nor the thread

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Protocol
 
-from userspace_cni.agent.exchange import Exchange, ExchangeState, attempt
+from userspace_cni.agent.exchange import Exchange, ExchangeState, refusing
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import counted, say
 from userspace_cni.base.repeats import Repeats
@@ -139,9 +139,9 @@ class Server:
     """The socket of `listener` and its thread.
 
     `serve(exchange)` is called on the server's own thread for each whole request and must not block: it answers at once or hands
-    the exchange to a worker. `on_lost(exchange)` is called once for each served exchange whose answer was proven not to be taken,
-    on any thread, and must not block either; nor must `on_hung_up(exchange)`, called on the server's thread when the peer of a
-    request that runs has closed.
+    the exchange to a worker. So is `call(exchange)`, if given, for those that call a verb. `on_lost(exchange)` is called once for
+    each served exchange whose answer was proven not to be taken, on any thread, and must not block either; nor must
+    `on_hung_up(exchange)`, called on the server's thread when the peer of a request that runs has closed.
     """
 
     def __init__(
@@ -151,8 +151,10 @@ class Server:
         on_lost: Callable[[Exchange], None] = _ignore,
         limits: PeerLimits | None = None,
         on_hung_up: Callable[[Exchange], None] = _ignore,
+        call: Callable[[Exchange], None] | None = None,
     ) -> None:
         self._serve = serve
+        self._call = call or serve
         self._on_lost = on_lost
         self._on_hung_up = on_hung_up
         self._limits = limits or PeerLimits()
@@ -353,7 +355,8 @@ class Server:
         if whole:
             self._reading.drop(exchange)
             self._running[exchange.fd] = exchange
-            attempt(self._serve, exchange)
+            with refusing(exchange):
+                (self._call if exchange.verb else self._serve)(exchange)
         elif self._held > self._limits.held and (oldest := self._reading.first()):
             self._turn_away(oldest, Unavailable("too much is being sent to the agent at once", "try again later"))
 

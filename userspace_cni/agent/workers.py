@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.base.log import bound, say
+from userspace_cni.base.log import learn, say
 
 SWIFT: Final = frozenset({"DEL", "STATUS"})
 """The verbs that the reserved threads take."""
@@ -198,8 +198,13 @@ class Workers:
     def _work(self, worker: _Worker) -> None:
         worker.tid = threading.get_native_id()
         while (job := worker.job) is not None:
-            self._context.copy().run(_run, job)
-            job = None
+            context = self._context.copy()
+            context.run(learn, verb=job.verb, container=job.container)
+            try:
+                context.run(job.run)
+            except BaseException as error:  # noqa: BLE001 -- no error of a job may end its thread
+                context.run(say, "error", "a job failed", error=repr(error))
+            del context, job  # what they refer to must not live until the next one
             if not self._proceed(worker):
                 return
 
@@ -234,11 +239,3 @@ class Workers:
     def _still_ours(self, tid: int) -> bool:
         with self._lock:
             return any(worker.tid == tid for worker in self._workers)
-
-
-def _run(job: Job) -> None:
-    with bound(verb=job.verb, container=job.container):
-        try:
-            job.run()
-        except BaseException as error:  # noqa: BLE001 -- no error of a job may end its thread
-            say("error", "a job failed", error=repr(error))

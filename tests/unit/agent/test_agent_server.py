@@ -11,7 +11,7 @@ import pytest
 from tests.lab.node.front import ADD, HEALTH, SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import server as serving
-from userspace_cni.agent.exchange import Exchange, attempt
+from userspace_cni.agent.exchange import Exchange, refusing
 from userspace_cni.agent.listener import peer_of
 from userspace_cni.agent.server import PeerLimits
 from userspace_cni.base.errors import Unavailable
@@ -142,7 +142,9 @@ def test_an_error_on_a_worker_is_the_answer(front: Front) -> None:
 
     for serve, status, code in ((refuse, 503, b'"code":11,'), (fail, 500, b'"code":999,')):
         with front.send() as client:
-            attempt(serve, front.next())
+            exchange = front.next()
+            with refusing(exchange):
+                serve(exchange)
             reply = answer_on(client)
             assert (reply.status, code in reply.body) == (status, True)
 

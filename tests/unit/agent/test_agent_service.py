@@ -111,7 +111,7 @@ def test_a_thread_that_hangs_is_told_to_a_probe(served: Served, monkeypatch: pyt
         over.wait(SECONDS)
         exchange.answer(200, b"")
 
-    served.agent.server._serve = hang
+    served.agent.server._call = hang
     [probes] = served.agent.over_tcp
     probes.start()
     with ExitStack() as stack:
