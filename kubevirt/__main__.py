@@ -161,7 +161,7 @@ def _version(text: str) -> tuple[int, ...]:
     """The numbers with which a version begins: distributions add to it, as 12.8.0-1.el9."""
     found = _VERSION.match(text)
     if text and not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no version, such as 11.10.0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version, such as 11.10.0")
     return tuple(map(int, found[1].split("."))) if found else ()
 
 

@@ -16,7 +16,7 @@ def read_mac(text: str, where: str, remedy: str) -> str:
         return ""
     mac = six_octets(written)
     if not mac:
-        raise BadInput(f"{where} is {text[:64]!r}: it must be six octets in hexadecimal, as 02:00:00:00:00:01", remedy)
+        raise BadInput(f"{where} is {text[:64]!r}: it must be six octets in hexadecimal, such as 02:00:00:00:00:01", remedy)
     if not is_unicast(mac):
         raise BadInput(f"{where} is {mac}: an interface needs a unicast address, with an even first octet", remedy)
     return mac

@@ -44,7 +44,7 @@ def read_file(path: str) -> bytes | None:
         raise BadInput(f"{path} cannot be opened: {error.strerror}", remedy) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadInput(f"{path} is no regular file", remedy)
+            raise BadInput(f"{path} is not a regular file", remedy)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(BYTES_MAX + 1)
     except OSError as error:
@@ -62,7 +62,7 @@ def read_claim(root: str, claim: NetworkClaim) -> Device:
     for name in (claim.name, claim.request):
         if name and not _NAME.fullmatch(name):
             raise BadInput(
-                f"{where}: {name[:64]!r} is no name that Kubernetes gives", "correct the VM's networks and resourceClaims"
+                f"{where}: {name[:64]!r} is not a name that Kubernetes gives", "correct the VM's networks and resourceClaims"
             )
     for layout in _layouts(Path(root), claim):
         files = [path for directory in layout for path in _metadata_files(directory)]

@@ -164,7 +164,7 @@ def _mac(who: str, source: VmSocketSource) -> str:
 def _path(who: str, source: VmSocketSource) -> str:
     if not source.path.startswith("/") or _CONTROL.search(source.path):
         raise BadInput(
-            f"{who}: {source.path!a} is no socket's path ({source.origin})", "it must be absolute, without control characters"
+            f"{who}: {source.path!a} is not a socket's path ({source.origin})", "it must be absolute, without control characters"
         )
     if (length := len(source.path.encode())) > SUN_PATH_MAX:
         raise DefinitionRefused(

@@ -210,7 +210,7 @@ def _read_routes(name: str, text: str) -> tuple[Mapping[str, Any], ...]:
     """
     if not text:
         return ()
-    example = 'it must be as [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]'
+    example = 'it must look like [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]'
     try:
         routes = json.loads(text)
         if not isinstance(routes, list) or len(routes) > _ROUTES_MAX:

@@ -116,7 +116,7 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     try:
         held = _JSON.read(text)
     except ValueError as error:
-        raise refusal(f"annotation '{name}' is no JSON: {error}", f"it must be as {example}") from None
+        raise refusal(f"annotation '{name}' is not JSON: {error}", f"it must look like {example}") from None
     if not isinstance(held, dict):
-        raise refusal(f"annotation '{name}' is {text!r}, no JSON object", f"it must be as {example}")
+        raise refusal(f"annotation '{name}' is {text!r}, not a JSON object", f"it must look like {example}")
     return held

@@ -164,7 +164,7 @@ def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limi
 
     if not isinstance(said, dict) or (unknown := sorted(said.keys() - set(keys.BANDWIDTH))):
         what = f"has the key {unknown[0]!r}" if isinstance(said, dict) else f"is {said!r}"
-        raise refusal(f"annotation '{_OWN}': what it says of {interface.ifname} {what}", f"as {_EXAMPLE}, with {keys.BANDWIDTH}")
+        raise refusal(f"annotation '{_OWN}': its value for {interface.ifname} {what}", f"as {_EXAMPLE}, with {keys.BANDWIDTH}")
     return read_rates({key: _quantity(value, named(key)) for key, value in said.items()}, named)
 
 
@@ -216,5 +216,5 @@ def _quantity(value: object, named: str) -> int:
 
     found = amount(value)
     if not found:
-        raise refusal(f"{named} is {value!r}", "it must be a quantity of bits, as 100M; leave it out for no limit")
+        raise refusal(f"{named} is {value!r}", "it must be a quantity of bits, such as 100M; leave it out for no limit")
     return found

@@ -51,7 +51,9 @@ def read_list(text: bytes, where: str) -> dict[str, Any]:
         raise Undecodable(f"{where}: it is not JSON: {str(error)[:100]}", "runtimes read it as JSON (RFC 8259)") from None
     plugins = found.get("plugins") if isinstance(found, dict) else None
     if not isinstance(plugins, list) or not plugins:
-        raise InvalidConfig(f"{where}: it is no list of plugins", 'it must be as {"cniVersion": …, "name": …, "plugins": [{…}]}')
+        raise InvalidConfig(
+            f"{where}: it is not a list of plugins", 'it must look like {"cniVersion": …, "name": …, "plugins": [{…}]}'
+        )
     for number, plugin in enumerate(plugins):
         if not isinstance(plugin, dict) or not isinstance(plugin.get("type"), str) or not plugin["type"]:
             raise InvalidConfig(f"{where}: plugins[{number}] has no 'type'", "it names the plugin's program")

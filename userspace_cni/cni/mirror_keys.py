@@ -84,8 +84,8 @@ def _own_mirrors(annotations: Mapping[str, str], interface: PodInterface) -> tup
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise refusal(
-                f"annotation '{_OWN}': what it says of {interface.ifname} is {said!r}",
-                f"it must be the name of a mirror, or a list of such, as {_EXAMPLE}",
+                f"annotation '{_OWN}': its value for {interface.ifname} is {said!r}",
+                f"it must be the name of a mirror, or a list of names, such as {_EXAMPLE}",
             )
     return tuple(MirrorSource(name) for name in dict.fromkeys(names))
 

@@ -85,7 +85,7 @@ def _later(value: str, where: str) -> str:  # noqa: ARG001 - as each check
 
 
 def _told(place: str, kind: type[Any], *names: str) -> tuple[Key, ...]:
-    return tuple(Key(name, kind, "told to the application as it is", place) for name in names)
+    return tuple(Key(name, kind, "passed on to the application unchanged", place) for name in names)
 
 
 _VLAN_ID: Final = {"type": "integer", "minimum": 0, "maximum": VLAN_MAX}
@@ -118,11 +118,11 @@ TABLE: Final[tuple[Key, ...]] = (
     Key("host", dict, "the node's side: bridge, VLANs, socket"),
     Key("container", dict, "the application's side"),
     Key("consumer", str, "who uses the interfaces", default="pod"),
-    Key("addresses", str, "where addresses, MAC and VLAN are from, beside ipam: the pod's annotations", choices=("annotations",)),
+    Key("addresses", str, "source of addresses, MAC and VLAN instead of ipam: the pod's annotations", choices=("annotations",)),
     Key("subnet", str, "the Subnet object that says bridge, VLAN, MTU, addresses and gateway", pattern=OBJECT.pattern,
         check=object_name),
     Key("bandwidth", dict, "limits of the interface, towards the pod (ingress) and from it"),
-    Key("netem", dict, "a worse line than there is, towards the pod"),
+    Key("netem", dict, "a line made worse, towards the pod"),
     Key("mirrors", list, "mirrors of which the interface is a source", bounds=(0, MIRRORS_MAX)),
     Key("mirrorOutput", str, "the mirror whose output the interface is", pattern=MIRROR_NAME.pattern),
     Key("gatewayCheck", bool, "refuse unless the gateways answer", default="false"),
@@ -194,8 +194,8 @@ TABLE: Final[tuple[Key, ...]] = (
     Key("iftype", str, "as that of host", "container", "that of host", ("vhostuser", "veth")),
     *_told("container", str, "netType"),
     *_told("container", dict, "memif"),
-    Key("vhost", dict, "what the application is told of the socket", "container"),
-    Key("bridge", dict, "told to the application as it is", "container"),
+    Key("vhost", dict, "what the application reads about the socket", "container"),
+    Key("bridge", dict, "passed on to the application unchanged", "container"),
     *_told("container", object, "mtu", "mac"),
     Key("bandwidth", object, "refused: write it at the top", "container"),
     Key("mode", str, "the application's side of the connection", "container.vhost", "the other than OVS's", ("client", "server")),

@@ -42,7 +42,7 @@ _MODES: Final = ("", "client", "server")
 _OF_ONE_VLAN: Final = ("access", "dot1q-tunnel")
 _NOTED: Final = "annotations"
 _LOGICAL_PORT: Final = "ovnport"
-_ADDRESS_FORM: Final = "it must be addresses of one machine, as 192.0.2.7/24 or 2001:db8::7/64"
+_ADDRESS_FORM: Final = "it must be addresses of one machine, such as 192.0.2.7/24 or 2001:db8::7/64"
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, 
         return unicast(mac, "key 'args.cni.mac'")
     if mac := request.environment.args.get("MAC", ""):
         if not six_octets(mac):
-            raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
+            raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, such as 02:00:00:00:00:01")
         return unicast(mac, "CNI_ARGS MAC")
     own: str = read(host, "host.mac") or ""
     return unicast(own, "key 'host.mac'") if own else ""

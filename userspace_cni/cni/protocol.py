@@ -221,7 +221,7 @@ def environment(head: Head) -> dict[str, str]:
         )
     verb = head.verb
     if verb is None:
-        raise MalformedRequest(404, f"{head.method} {head.target[:80]} is no CNI verb")
+        raise MalformedRequest(404, f"{head.method} {head.target[:80]} is not a CNI verb")
     variables = {name: _decoded(header, head.headers.get(header, "")) for name, header in VARIABLES.items()}
     return {"CNI_COMMAND": verb} | {name: value for name, value in variables.items() if value}
 
@@ -299,7 +299,7 @@ def read_reply(raw: bytes) -> Reply:
         headers = _fields(lines)
         length = _length(headers)
     except MalformedRequest as error:
-        raise Unavailable("reading the agent's answer: it is no HTTP", error.reason) from error
+        raise Unavailable("reading the agent's answer: it is not HTTP", error.reason) from error
     body = raw[end + len(HEAD_END) :]
     if status is None or "Content-Length" not in headers or len(body) != length:
         raise Unavailable(

@@ -42,7 +42,7 @@ def require_possible(network: Network) -> None:
             raise InvalidConfig(f"key '{key}' is {top[key]!r} {named}: the Subnet gives the addresses", "remove one of the two")
     if network.ipam != SUBNET_IPAM:
         raise UnsupportedField(
-            f"key 'ipam.type' is {network.ipam!r} {named}: it has other words for ranges",
+            f"key 'ipam.type' is {network.ipam!r} {named}: it has other keys for ranges",
             f"use {SUBNET_IPAM!r}, or name the ranges in 'ipam' and remove 'subnet'",
         )
     ipam = typed(network.raw, "ipam", dict, {})

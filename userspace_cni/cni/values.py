@@ -22,7 +22,7 @@ def unicast(mac: str, where: str) -> str:
     """A MAC address that a port can have, as `six_octets` writes it. `where` is a whole subject, as "key 'host.mac'"."""
     found = six_octets(mac)
     if not found:
-        raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
+        raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, such as 02:00:00:00:00:01")
     if not is_unicast(found):
         raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
     return found
@@ -61,7 +61,7 @@ def absolute(value: str, where: str) -> str:
 def permissions(value: str, where: str) -> str:
     """Permission bits in octal."""
     if not OCTAL.fullmatch(value):
-        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be permission bits in octal, as '0775'")
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be permission bits in octal, such as '0775'")
     return value
 
 

@@ -88,7 +88,7 @@ def read_answer(received: bytes | bytearray) -> AgentAnswer | None:
     """Parse the answer in what was received; None while it is not whole. Raises ValueError for what is no agent's answer."""
     line = b"HTTP/1.1 "
     if received[: len(line)] != line[: len(received)]:
-        raise ValueError("it is no HTTP/1.1")
+        raise ValueError("it is not HTTP/1.1")
     end = received.find(HEAD_END)
     if end < 0 and len(received) <= ANSWER_HEAD_MAX:
         return None

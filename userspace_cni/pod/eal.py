@@ -42,7 +42,7 @@ def _vdev(number: int, interface: Interface) -> str:
     if len(interface.path) > SUN_PATH_MAX:
         raise DocumentError(f"interface {interface.ifname}: {interface.path} is longer than {SUN_PATH_MAX} bytes")
     if interface.mac and not _MAC.fullmatch(interface.mac):
-        raise DocumentError(f"interface {interface.ifname}: {interface.mac!r} is no MAC address")
+        raise DocumentError(f"interface {interface.ifname}: {interface.mac!r} is not a MAC address")
     queues = interface.queues or (1 if interface.mode == "client" else None)
     pairs = [
         ("path", interface.path),

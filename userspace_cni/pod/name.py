@@ -42,7 +42,7 @@ def _free(dirfd: int, name: str) -> str:
     try:
         facts = os.fstat(fd)
         if not stat.S_ISSOCK(facts.st_mode):
-            return f"what is there is no socket, and is left alone: {_UNTIL}"
+            return f"what is there is not a socket, and is left alone: {_UNTIL}"
         refusal = _refusal(fd)
         if refusal in (errno.EACCES, errno.EPERM):
             return f"{_whose(facts)}, who may not look whether a process has it. If its application was killed, {_remedy(facts)}"

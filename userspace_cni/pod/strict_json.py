@@ -110,4 +110,4 @@ def _finite(digits: str) -> float:
 
 
 def _refuse(word: str) -> Any:
-    raise ValueError(f"{word if len(word) <= _SHOWN else word[:8] + '…'} is no JSON number")
+    raise ValueError(f"{word if len(word) <= _SHOWN else word[:8] + '…'} is not a JSON number")

@@ -106,7 +106,7 @@ def test_what_is_missing(noted: dict[str, str], interface: PodInterface, wanted:
         (of(OVN, vlan_id="4095"), "vlan_id' is '4095'"),
         (of(OVN, ip_address="10.16.0.7/16", routes="{}"), "routes' is '{}'"),
         (of(OVN, ip_address="10.16.0.7/16", routes='[{"dst": "x"}]'), "routes' is"),
-        ({"ovn": "{"}, "annotation 'ovn' is no JSON"),
+        ({"ovn": "{"}, "annotation 'ovn' is not JSON"),
         ({"ovn": '{"ip_address": 5}'}, "'ip_address' is '5'"),
         ({"ovn": '{"ip_address": "10.16.0.7/16", "gateway_ip": "10.17.0.1"}'}, "10.17.0.1 is not in 10.16.0.0/16"),
     ],

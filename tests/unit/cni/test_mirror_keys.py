@@ -97,10 +97,10 @@ def test_kube_ovns_mirror() -> None:
 @pytest.mark.parametrize(
     ("noted", "output", "named"),
     [
-        ({"userspace/mirror": '{"net1": 5}'}, "", "it says of net1 is 5"),
-        ({"userspace/mirror": '{"net1": ["a", {}]}'}, "", "it says of net1 is"),
-        ({"userspace/mirror": '{"net1": "a/b"}'}, "", "it says of net1 is 'a/b'"),
-        ({"userspace/mirror": "ids"}, "", "is no JSON"),
+        ({"userspace/mirror": '{"net1": 5}'}, "", "its value for net1 is 5"),
+        ({"userspace/mirror": '{"net1": ["a", {}]}'}, "", "its value for net1 is"),
+        ({"userspace/mirror": '{"net1": "a/b"}'}, "", "its value for net1 is 'a/b'"),
+        ({"userspace/mirror": "ids"}, "", "is not JSON"),
         ({"podnet.blue.ovn.kubernetes.io/mirror": "yes"}, "", "podnet.blue.ovn.kubernetes.io/mirror' is 'yes'"),
         ({"userspace/mirror": '{"net1": "ids"}'}, "all", "it is the output of 'all'"),
     ],

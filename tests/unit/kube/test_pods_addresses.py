@@ -142,7 +142,7 @@ def test_annotations_that_cannot_be_meant(asked: Asked, api: ApiServer) -> None:
     """A text that is no annotation of OVN's ends the wait at once, with its name."""
     future = asked()
     api.change("default", "p", {"metadata": {"annotations": {"ovn": "{"}}})
-    with pytest.raises(InvalidConfig, match="annotation 'ovn' is no JSON"):
+    with pytest.raises(InvalidConfig, match="annotation 'ovn' is not JSON"):
         future.result(WAIT_S)
 
 

@@ -105,7 +105,7 @@ def test_a_ring_that_qemu_refuses_has_its_own_name(key: str, size: int) -> None:
         ("[" * 5000, "not JSON"),
         ("[" * 70 + "]" * 70, "nested deeper"),
         (" " * (1 << 20) + "{}", "more than"),
-        ("9" * 100, "no JSON number"),
+        ("9" * 100, "not a JSON number"),
         ("null", "is null"),
     ],
 )

@@ -286,8 +286,8 @@ def test_help_names_the_variables() -> None:
     ("name", "value", "told"),
     [
         ("MTU", "1500", "off, element, override, auto"),
-        ("LIBVIRT", "new", "'new' is no version"),
-        ("LIBVIRT", "-1.-2", "is no version"),
+        ("LIBVIRT", "new", "'new' is not a version"),
+        ("LIBVIRT", "-1.-2", "is not a version"),
     ],
 )
 def test_a_wrong_variable(name: str, value: str, told: str) -> None:

@@ -230,7 +230,7 @@ def test_metadata_that_does_not_name_one_socket_is_no_source(bed: Bed, files: di
 @pytest.mark.parametrize("name", ["..", "a/b", "../../etc", "A", "a\0b"])
 def test_names_that_would_leave_the_claims_directory_are_refused(bed: Bed, name: str) -> None:
     """They go into paths."""
-    with pytest.raises(BadInput, match="no name that Kubernetes gives"):
+    with pytest.raises(BadInput, match="not a name that Kubernetes gives"):
         bed.resolve(machine(VmNetwork("net1", claim=NetworkClaim(name, "port"))))
 
 
@@ -504,13 +504,13 @@ class TestFiles:
     def test_a_fifo_is_not_waited_on(self, bed: Bed) -> None:
         """It may stay empty for ever."""
         os.mkfifo(bed.podinfo)
-        with pytest.raises(BadInput, match="no regular file"):
+        with pytest.raises(BadInput, match="not a regular file"):
             bed.resolve(machine("net1"))
 
     def test_a_directory_is_bad_input(self, bed: Bed) -> None:
         """A mount that went wrong is named."""
         bed.podinfo.mkdir()
-        with pytest.raises(BadInput, match="network-info is no regular file"):
+        with pytest.raises(BadInput, match="network-info is not a regular file"):
             bed.resolve(machine("net1"))
 
     def test_a_huge_file_is_not_read_whole(self, bed: Bed) -> None:

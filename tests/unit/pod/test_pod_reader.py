@@ -415,5 +415,5 @@ def test_each_interface_is_freed(pod: Pod, capsys: pytest.CaptureFixture[str]) -
             pass
     code, out, err = run(capsys, "--annotations", str(pod.file))
     assert (code, out.count("--vdev")) == (0, 3)
-    assert "s1: what is there is no socket" in err
+    assert "s1: what is there is not a socket" in err
     assert (err.count("removed"), sorted(each.name for each in pod.directory.glob("s?"))) == (2, ["s1"])

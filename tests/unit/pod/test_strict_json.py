@@ -26,7 +26,7 @@ def test_what_is_always_refused(text: str) -> None:
     ("text", "why"),
     [
         ('{"a": 1, "a": 2}', "key 'a' is given twice"),
-        ("12345", "no JSON number"),
+        ("12345", "not a JSON number"),
         ('["\\ud800"]', "surrogate"),
         ('{"\\ud800": 1}', "surrogate"),
         ("[[[1]]]", "nested deeper than 3"),
