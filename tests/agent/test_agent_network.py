@@ -132,7 +132,7 @@ def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
         wait_until(lambda: kept.place() == "nic0", what="the address is given back")
         given_back = "gone back to the NIC"
         wait_until(lambda: given_back in live.log.read_text(), what="that it is told")
-        assert live.log.read_text().partition(given_back)[0].count("cannot be had now") <= 1
+        assert live.log.read_text().partition(given_back)[0].count("cannot be met now") <= 1
         assert kept.wire.answers(ADDRESS)
     finally:
         kept.switch.resume_vswitchd()

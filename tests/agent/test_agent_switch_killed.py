@@ -308,8 +308,8 @@ def test_a_port_that_cannot_be_opened_is_tried_less_and_less(live: LiveNode, san
     finally:
         live.kill()
     log = live.log.read_text()
-    assert log.count("making again what was lost") <= 2
-    assert log.count("could not be put right now") <= 2
+    assert log.count("restoring a lost part") <= 2
+    assert log.count("could not be repaired now") <= 2
     live.start()
     succeeded(live.run("DEL", network, sandbox))
     live.require_clean()

@@ -293,7 +293,7 @@ def test_former_sandbox_of_the_pod_that_was_never_detached(node: Node, sandbox: 
     try:
         succeeded(called(node, "ADD", pod, str(former), name=container(1)))
         error = refused(called(node, "ADD", pod, sandbox, name=container(2)), 105, SOCKET)
-        assert "a DEL of that one is missing" in error["details"]
+        assert "its DEL is missing" in error["details"]
     finally:
         subprocess.run(["umount", "--lazy", str(former)], check=True)
         former.unlink()

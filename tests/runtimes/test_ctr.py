@@ -102,7 +102,7 @@ def test_names_that_begin_alike(runtime_node: Node, containerd: Containerd) -> N
     with running(runtime_node, containerd, "web-1") as row:
         status, stderr = failed(containerd, "web-2", *FOREVER)
         assert status == 1
-        assert "is in use by the attachment default-web-1@eth0; a DEL of that one is missing" in stderr
+        assert "is in use by the attachment default-web-1@eth0; its DEL is missing" in stderr
         assert attached(runtime_node, "default-web-1")["_uuid"] == row["_uuid"]
     assert runtime_node.leftovers() == {}
 

@@ -57,7 +57,7 @@ def amend(record: Record, store: Store, driver: DriverOf, pods: Pods) -> bool | 
             return False
         turn.amend(current, steps, Deadline.after(AMEND_S))
         changed = "; ".join(step.summary for step in steps if step not in current.steps)
-        say("info", "the attachment has changed as its pod says", changed=changed)
+        say("info", "the attachment has changed as the pod's annotations ask", changed=changed)
     return True
 
 

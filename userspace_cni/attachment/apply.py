@@ -97,11 +97,11 @@ class Turn:
         return record.to(record.state, made=tuple(sorted(made))), [key for key in rivals if key]
 
     def begin(self, record: Record, steps: Iterable[Step], deadline: Deadline, *, again: bool = False) -> list[Rest]:
-        """Begin to make these steps of the record true, in order; returns what remains to be awaited, in this turn or another.
+        """Begin to apply these steps of the record, in order; returns the pending rests, for this turn or another.
 
-        The record is written already, with these steps. The first error ends it. Each shared thing is first entered in its
-        place's list of holders, also when it is made again after it was lost. `again`: of what was lost, what other programs have
-        not made by now is not waited for.
+        The record with these steps is written already. The first error ends it. The attachment is first entered in the list of
+        holders of each shared thing, also when that is made again. `again`: a repair; it does not wait for things that only
+        other programs make.
         """
         rests: list[Rest] = []
         held: set[str] = set()
@@ -178,13 +178,13 @@ class Turn:
         self._journal.write(changed)
 
     def converge(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
-        """Give a node attachment these steps, whatever came between it and those of its record.
+        """Change a node attachment from the steps of its record to these.
 
-        `record` is what the attachment is to be when it is done, with the steps that it may have now, none for a new one. It is
-        recorded with the old and the new steps before the first effect, and with the new ones alone after the last: a death in
-        between leaves a record that names everything, and what the attachment had when it was complete. What only the record has
-        is undone first, because a NIC is in one port at a time, and addresses leave a bridge before anything else of it changes.
-        A step that is there already is applied only if the record is not `ready`. Raises UserspaceError.
+        `record` is the record to reach, with the steps that the attachment may have now, none for a new one. Before the first
+        effect it is written with the old and the new steps, after the last with the new ones alone. A crash in between leaves a
+        record that names everything, and the steps of the last complete state. Steps that only the record has are undone first:
+        a NIC can be in one port only, and addresses must leave a bridge before anything else of it changes. A step that is
+        there already is applied again only if the record is not `ready`. Raises UserspaceError.
         """
         added = [step for step in steps if record.state != "ready" or step not in record.steps]
         self._journal.write(record.to("applying", steps=_together(record.steps, steps), result=completed(record.complete)))
@@ -194,7 +194,7 @@ class Turn:
                 self._driver(step).undo(step, deadline)
         self.settle(self.begin(record.to("applying", steps=steps), added, deadline))
         done = record.to("applying", steps=steps, result=completed(steps))
-        self._journal.write(done)  # state before steps: `ready` must never stand beside what is undone
+        self._journal.write(done)  # steps before state: a record in `ready` must not name undone steps
         self._journal.advance(done.to("ready", result=None))
 
     def _replace(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
@@ -264,14 +264,14 @@ def _replaces(new: Step, old: Step) -> bool:
 
 
 def _gone(former: Iterable[Step], steps: Sequence[Step]) -> list[Step]:
-    """The former steps that are about no thing of these."""
+    """The former steps that no new step replaces."""
     return [old for old in former if not any(_replaces(new, old) for new in steps)]
 
 
 def _together(former: tuple[Step, ...], steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Both, in an order in which no step is undone before one that was made upon it, from the last to the first.
+    """The union of both, in an order that can be undone from the last to the first.
 
-    What only the former ones have stands behind what it stood behind; what is replaced, before its replacement.
+    A former step stays right after its predecessor; a replaced step comes right before its replacement.
     """
     together, place = list(steps), 0
     for old in former:
@@ -328,7 +328,7 @@ def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Rec
         if thing and holder:
             raise NameTaken(
                 f"{thing.key} is in use by the attachment {holder}",
-                "a DEL of that one is missing, or 'host.vhost.socketfile' has to be another name",
+                "its DEL is missing, or 'host.vhost.socketfile' needs another name",
             )
     made = _made(mine, shared, driver)
     if made != keys_of(mine).intersection(record.made):
@@ -360,7 +360,7 @@ def _require_separate(place: str, journal: Journal) -> None:
         if shared and any(step.makes_place for steps in shared.holders.values() for step in _made_by_us(steps, shared)):
             raise NameTaken(
                 f"{place} is in a directory that was made for the attachment {next(iter(shared.holders))}",
-                "'sharedDir', or the pod's hostPath, has to be a directory that is no other attachment's",
+                "'sharedDir', or the pod's hostPath, must be a directory of no other attachment",
             )
         above = above.rpartition("/")[0]
 
@@ -378,7 +378,7 @@ def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:
 
 
 def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
-    """The failure of a later step whose thing lies in this step's thing, or would be lost with it."""
+    """The failure because of which this step must stay: a later step's thing lies in this step's thing, or needs it."""
 
     def keeps(later: Step) -> bool:
         inside = step.holds_others and _place(later) == _place(step)

@@ -1,7 +1,7 @@
-"""What another program has changed of a living attachment, and when it is put back.
+"""Changes of a living attachment by other programs, and when they are put back.
 
-Unlike what is lost, it serves on; and who has written it may write it again. So it is put back at once, and after that less and
-less often: two programs must not fight in every pass.
+A changed attachment still works, unlike a lost one, and the other program may change it again. So a change is put back at once,
+and then less and less often: two programs must not fight in every pass.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def key_of(record: Record, step: Step) -> str:
 
 
 def early(record: Record, found: Iterable[Change], tries: Retries) -> tuple[Change, ...]:
-    """Those that were put back a short while ago: another program has written them again, and they wait."""
+    """The changes that another program made again shortly after they were put back: they wait."""
     return tuple(change for change in found if not tries.due(key_of(record, change.step)))
 
 
 def forget_same(record: Record, found: Iterable[Change], tries: Retries) -> None:
-    """Start from zero with those that have stayed as they are to be for as long as they would have waited."""
+    """Reset the back-off of steps that have stayed unchanged for its whole pause."""
     for step in (step for step in record.steps if not any(step == change.step for change in found)):
         if tries.due(key_of(record, step)):
             tries.forget(key_of(record, step))
@@ -83,7 +83,7 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
             for change in due:
                 report(f"put-back-{change.step.kind}")
             require_same(due, Seen(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
-            text = f"what another program had changed of this interface was put back: {words(due)}"
+            text = f"changes of this interface by another program were put back: {words(due)}"
             node.pods.tell(record.recipient, (PORT_CHANGED.finding(text),))
         if waits:
             raise waiting(waits)

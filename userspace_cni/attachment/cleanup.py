@@ -307,7 +307,7 @@ def finish(store: Store, driver: DriverOf, deadline: Deadline) -> None:
                 else:
                     place_again(record, store, driver)
             except UserspaceError as error:
-                say("warning", "an earlier attachment could not be put right", error=error)
+                say("warning", "an earlier attachment could not be repaired", error=error)
 
 
 def finish_one(record: Record, store: Store, driver: DriverOf) -> None:

@@ -27,7 +27,7 @@ class Volume:
 class Pod:
     """The pod as far as it is known; a field is empty while its value is not known.
 
-    `lacks_hugepages`: its spec is known, and says that no container of it can have hugepages, nor means to do without.
+    `lacks_hugepages`: its spec is known; no container of it can have hugepages, and none asks DPDK to do without them.
     `mounts`: volume name -> mountPaths in the containers, in order; initContainers are left out. `uid` is the UID that the node
     knows: K8S_POD_UID, and the kubelet's directories. The API has another UID for a static pod.
     """

@@ -74,7 +74,7 @@ class Shared:
 def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:
     made = raw.get("made")
     if not (isinstance(made, list) and all(isinstance(thing, str) for thing in made)):
-        raise MalformedRecord("'made' is no list of names")
+        raise MalformedRecord("'made' is not a list of names")
     return frozenset(made)
 
 
@@ -82,7 +82,7 @@ def _read_shared(raw: Mapping[str, Any]) -> Shared:
     """The inverse of `write_shared`, which never stores a place without holders, nor a holder without steps."""
     made, holders = _read_made(raw), raw.get("holders")
     if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
-        raise MalformedRecord("'holders' are no lists of steps by attachment")
+        raise MalformedRecord("'holders' are not lists of steps by attachment")
     return Shared(made, {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
 
 
@@ -209,7 +209,7 @@ class Journal:
             stored = self.read_key(record.key)
             if stored is None or stored.state != "deleting" or any(step not in stored.steps for step in record.steps):
                 raise
-            say("warning", "what remains could not be recorded as it is", error=error)
+            say("warning", "the remaining steps could not be recorded", error=error)
 
     def drop(self, record: Record) -> None:
         """Forget the attachment. A power cut before `flush` may bring it back, as one of another boot."""
@@ -303,7 +303,7 @@ class Journal:
     @property
     def is_settled(self) -> bool:
         """Whether the attachments of another boot were undone in this one, as far as that was possible."""
-        with _translated("looking whether the attachments of another boot were undone"):
+        with _translated("checking whether the attachments of another boot were undone"):
             boot_id = self._boot_id()
             if self._settled != boot_id and self._live.has(_SETTLED, boot_id):
                 self._settled = boot_id
@@ -403,7 +403,7 @@ class Journal:
             current = _with_state(record, state)
             return current.to("deleting") if record.state == "deleting" else current
         except MalformedRecord as error:
-            self._quarantine(self._live, _STATES, key, f"it is no state of an attachment: {error}")
+            self._quarantine(self._live, _STATES, key, f"it is not a state of an attachment: {error}")
             return record
 
     def _name_of(self, record: Record) -> dict[str, Any]:
@@ -414,7 +414,7 @@ class Journal:
         try:
             return _read_shared(raw)
         except MalformedRecord as error:
-            self._quarantine(self._live, _PLACES, place, f"it is no list of holders: {error}")
+            self._quarantine(self._live, _PLACES, place, f"it is not a list of holders: {error}")
             return None
 
     def _quarantine(self, store: Store, collection: str, key: str, reason: str) -> None:
@@ -437,10 +437,10 @@ def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
     """The record as its state file has it. Raises MalformedRecord."""
     undone = raw.get("undone")
     if not (isinstance(undone, list) and all(type(number) is int for number in undone)):
-        raise MalformedRecord("'undone' is no list of numbers")
+        raise MalformedRecord("'undone' is not a list of numbers")
     state, result = raw.get("state"), raw.get("result")
     if state is None or state not in get_args(State) or not (result is None or isinstance(result, dict)):
-        raise MalformedRecord("'state' is no state, or 'result' no object")
+        raise MalformedRecord("'state' is not a state, or 'result' is not an object")
     steps = tuple(step for number, step in enumerate(record.steps) if number not in undone)
     return record.to(state, steps=steps, result=result)
 

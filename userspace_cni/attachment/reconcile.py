@@ -37,11 +37,11 @@ LOOK_S: Final = 5.0
 """Seconds for listing the switch's ports."""
 CHECK_S: Final = 2.0
 """Seconds for looking at one step."""
-_NOT_DONE: Final = "what the pod's annotations say of this interface cannot be done, and nothing has changed"
-_NOT_MADE: Final = "what this interface has lost cannot be made again"
-_NOT_PUT_BACK: Final = "what was changed of this interface is not put back now"
+_NOT_DONE: Final = "the pod's annotations for this interface cannot be applied; nothing has changed"
+_NOT_MADE: Final = "lost parts of this interface cannot be made again"
+_NOT_PUT_BACK: Final = "changes of this interface cannot be put back now"
 REPEAT_S: Final = 3600.0
-"""Seconds after which a pod is told again what it asks for and cannot have."""
+"""Seconds after which a pod's refusal is reported again."""
 
 T = TypeVar("T")
 _UNCHANGED: Final[tuple[Change, ...]] = ()
@@ -298,7 +298,7 @@ class Reconciliation:
             try:
                 records = [each for each in self._node.store.journal.records() if (each.pod_namespace, each.pod_name) in pods]
             except UserspaceError as error:
-                say("warning", "what pods say of their interfaces is looked at later", error=error)
+                say("warning", "the annotations of pods are checked later", error=error)
                 return set()
             return {(each.pod_namespace, each.pod_name) for each in self._amend(records)}
 
@@ -352,7 +352,7 @@ class Reconciliation:
             marks = self._node.switch.owned(Deadline.after(CHECK_S)).get(port, {})
             record = self._node.store.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
         except UserspaceError as error:
-            say("warning", "the socket of an application that disconnected is looked at later", port=port, error=error)
+            say("warning", "the socket of an application that disconnected is checked later", port=port, error=error)
             return
         if record is None or is_unfinished(record, self._node.store.boot_id()):
             return
@@ -364,15 +364,15 @@ class Reconciliation:
     def look_at_changed(
         self, attachments: Collection[tuple[str, str]], ports: Collection[str], bridges: Collection[str]
     ) -> set[tuple[str, str]]:
-        """Make again what is lost of these attachments, by container and interface, and of those with these ports or bridges.
+        """Repair these attachments, named by container and interface, and those with these ports or bridges.
 
-        Returns those on which another call works: they are to be looked at again. What an attachment that is being made or
-        deleted lacks is for the call that does it. Never fails.
+        Returns those on which another call is working: check them again later. Attachments that are being made or deleted are
+        left to that call. Never fails.
         """
         try:
             records = self._of(attachments, ports, bridges)
         except UserspaceError as error:
-            say("warning", "what has changed is looked at later", error=error)
+            say("warning", "changed attachments are checked later", error=error)
             return set()
         seen, boot_id = _see(self._node), self._node.store.boot_id()
         busy: set[tuple[str, str]] = set()
@@ -423,7 +423,7 @@ class Reconciliation:
             except UserspaceError as error:
                 if told:
                     self._node.pods.tell(left.recipient, (PORT_DEGRADED.finding(f"{told}: {error}"),))
-                say("warning", "an attachment could not be put right now", error=error)
+                say("warning", "an attachment could not be repaired now", error=error)
 
     def _act(self, found: Deviation, begun: list[_Begun]) -> bool:
         """Put one finding right, if its record is still the one that was found; False while another call works on it."""
@@ -472,7 +472,7 @@ class Reconciliation:
 
     def _report_again(self, steps: Iterable[Step]) -> None:
         for step in steps:
-            say("info", "making again what was lost", step=step.kind)
+            say("info", "restoring a lost part", step=step.kind)
             self._report(f"again-{step.kind}")
 
     def _undo_mounts(self, found: Deviation, turn: Turn) -> None:
@@ -481,7 +481,12 @@ class Reconciliation:
         def wanted(step: Step) -> bool:
             if is_needed(step, found.record.key, self._node):
                 return False
-            say("info", "unmounting what keeps the directory of a gone sandbox", step=step.kind, netns=found.record.netns)
+            say(
+                "info",
+                "unmounting what keeps the kubelet from removing the directory of a pod whose sandbox is gone",
+                step=step.kind,
+                netns=found.record.netns,
+            )
             return True
 
         turn.undo_some(found.steps, wanted, Deadline.after(cleanup.TURN_S))

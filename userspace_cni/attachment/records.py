@@ -33,10 +33,10 @@ _COMPLETE: Final = "complete"
 class Record(Parts):
     """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
 
-    `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
-    A node attachment has no container: `container_id` is "+" and the kind of its spec, `ifname` the spec's name, `network` where
-    the spec is from (see `specs`), `result` while it is being changed what it had before (see `complete`). Nor has what a command
-    makes for a while: `container_id` is "=" and the name of its run, `network` and `ifname` what it is for (see `runs`).
+    `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another. A node
+    attachment has no container: `container_id` is "+" and the kind of its spec, `ifname` the spec's name, `network` the source
+    of the spec (see `specs`), and `result`, during a change, the last complete state (see `complete`). A run of a command has
+    no container either: `container_id` is "=" and the name of the run, `network` and `ifname` its purpose (see `runs`).
     """
 
     state: State
@@ -145,7 +145,7 @@ def record_from_json(raw: Mapping[str, Any]) -> Record:
     if type(raw.get("schema")) is not int or raw["schema"] != SCHEMA:
         raise MalformedRecord(f"schema is {repr_short(raw.get('schema'))}, this version reads {SCHEMA}")
     if not isinstance(raw.get("steps"), list):
-        raise MalformedRecord("'steps' is no list")
+        raise MalformedRecord("'steps' is not a list")
     return _RECORD.read({key: value for key, value in raw.items() if key != "schema"})
 
 

@@ -1,14 +1,13 @@
-"""What the node itself is to have: specs, each made true by a node attachment, from settings, objects and commands.
+"""The specs of the node itself, from settings, objects and commands: a node attachment meets each.
 
-A spec that is new is applied, one that has changed is amended, one that is gone is undone from its record. Gone is what a
-complete list lacks: while a source of specs is not known to be complete, every attachment that it asked for is kept as it is
-recorded. A spec that cannot be met says why and is tried again, less and less often; the others go on. What a look at the node
-cannot allow (another program's bridge, an address that overlaps) is refused by the spec's own plan, before any effect, and leaves
-what is there.
+A new spec is applied, a changed one is amended, and one that is gone is undone from its record. A spec is gone when the
+complete list of its source lacks it: while a source is not known to be complete, its attachments stay as recorded. A spec that
+cannot be met says why and is tried again, less and less often; the others go on. A spec that conflicts with the node (another
+program's bridge, an overlapping address) is refused by its own plan, before any effect, and the attachment stays as it is.
 
-A death amid any of this leaves a record that says `applying` or `deleting`, with every step that may be true, and with what the
-attachment had before: the next round goes on from it, forward where the spec still stands and can be met, back where it is
-refused. Kernel state of another boot is gone: the plan looks afresh.
+A crash leaves a record in `applying` or `deleting`, with every step that may be true and the steps of the last complete state.
+The next round completes the change if the spec still exists and can be met, and rolls it back if the spec is refused. Kernel
+state of another boot is gone: the plan looks at the node again.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ LOOK_MAX_S: Final = 10.0
 Key = tuple[str, str]
 """Kind and name of a spec."""
 Plan = Callable[[Record | None], tuple[Step, ...]]
-"""The steps that the attachment is to have, () for none, after a fresh look at the node; it is given the record of what it has
-now, which may be of another boot. Raises UserspaceError for a spec that cannot be met, before any effect."""
+"""Looks at the node and returns the desired steps, () for none. The argument is the present record, which may be of another
+boot. Raises UserspaceError for a spec that cannot be met, before any effect."""
 
 
 class KeepsLess(Unavailable):
-    """Raised by a plan: the spec cannot be met now, and of what there is only `steps` may stay: the rest has lost its device."""
+    """Raised by a plan: the spec cannot be met now, and only `steps` may stay, because the rest has lost its device."""
 
     def __init__(self, message: str, hint: str, steps: tuple[Step, ...]) -> None:
         super().__init__(message, hint)
@@ -147,11 +146,11 @@ class _Trouble:
 
 
 class Specs:
-    """Makes specs true. For one thread; other processes are kept off by the lock of each attachment.
+    """Reconciles specs. For one thread; the lock of each attachment excludes other processes.
 
-    `keep` is the plan of attachments whose source is not known to be complete and does not name them; without it they keep what
-    is recorded. `urgent`, which is asked before each of the others, gives those that cannot wait for them, nor for their own next
-    time: addresses that are to leave a dead bridge. It must not wait, nor fail.
+    `keep` is the plan of attachments that a possibly incomplete source does not name; by default they stay as recorded.
+    `urgent` returns the specs that must go first, such as addresses that must leave a dead bridge; it is called before every
+    other spec, and these specs ignore their back-off. It must not wait or fail.
     """
 
     def __init__(self, node: Means, keep: Plan | None = None, urgent: Callable[[], Collection[Key]] = tuple) -> None:
@@ -240,7 +239,7 @@ class Specs:
                 pauses = BackOff(PAUSE_MIN_S, PAUSE_MAX_S if planned else LOOK_MAX_S)
                 pause_s = pauses.after(trouble.pause_s if trouble and same else 0.0)
                 told = trouble is not None and trouble.told and trouble.problem == problem
-                told = told or say("warning", "what the node is to have cannot be had now", problem=problem)
+                told = told or say("warning", "a spec of the node cannot be met now", problem=problem)
                 self._troubles[key] = _Trouble(content, problem, time.monotonic() + pause_s, pause_s, told)
                 return problem
             if self._troubles.pop(key, None):
@@ -334,7 +333,7 @@ def meet(spec: Spec, node: Means, tries: Retries | None = None) -> bool:
             )
         elif not steps:
             _remove(turn, record, deadline)
-            say("info", "the node no longer has what it is not to have", undone=_summary(record.steps))
+            say("info", "undone, because this node does not need it", undone=_summary(record.steps))
             return True
         done = _change(turn, record, spec.source, steps, node, deadline)
         return _put_back(turn, node, tries or Retries(), deadline) or done
@@ -343,14 +342,14 @@ def meet(spec: Spec, node: Means, tries: Retries | None = None) -> bool:
 def undo(kind: str, name: str, node: Means, *, force: bool = False) -> None:
     """Undo the node attachment of that spec, if there is one. Raises UserspaceError when some of it stays.
 
-    `force`: what cannot be undone and keeps the rest is given up with it, as addresses whose NIC is absent.
+    `force`: gives up steps that cannot be undone, such as addresses whose NIC is absent, so that the rest can be.
     """
     deadline = Deadline.after(SPEC_S)
     with await_turn(node_container(kind), name, node.store, node.driver, deadline) as turn:
         record = turn.read()
         if record:
             _remove(turn, record, deadline, force=force)
-            say("info", "the node no longer has what is no longer desired", undone=_summary(record.steps))
+            say("info", "undone, because it is no longer desired", undone=_summary(record.steps))
 
 
 def key_of(record: Record) -> Key:
@@ -372,7 +371,7 @@ def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], no
         turn.converge(now, steps, deadline)
     except UserspaceError as error:
         _go_back(turn, error)
-    say("info", "what the node has was changed", steps=_summary(steps))
+    say("info", "changed to what is desired", steps=_summary(steps))
     return True
 
 
@@ -380,7 +379,7 @@ def _restore(turn: Turn, record: Record, node: Means, deadline: Deadline) -> boo
     """Make again what is lost of a living attachment; whether anything was."""
     lost = _lost(record, node, deadline)
     if lost:
-        say("info", "making again what was lost", lost=_summary(lost))
+        say("info", "restoring lost parts", lost=_summary(lost))
         turn.settle(turn.begin(record, lost, deadline))
     return bool(lost)
 
@@ -417,7 +416,7 @@ def _go_back(turn: Turn, error: UserspaceError) -> None:
         elif not isinstance(error, Unavailable):
             turn.converge(record, record.complete, Deadline.after(SPEC_S))
     except UserspaceError as other:
-        raise combined(f"{error.message}; and what was before cannot be had back now", (error, other)) from error
+        raise combined(f"{error.message}; and the former state cannot be restored now", (error, other)) from error
     raise error
 
 
@@ -426,7 +425,7 @@ def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = Fal
     failures = turn.remove(record, deadline)
     keeping = [failure.step for failure in failures if failure.step.keeps_earlier]
     if force and keeping:
-        say("warning", "what cannot be undone is given up", given_up=_summary(keeping))
+        say("warning", "steps that cannot be undone are given up", given_up=_summary(keeping))
         rest = tuple(failure.step for failure in failures[::-1] if not failure.step.keeps_earlier)
         failures = turn.remove(record.to("deleting", steps=rest), deadline)
     if failures:

@@ -111,7 +111,7 @@ class Spool:
         """Read a file. Raises ValueError unless it is a regular file: others are put aside, so that none blocks later entries."""
         path = self._directory / name
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 -- a descriptor
             return file.read(_LONGEST + 1)

@@ -180,7 +180,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
     if record and not cleanup.is_unfinished(record, node.store.boot_id()):
         raise AlreadyAttached(
             f"interface {environment.ifname} of container {environment.container_id} is attached already",
-            f"to network '{record.network}', until its DEL; a pod that runs loses its network by that",
+            f"to network '{record.network}', until its DEL, which takes the network from a running pod",
         )
     if record:
         failures = turn.remove(record, deadline)

@@ -140,7 +140,7 @@ def test_lost_port_that_cannot_be_made_again(agent: Agent) -> None:
     agent.passes(2)
     agent.rewrite(state="deleting")
     agent.passes()
-    texts = [f"what this interface has lost cannot be made again: port {agent.port.name}: no memory"] * 2
+    texts = [f"lost parts of this interface cannot be made again: port {agent.port.name}: no memory"] * 2
     assert [(notice.name, notice.message) for _, notice in agent.world.told] == [(PORT_DEGRADED.name, text) for text in texts]
 
 
@@ -551,6 +551,6 @@ def test_hundreds_of_refused_annotations(
     assert asked == 550
     assert grown < 500_000  # the texts are 2,000,000; threads of other tests may allocate meanwhile
     log = capsys.readouterr().err
-    assert 1 <= log.count("cannot be done") <= 5  # one more after 10, 30 and 70 s, on a machine that takes so long
+    assert 1 <= log.count("cannot be applied") <= 5  # one more after 10, 30 and 70 s, on a machine that takes so long
     assert len(log) < 10_000
     assert "annotation 550 is" in agent.world.told[-1][1].message

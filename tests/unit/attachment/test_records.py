@@ -227,7 +227,7 @@ GOOD: dict[str, Any] = {"schema": 1, "state": "ready", "network": "n", "containe
         ({"network": None}, "Record.network is None"),
         ({"network": DEEP}, "Record.network"),
         ({"colour": "red"}, "no field 'colour'"),
-        ({"steps": {}}, "'steps' is no list"),
+        ({"steps": {}}, "'steps' is not a list"),
         ({"steps": [1]}, "unknown step 1"),
         ({"steps": [{"step": "teleport"}]}, "unknown step 'teleport'"),
         ({"steps": [{"step": []}]}, "unknown step \\[\\]"),

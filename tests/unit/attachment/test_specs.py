@@ -397,7 +397,7 @@ def test_a_failing_spec_waits_and_a_changed_one_does_not(
     keeper.reconcile([failing()], (SOURCE,), now=True)
     keeper.reconcile([failing("never")], (SOURCE,))
     assert len(tries) == 202
-    assert capsys.readouterr().err.count("cannot be had") == 2
+    assert capsys.readouterr().err.count("cannot be met") == 2
 
 
 def test_what_is_urgent_goes_first(site: Site) -> None:

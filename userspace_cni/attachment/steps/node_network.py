@@ -57,11 +57,11 @@ class NodeBridge(Step):
 class UplinkInterface:
     """One interface of an uplink's port.
 
-    `type`: system, afxdp or dpdk, which has `devargs`. `index`: of the kernel link that was planned with, by which the port of
-    one made anew is another step. What a kernel NIC had before, and gets back by undo: `offloads`, those of gro and lro that were
-    on, which are turned off for type system; and `mtu`. None: not known, or not changed. `polled`: "later" for one of type system
-    that a PolledUplink may have opened as afxdp since, "now" for that one's. `away`: a device of DPDK that is not there now; it
-    has no row, and DPDK is to have let it go.
+    `type`: system, afxdp or dpdk, which has `devargs`. `index`: of the kernel link at planning time, so that a link made anew
+    gives another step. Undo restores two settings of a kernel NIC: `offloads`, those of gro and lro that were on (type system
+    turns them off), and `mtu`; None means unknown or unchanged. `polled`: "later" for a system interface that a PolledUplink
+    may have opened as afxdp since, "now" for the PolledUplink's own. `away`: a device of DPDK that is missing now; it has no
+    row, and DPDK must have released it.
     """
 
     name: str
@@ -132,11 +132,11 @@ class UplinkPort(Step):
 
 @dataclass(frozen=True)
 class PolledUplink(UplinkPort):
-    """The living port of an uplink whose interface, of type system until then, is opened as afxdp: it is polled.
+    """Changes the interface of an uplink's living port from system to afxdp, so that it is polled.
 
-    AF_XDP takes all frames from the node's stack. So it is a step of its own, after the one that moves the NIC's addresses to the
-    bridge, and is undone before these go back; after the death of ovs-vswitchd, which takes none, they go back first. Its
-    `interfaces` have type afxdp and `polled` "now": the type changes in place.
+    AF_XDP takes all frames from the node's stack. So this is a step of its own: it comes after the move of the NIC's addresses
+    to the bridge, and is undone before they move back. A dead ovs-vswitchd takes no frames; then the addresses move back first.
+    Its `interfaces` have type afxdp and `polled` "now": the type changes in place.
     """
 
     kind: ClassVar[str] = "polled-uplink"
@@ -151,11 +151,11 @@ class PolledUplink(UplinkPort):
 
 @dataclass(frozen=True)
 class AddressMove(Step):
-    """Addresses and routes of a NIC that its bridge has instead, while the node's stack does not hear the NIC itself.
+    """Addresses and routes of a NIC, moved to its bridge; meanwhile the node's stack receives nothing from the NIC itself.
 
-    `addresses` and `routes` are those of the NIC, as the kernel showed them before the first of them moved;
-    `ifindex` is the NIC's, `boot_id` the boot in which that was seen: in another one they are no source of addresses.
-    `next_hops`: of these at least one must answer after the move as one did before it; () where none did.
+    `addresses` and `routes` are those of the NIC, as the kernel showed them before the first of them moved; `ifindex` is the
+    NIC's; `boot_id` is the boot in which they were read: in another boot they must not be used. `next_hops`: one of them must
+    answer after the move, because one did before it; () if none did.
     """
 
     kind: ClassVar[str] = "address-move"

@@ -142,7 +142,7 @@ class PortRef(Step):
 
     @property
     def switch_makes_socket(self) -> bool:
-        """It may: what is behind the port is not known."""
+        """True, because the port's kind is not known."""
         return True
 
     @property

@@ -36,13 +36,14 @@ class Step:
     stage: ClassVar[Stage] = "pod"
     """The stage for which its time counts. A step of stage "ovs" cannot be checked while the switch cannot be asked."""
     from_switch: ClassVar[bool] = False
-    """Whether it needs what the switch makes: it is applied when all that was begun before it has ended, and what was lost of it
-    is made again after the others."""
+    """Whether it needs something that the switch makes: it is applied after all earlier steps have ended, and repaired after
+    the others."""
     holds_others: ClassVar[bool] = False
-    """Whether things of other steps of its place lie in its thing: it is undone after them, and not while one of them stays."""
+    """Whether its thing contains things of other steps of the same place: it is undone after them, and not while one of them
+    stays."""
     keeps_earlier: ClassVar[bool] = False
-    """Whether what its attachment has made before it stays while it cannot be undone: with that, what cannot be made again would
-    be lost."""
+    """Whether earlier steps must stay while it cannot be undone, because something that cannot be made again would be lost with
+    them."""
     postponable: ClassVar[bool] = False
     """Whether DEL succeeds although OVS does not answer to undo it; the record says durably what is left."""
     left_by_application: ClassVar[bool] = False
