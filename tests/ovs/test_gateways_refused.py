@@ -54,10 +54,10 @@ PLAIN = replace(GATEWAY, masquerade=False)
         (replace(PLAIN, routes=(StaticRoute("203.0.113.128/25", OUTSIDE[0]),)), "the node has another route to 203.0.113.128/25"),
         (
             replace(PLAIN, routes=(StaticRoute("10.99.0.0/24", "198.51.100.1"),)),
-            "the gw 198.51.100.1 of its route is no neighbour",
+            "the gw 198.51.100.1 of its route is not a neighbour",
         ),
         (replace(PLAIN, egress_gateway=replace(EGRESS, table=77)), "routing table 77 is in use"),
-        (replace(PLAIN, egress_gateway=replace(EGRESS, via="198.51.100.1")), "egress gateway 198.51.100.1 is no neighbour"),
+        (replace(PLAIN, egress_gateway=replace(EGRESS, via="198.51.100.1")), "egress gateway 198.51.100.1 is not a neighbour"),
         (replace(PLAIN, egress_gateway=replace(EGRESS, via="203.0.113.129")), "the way there leads over 192.0.2.1"),
         (replace(PLAIN, egress_gateway=replace(EGRESS, via=NODE[0])), "or it is its own address"),
     ],

@@ -1,7 +1,7 @@
-"""Which nodes are gone: what is known not to be there for a while. Pure but for the time that it is told.
+"""Decides which nodes are gone: those that have been absent for a while.
 
-A node's object may be deleted and made again by its kubelet while its pods go on: what is its own (its range, the objects about
-its pods) is kept until it has been away for so long that this is not what happens.
+Pure; the caller gives the time. A kubelet may delete and recreate its node's object while the pods run on. So the node's range
+and the objects about its pods are kept until the node has been absent too long for that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Absence:
         self._looked = 0.0
 
     def held(self, nodes: Collection[str], named: Iterable[str], now: float) -> frozenset[str]:
-        """The nodes that are not gone: those that are there, and those of `named` that have been absent for a short while.
+        """The nodes that are not gone: those present, and those of `named` that have been absent for less than `gone_s`.
 
         `now`: seconds of a clock that never goes back.
         """
@@ -32,7 +32,7 @@ class Absence:
         return frozenset(nodes) | {node for node, since in self._since.items() if now - since < self._gone_s}
 
     def forget(self) -> None:
-        """Begin anew: for a while it was not seen who is there, and an absence that went on then may have been two."""
+        """Start all absences anew. Call it when nodes could not be watched for a while: a node may have come and gone unseen."""
         self._since = {}
 
     @property

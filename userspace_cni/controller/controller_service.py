@@ -1,7 +1,7 @@
 """The controller as a whole: a process that stays, of which several may run and one acts.
 
-It may be killed at any moment: all that it knows is in objects, and what it has not written yet the next leader writes. Nothing
-on a node waits for it but a node's first range of a Subnet.
+It may be killed at any moment: everything that it knows is in objects, and the next leader makes the missing writes. Nothing on
+a node waits for it but a node's first range of a Subnet.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Election(Loop):
     `on_change` is called when this process begins to lead, also again after a lapse, however short, and must not wait.
     """
 
-    failing = "the Lease of the controllers cannot be had now: "
+    failing = "the Lease of the controllers is not available now: "
     end_s = STOP_S
 
     def __init__(
@@ -109,7 +109,11 @@ class Election(Loop):
     def _tell_of_change(self) -> None:
         if self.leading != self._led:
             self._led = self.leading
-            say("info", "this controller leads" if self._led else "this controller leads no longer", identity=self.identity)
+            say(
+                "info",
+                "this controller leads" if self._led else "this controller is no longer the leader",
+                identity=self.identity,
+            )
             if self._led:
                 self._on_change()
 
@@ -153,7 +157,7 @@ class Election(Loop):
         try:
             self._put(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()})
         except UserspaceError as error:
-            say("warning", "the Lease was not given back: another controller waits until it has run out", error=error)
+            say("warning", "the Lease was not released: another controller waits until it expires", error=error)
 
 
 def clock() -> float:

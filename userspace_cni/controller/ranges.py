@@ -1,9 +1,9 @@
 """Ranges of a Subnet's addresses, one for each node, from which the node's IPAM plugin leases. Pure.
 
 Two nodes must never have addresses in common, and a node keeps its range as long as it is known: its pods have addresses in it.
-So a range that was given stays whatever happens to `perNodePrefix` and `excludeIps`, as long as it lies in the Subnet; new ones
-are cut around those that are there. A node whose range is in no status any more, as after a restore from a backup, gets the one
-back that it reports to use.
+So a range stays while it lies in the Subnet, whatever happens to `perNodePrefix` and `excludeIps`; new ranges are cut around
+the existing ones. A node whose range is missing in the status, for example after a restore from a backup, gets back the one
+that it reports to use.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Rounds(Loop):
     `leading`: whether this process may write now.
     """
 
-    failing = "what nodes report cannot be summed up now; it is tried again: "
+    failing = "the nodes' reports cannot be summed up now; the controller tries again: "
     end_s = STOP_S
 
     def __init__(

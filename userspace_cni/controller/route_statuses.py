@@ -96,12 +96,12 @@ def _why_not_applied(
     if not reports:
         return "no node keeps routes: the setting routes"
     if behind := [node for node in reports if node not in current]:
-        return f"{len(behind)} of {len(reports)} nodes have not told of this version yet, as {behind[0]}"
+        return f"{len(behind)} of {len(reports)} nodes have not reported this version yet, such as {behind[0]}"
     if failing:
         node, said = next(iter(failing.items()))
         first: Sequence[Mapping[str, Any]] = tables(said, "failures")
         why = f": {text(first[0], 'pod')}: {text(first[0], 'message')}" if first else ""
-        return f"some of it cannot be on {len(failing)} of {len(reports)} nodes, as {node}{why}"
+        return f"a part of it cannot be applied on {len(failing)} of {len(reports)} nodes, as {node}{why}"
     return ""
 
 

@@ -1,7 +1,6 @@
-"""What is to be written now, so that the API says what follows from what it says. Pure.
+"""The writes that are due: the differences between the desired and the present statuses, and nothing else.
 
-It is the difference between what is there and what should be, and nothing else: where there is none, nothing is written. An
-object whose last write is not seen yet is left alone until it is.
+Pure. An object is left alone until the watch has shown the last write to it.
 """
 
 from __future__ import annotations

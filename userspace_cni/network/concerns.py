@@ -57,11 +57,11 @@ class Concerns(Loop):
     `found`, `passages`: what gateways need of the node and lack, and whether it forwards for them, as of the last look and trial.
     """
 
-    failing = "what gateways need cannot be looked at: "
+    failing = "the needs of gateways cannot be checked: "
     first_s = FIRST_LOOK_S
 
     def __init__(self, here: Installation, switch: LocalSwitch, gateways: Callable[[], Sequence[Gateway]]) -> None:
-        super().__init__("gateways' concerns", "looks at what gateways need")
+        super().__init__("gateways' concerns", "checks what gateways need")
         self._here, self._switch = here, switch
         self._gateways = gateways
         self._trying = threading.Lock()

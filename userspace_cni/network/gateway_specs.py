@@ -1,8 +1,8 @@
-"""Gateways of the node: what each is made of, and what keeps the node from having one.
+"""Plans of the node's gateways, and reasons against them.
 
 A gateway is a port of the node on a bridge, with addresses, routes and perhaps policy rules: one node attachment. Address
-translation of all gateways is one more, for its rules are one table. What a look at the node does not allow is refused by the
-plan, before any effect; what another program has (a link, a routing table, a subnet) is left as it is.
+translation of all gateways is another one, because its rules are one table. The plan refuses a gateway that conflicts with the
+node, before any effect; another program's link, routing table or subnet is left as it is.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
     found = node.switch.ports.look(look, {}, f"bridge {gateway.bridge}: looking at it", deadline)
     if found.outward and not gateway.sole:
         raise UnsupportedField(
-            f"bridge {gateway.bridge} leads to other machines by {', '.join(found.outward)}, where the address of gateway "
-            f"{gateway.port} would meet itself on other nodes",
+            f"bridge {gateway.bridge} leads to other machines by {', '.join(found.outward)}, and other nodes would have the "
+            f"address of gateway {gateway.port}, too",
             "'sole = true' says that only this node has it; where a router of the network serves the pods, no gateway is needed",
         )
     if not found.maker and gateway.bridge in node.switch.provider_bridges.named:
@@ -210,8 +210,8 @@ def _require_neighbour(what: str, address: str, gateway: Gateway, kernel: Kernel
         return
     way = kernel.way_to(address)
     if way is None or way.route.gw:
-        why = f"the way there leads over {way.route.gw}" if way else "the node has no way there, or it is its own address"
-        raise StepFailed(f"{what} is no neighbour: {why}", f"ip route get {address}")
+        why = f"the way there leads over {way.route.gw}" if way else "the node has no route there, or it is its own address"
+        raise StepFailed(f"{what} is not a neighbour: {why}", f"ip route get {address}")
 
 
 def _is_near(address: str, gateway: Gateway) -> bool:

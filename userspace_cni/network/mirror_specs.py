@@ -40,7 +40,7 @@ def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, 
     look = partial(look_at_output, bridge=mirror.bridge, name=mirror.output)
     found = node.switch.ports.look(look, {}, f"bridge {mirror.bridge}: looking at it", Deadline.after(_LOOK_S))
     if not found.datapath:
-        raise Unavailable(f"there is no bridge {mirror.bridge}", "it is awaited, and never made for a mirror")
+        raise Unavailable(f"there is no bridge {mirror.bridge}", "the mirror waits for it and does not make it")
     marks = node_marks(MIRROR, f"{mirror.name} on {mirror.bridge}", node.store.journal.identity())
     mine = marks.items() <= found.marks.items()
     shows = EVERYTHING if mirror.select == "all" else ""

@@ -46,7 +46,7 @@ class Keeper(Loop):
     apart_s = APART_S
     back_off = BackOff(BEAT_S, BEAT_S)
     limit_s = ROUND_S
-    late = "keeping the node's network has not come to an end"
+    late = "keeping the node's network has not ended"
 
     def __init__(self, specs: Specs, desired: SpecsNow, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
         super().__init__("node-network", "keeps the node's network")
@@ -67,9 +67,9 @@ class Keeper(Loop):
             self.urge()
             ended = self.await_round(deadline.require("keeping the node's network"))
         if not ended:
-            raise Unavailable("the node's network is not looked at within the time of this call", "see the agent's log")
+            raise Unavailable("the node's network was not checked in the time of this call", "see the agent's log")
         if self.problem:
-            raise Unavailable(f"what the node is to have could not be looked at: {self.problem}", "see the agent's log")
+            raise Unavailable(f"the node's specs could not be checked: {self.problem}", "see the agent's log")
         return self.statuses
 
     def _round(self) -> float:

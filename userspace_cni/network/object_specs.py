@@ -1,12 +1,13 @@
-"""What objects of the API spec of this node: ProviderNetworks, Vlans and Subnets become bridges with uplinks, and gateways. Pure.
+"""Specs of this node from objects of the API: ProviderNetworks, Vlans and Subnets become bridges with uplinks, and gateways.
+Pure.
 
-Cluster administrators write these objects, and root serves them: each value is checked by what checks the settings. An object
-that cannot be is refused by name, alone, and what the node has of it stays. What was not listed to its end, or by one list alone,
-is not known: then nothing counts as gone.
+Cluster administrators write these objects, and root serves them: each value is checked by what checks the settings. An invalid
+object is refused alone, by name, and the node keeps what it has of it. Until two complete lists have come, nothing counts as
+gone.
 
-A refused Subnet is told as its gateway, and a refused Vlan also as its provider network: a trunk that lost a VLAN, or carried all
-for lack of one, would be worse than one that stays as it is. For the same reason a provider network says whether all Vlans are
-known: their absence never makes an uplink carry more (`network.provider_specs`).
+A refused Subnet is reported under its gateway, and a refused Vlan also under its provider network, which then stays as it is: a
+trunk that loses a VLAN, or without Vlans carries all, would be worse. For the same reason a provider network says whether all
+Vlans are known: their absence never makes an uplink carry more (`network.provider_specs`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether the node forwards for a gateway: one datagram goes from the gateway's port to an outside of ours, and an answer back.
 
-The switch hands the datagram to the gateway's link as it would a pod's, the node's own forward path has it come to a link of
-ours, and the answer ends in the switch: nothing of it reaches a pod or a wire, and no row of OVSDB is written. What did not come
-is looked for in what the kernel has told of it. What cannot be shown so is unknown: never that it passes, never that it is lost.
+The switch hands the datagram to the gateway's link like a pod's, the node's own forward path brings it to a link of ours, and
+the answer ends in the switch: no frame reaches a pod or a wire, and no row of OVSDB is written. The kernel's trace shows where
+a lost datagram ended. A result that cannot be proven so is unknown, neither "passes" nor "lost".
 """
 
 from __future__ import annotations

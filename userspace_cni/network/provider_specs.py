@@ -1,8 +1,8 @@
 """What a provider network needs on this node: the plan of its spec.
 
-The plan looks afresh each time, and refuses by name what cannot be, before any effect: a NIC that is not there, that others use,
-or whose addresses cannot move without cutting the node off. Only addresses that the kernel shows in this boot are ever moved.
-While ovs-vswitchd is gone for long, moved addresses are planned back to the NIC, whether anything else answers or not.
+The plan looks at the node each time. It refuses an impossible spec by name, before any effect: a NIC that is missing, that
+others use, or whose addresses cannot move without cutting the node off. Only addresses that the kernel shows in this boot are
+moved. When ovs-vswitchd has been gone for long, the plan moves addresses back to the NIC, whether anything else answers or not.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class ProviderSite:
 def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
     """The plan of the spec for this network.
 
-    It raises Unavailable for what may come yet (a NIC that is absent, a device that is not ready, a switch that is gone),
-    NameTaken for what others use, and InvalidConfig for what the spec cannot have on this node as it is.
+    It raises Unavailable if the spec may be met later (a NIC is absent, a device is not ready, the switch is gone), NameTaken
+    if others use the NIC, and InvalidConfig if the spec cannot be met on this node.
     """
 
     def steps(record: Record | None) -> tuple[Step, ...]:
@@ -167,7 +167,7 @@ def carried(network: ProviderNetwork, before: Sequence[Step]) -> tuple[int, ...]
     if not network.vlans and not ports:
         raise Unavailable(
             f"which VLANs provider network {network.name} carries is not known yet: Vlans were listed once, and none names it",
-            f"without any it carries all, so another list is awaited; {network.said_by}",
+            f"without any it carries all, so the agent waits for another list; {network.said_by}",
         )
     return tuple(sorted({*network.vlans, *had}))
 
@@ -308,9 +308,7 @@ def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Uplin
 def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
     missing = [name for name in (*network.links, *network.vlan_interfaces) if name not in seen.links]
     if missing and not (network.bond and len(missing) < len(network.interfaces)):
-        raise Unavailable(
-            f"there is no NIC {', '.join(missing)} on this node", f"ip link shows those that there are; {network.said_by}"
-        )
+        raise Unavailable(f"there is no NIC {', '.join(missing)} on this node", f"ip link lists the NICs; {network.said_by}")
     own = {name for step in seen.had.uplinks for name in (step.name, *step.links)}
     for name in network.links:
         nic = seen.links.get(name)
@@ -348,7 +346,7 @@ def _require_devices(network: ProviderNetwork, seen: UplinkLook) -> None:
 
 
 def _require_macs_kept(network: ProviderNetwork, nic: Nic) -> None:
-    """Raise InvalidConfig for a bond that sends frames of pods, whose MACs the wire is to know, as its own."""
+    """Raise InvalidConfig for a bond that would replace the source MACs of pods' frames by its own."""
     bond = nic.bond
     if bond and bond.mode in _OTHER_MACS:
         which = f"NIC {nic.name} is" if nic.name == bond.name else f"NIC {nic.name} is made upon {bond.name},"
@@ -373,7 +371,7 @@ def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None
     if why and network.move_addresses != "primary":
         remedy = (
             "'move_addresses = \"primary\"' (nic-to-bridge --move-addresses primary) moves them to the bridge; "
-            "another NIC needs nothing of the kind"
+            "another NIC does not need this"
         )
         raise InvalidConfig(f"NIC {name} {why}", remedy)
     if move is not None:
@@ -401,9 +399,9 @@ def _require_known(network: ProviderNetwork, move: AddressMove, seen: UplinkLook
 def _require_movable(network: ProviderNetwork, nic: Nic, seen: UplinkLook) -> None:
     """Raise unless all that the NIC has can move and come back, and no program configures it meanwhile."""
     for found, what, remedy in (
-        (nic.passing, "addresses that come to an end", "DHCP or a router renews them at the NIC; give the NIC static ones"),
+        (nic.passing, "addresses that expire", "DHCP or a router renews them at the NIC; give the NIC static ones"),
         (nic.learned, "routes that a router has announced", "net.ipv6.conf.<NIC>.accept_ra=0, and static routes in their place"),
-        (nic.stuck, "routes that cannot be moved", "remove them, or have them without what is named"),
+        (nic.stuck, "routes that cannot be moved", "remove them, or make them without the named attributes"),
     ):
         if found:
             raise InvalidConfig(f"NIC {nic.name} has {what}: {', '.join(found)}", remedy)
@@ -418,7 +416,7 @@ def _require_movable(network: ProviderNetwork, nic: Nic, seen: UplinkLook) -> No
     left = [upper.name for upper in nic.uppers if upper.name not in network.vlan_interfaces]
     if left:
         raise InvalidConfig(
-            f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} made upon NIC {nic.name}, and would hear nothing",
+            f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} made upon NIC {nic.name}, and would receive nothing",
             "name VLAN sub-interfaces in 'vlan_interfaces', and remove others",
         )
 
@@ -427,10 +425,12 @@ def _require_sub_interfaces(network: ProviderNetwork, seen: UplinkLook) -> None:
     ports = internal_ports(network, seen.links)
     for name in network.vlan_interfaces:
         if name not in ports:
-            raise InvalidConfig(f"{name} is no VLAN sub-interface of {', '.join(network.nics)}", "ip -d link shows what it is")
+            raise InvalidConfig(f"{name} is not a VLAN sub-interface of {', '.join(network.nics)}", "ip -d link shows what it is")
         tag = int(ports[name].rpartition(".")[2])
         others = [other for other, port in ports.items() if other != name and port == ports[name]]
         if others:
-            raise InvalidConfig(f"{name} and {others[0]} are of one VLAN, {tag}", "one internal port stands for one of them")
+            raise InvalidConfig(
+                f"{name} and {others[0]} are of one VLAN, {tag}", "one internal port can replace only one of them"
+            )
         if name in seen.moves:
             _require_movable(network, seen.links[name], seen)

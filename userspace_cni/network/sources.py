@@ -1,7 +1,7 @@
-"""All that is desired of this node, by every source, as specs with their plans; and what is kept of a source that cannot be read.
+"""The specs of this node from all sources, with their plans; and the specs to keep while a source cannot be read.
 
-A source is complete when it was read to its end. The settings are read at the start, and again when the agent is told to; what
-commands have asked for lies in a file of the run directory, which a boot empties.
+A source is complete when it was read to its end. The settings are read at the start, and again on SIGHUP; the specs of commands
+are in a file of the run directory, which a boot empties.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the node is to have, by all who may spec it: the settings, objects of the API, annotations of the node. Pure.
+"""Merges the specs of all sources: the settings, objects of the API, annotations of the node. Pure.
 
-Of two sources that name the same thing the more important one says what it is to be, also when that is refused: settings beat
-objects, these beat annotations. A NIC that two provider networks want stays with the one that holds it; else the more important
-one gets it. The other is refused by name, and nothing of it is applied; what it has already stays.
+When two sources name the same thing, the more important one counts, also when its spec is refused: settings beat objects, and
+objects beat annotations. A NIC that two provider networks need stays with the one that has it; else the more important one gets
+it. The other is refused by name and not applied; the node keeps what it has of it.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _misplaced(gateways: Mapping[str, tuple[str, Gateway]], networks: Mapping[st
             yield GATEWAY, gateway.port, source, f"{gateway.port} is a bridge or an interface of a provider network"
         elif gateway.bridge in bridges and not gateway.sole:
             why = (
-                f"bridge {gateway.bridge} has the uplink of provider network {bridges[gateway.bridge]}, where this address would "
-                "meet itself on other nodes; 'sole = true' says that only this node has it"
+                f"bridge {gateway.bridge} has the uplink of provider network {bridges[gateway.bridge]}, and other nodes would "
+                "have this address, too; 'sole = true' says that only this node has it"
             )
             yield GATEWAY, gateway.port, source, why
 

@@ -90,7 +90,9 @@ class NodeObjects(Supervisor):
         """Why something is not watched now, or cannot be used; "" when all is well."""
         problems = [watch.problem for watch in self._watches.values() if watch.problem]
         if not problems and self.seen().own is None:
-            problems = [f"the API server knows no node {self._node}: is it what it calls this node? See the setting node_name"]
+            problems = [
+                f"the API server knows no node {self._node}: does the API know this node by this name? See the setting node_name"
+            ]
         return " | ".join(problems)
 
     def of(self, resource: Resource) -> Mapping[str, Kept] | None:
@@ -118,7 +120,9 @@ def look(session: ApiSession, node: str) -> Seen:
     found = [{each["metadata"]["name"]: kept(each) for each in objects.list(resource)} for resource in SPECS]
     own = objects.list(NODES, fields=f"metadata.name={node}")  # `get` is no right of an agent's account
     if not own:
-        raise ObjectRefused(f"the API server knows no node {node}", "is it what it calls this node? See the setting node_name")
+        raise ObjectRefused(
+            f"the API server knows no node {node}", "does the API know this node by this name? See the setting node_name"
+        )
     return Seen(node, _own_node(own[0]), *found)
 
 

@@ -1,8 +1,8 @@
 """The bridges of provider networks: they are made with their uplinks, and by nothing else.
 
-A pod or a gateway that needed one first, and made it, would be in the way of the uplink for as long as it is there. So a bridge
-that is missing is looked for among all that may be a provider network's: what settings and commands spec, what is recorded, and
-what objects of the API name. Of these a Vlan is enough: its provider network may be written a moment later.
+If a pod or gateway made such a bridge first, the uplink could not be made while the pod or gateway exists. So a missing bridge
+is compared with all names that a provider network may have: those of settings and commands, of records, and of objects of the
+API. Among objects a Vlan is enough: its provider network may be written a moment later.
 """
 
 from __future__ import annotations

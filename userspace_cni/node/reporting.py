@@ -34,8 +34,8 @@ STOP_S: Final = 0.5
 class ReportTimes:
     """Seconds.
 
-    Changes within `settle_s` are one write. What the server has is looked at each `look_s`, up to half of it later to spread the
-    nodes.
+    Changes within `settle_s` are one write. The server's object is compared each `look_s`, up to half of that later to spread
+    the nodes.
     """
 
     settle_s: float = 1.0
@@ -45,10 +45,10 @@ class ReportTimes:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the report has beside the labels and annotations of the Node.
+    """Parts of the report beside the labels and annotations of the Node.
 
-    `state`: the NodeState. `kubeovn`: annotations for programs that know kube-ovn. `routes`: the node keeps Routes; until they
-    are told of, what the former agent has written of them stands.
+    `state`: the NodeState. `kubeovn`: annotations for programs that know kube-ovn. `routes`: the node keeps Routes; the former
+    agent's report about them stays until there is a new one.
     """
 
     state: bool = True
@@ -65,7 +65,7 @@ class Report(Loop):
     Nothing is written before `told` was called: what the former agent has written stands.
     """
 
-    failing = "this node cannot report what it has now; it is tried again: "
+    failing = "this node cannot report its state now; it tries again: "
     end_s = STOP_S
 
     def __init__(
@@ -144,7 +144,7 @@ class Report(Loop):
             except UserspaceError as error:
                 errors.append(error)
         if errors:
-            raise combined("what this node has is not in the API", errors)
+            raise combined("the state of this node is not in the API", errors)
 
     def _named(self, known: Mapping[str, Any], node: Mapping[str, Any]) -> str:
         """The switch's name; while the switch is away, the one that was reported, in the NodeState or at the Node."""

@@ -80,9 +80,7 @@ def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Finding]:
     """What one status says of specs that another did not. What the node lost is no news."""
     former, found = _said(before), _said(now)
     told = [(key, message) for key, message in found.items() if former.get(key, "") != message]
-    return [
-        NODE_NOT_READY.finding(message, key) if message else NODE_READY.finding("as it is to be", key) for key, message in told
-    ]
+    return [NODE_NOT_READY.finding(message, key) if message else NODE_READY.finding("as desired", key) for key, message in told]
 
 
 def _said(status: Mapping[str, Any]) -> dict[str, str]:

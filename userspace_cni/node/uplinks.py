@@ -1,7 +1,7 @@
 """Looks at what a provider network needs of this node, in kernel, sysfs and switch, for the plan of its spec.
 
-It changes nothing, and decides nothing: what the facts mean for a spec is said in `network.provider_specs`. What moves is made of
-what the kernel shows now, or of the move that was made in this boot and what others have changed since.
+It changes nothing and decides nothing: `network.provider_specs` judges the facts. The addresses to move are those that the
+kernel shows now, or those of the move in this boot with the changes of other programs since.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class UplinkLook:
     """What was seen. `links`: those of the spec's kernel links that are there, by name, with those of its PCI devices.
 
     `moves`: by link, what would move from it (or has moved) to the bridge, or to the internal port of its VLAN. `managers`: by
-    link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `away`: of the spec's interfaces
-    those whose PCI device is not there for DPDK, or has been let go by the driver for that, each with the reason. `lacking`: what
-    the other devices and the switch have to have before the uplink can be opened. `node_addresses`: by which the cluster knows
-    the node, None while they are not known. `switch_lives`: ovs-vswitchd answers; `is_open`: it has the uplink's port open.
-    `former`: the steps that there are since this boot.
+    link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `away`: the spec's interfaces
+    whose PCI device DPDK cannot have, or whose driver has released it for that, each with the reason. `lacking`: what the other
+    devices and the switch still need before the uplink can be opened. `node_addresses`: those by which the cluster knows the
+    node, None while they are unknown. `switch_lives`: ovs-vswitchd answers; `is_open`: it has the uplink's port open. `former`:
+    the steps that there are since this boot.
     """
 
     links: Mapping[str, Nic] = field(default_factory=dict)
@@ -138,8 +138,8 @@ class _Looking:
         return nics.look(name, self.node.installation.settings.switch_netns, self.node.installation.root)
 
     def _move(self, nic: Nic, target: str) -> AddressMove:
-        """The move as it is to be. The stack is kept from hearing what OVS has a copy of, which it has until AF_XDP takes the
-        frames away."""
+        """The desired move. The node's stack is cut off from a NIC of which OVS gets copies of the frames, until AF_XDP takes
+        the frames away."""
         node, netns = self.node, self.node.installation.settings.switch_netns
         cut = nic.name in self.network.nics
         fresh = nics.moved(

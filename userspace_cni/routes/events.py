@@ -32,14 +32,14 @@ class RefusalEvents:
         self._send = send
         self._clock = clock
         self._told: dict[str, int] = {}
-        """The hash of what was told, by sandbox: pods may have many wrong routes, and nodes many pods."""
+        """Hash of the last report, by sandbox: pods may have many wrong routes, and nodes many pods."""
         self._left = float(PODS_MAX)
         self._at = clock()
 
     def tell(self, visited: Iterable[Visited]) -> None:
-        """Tell the pods of which the last look showed something else than before.
+        """Report pods whose last check gave another result than before.
 
-        A pod for which there is no room is not told later of the same: the Route's status counts it.
+        A pod beyond the rate limit gets no later event about the same result: the Route's status counts it.
         """
         now = self._clock()
         self._left = min(self._left + (now - self._at) / REFILL_S, PODS_MAX)

@@ -181,13 +181,13 @@ class Inspector:
             except ContainerGone:
                 continue
             with opened as netns:
-                # held open, its number is given to no other one: so what is proven is what is entered
+                # while it is open the kernel gives its number to no other namespace: the proven one is the one that is entered
                 self._kernel.look(replace(located.place, inode=os.fstat(netns.fileno()).st_ino))
                 return os.dup(netns.fileno())
         raise self._unfound(pod)
 
     def _proven_first(self, pod: str) -> Iterator[Located]:
-        """Those of which the API has said that they are the pod's before others of its name, as a former pod's may be."""
+        """First the sandboxes that the API has confirmed, then others with the pod's name: they may be a former pod's."""
         pods, others = _kept(self._here).pods, []
         for each in self.found(pod):
             if not pods or each.uid in pods:

@@ -92,7 +92,7 @@ def _use(route: RouteObject, matched: Sequence[_Look], told: Iterable[Told]) -> 
 
 
 def _said(told: Iterable[Told]) -> str:
-    """The text that stands for all that is told of a Route: what can never be rather than what may still come. "" for nothing."""
+    """The one message that is shown for a Route: a permanent fault before one that may pass. "" for none."""
     first: Sequence[Told] = sorted(told, key=lambda each: each.kind != "refused")
     return first[0].text if first else ""
 

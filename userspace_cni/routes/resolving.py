@@ -1,7 +1,7 @@
-"""From what is asked of a pod, and what its namespace has, to the routes that it is to have. Pure.
+"""Derives the desired routes of a pod from the Routes' claims and from the state of its namespace.
 
-Nothing of others is ever changed: a route of ours stands before theirs, or there is none of ours. What the kernel would refuse,
-or take and send nowhere, is found here, by name, before it is asked.
+Pure. Other programs' routes are never changed: a route of ours comes before theirs, or is not made. Routes that the kernel
+would refuse, or accept and lead nowhere, are refused here by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which of a pod's routes by gateways can be there together: none may take the gateway of another one off its link. Pure.
+"""Decides which of a pod's routes by gateways can be there together: none may lead to another one's gateway.
 
-The kernel takes no route of IPv6 whose gateway is reached by another gateway, and packets for a gateway itself would leave by
-the other one. Of two routes of which one leads to the other's gateway only one can be, whichever is made first.
+Pure. The kernel refuses an IPv6 route whose gateway is reached by another gateway, and packets for a gateway itself would leave
+by the other one. If one route leads to the other's gateway, only one of them can be made, whichever comes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Gateway = tuple[Address, str]
 
 
 class Lost(NamedTuple):
-    """Why a route cannot be. `kind`: it hides its own `gateway`, or that of a route, `other`; or its own is hidden by `other`."""
+    """Why a route cannot be made.
+
+    `kind`: it leads to its own `gateway`, or to that of the route `other`; or `other` leads to its own.
+    """
 
     kind: Literal["itself", "hides", "hidden"]
     gateway: Gateway

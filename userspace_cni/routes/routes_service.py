@@ -297,7 +297,7 @@ def read_routes_file(here: Installation) -> tuple[Mapping[str, Any], ...]:
         finally:
             os.close(dirfd)
         if content is None and os.path.lexists(real):
-            raise InvalidConfig(f"{path} is no regular file", "the setting routes_file")
+            raise InvalidConfig(f"{path} is not a regular file", "the setting routes_file")
         text = (content or b"").decode()
     except FileNotFoundError:
         return ()

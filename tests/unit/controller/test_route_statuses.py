@@ -59,7 +59,7 @@ def test_progressing() -> None:
     """A node that tells of a former version, or not yet, is behind."""
     status = told(cluster(use(2), use(1), None, generation=2))
     assert (status["status"], status["nodes"]["applied"], status["pods"]["matched"]) == ("Progressing", 1, 3)
-    assert "2 of 3 nodes have not told of this version yet, as n1" in conditions(status)["Applied"][1]
+    assert "2 of 3 nodes have not reported this version yet, such as n1" in conditions(status)["Applied"][1]
 
 
 def test_when_no_node_keeps_routes_any_more() -> None:

@@ -321,7 +321,7 @@ def test_addresses_that_do_not_move() -> None:
 @pytest.mark.parametrize(
     ("has", "named"),
     [
-        ({"passing": ("192.0.2.30/24",)}, "addresses that come to an end: 192.0.2.30/24"),
+        ({"passing": ("192.0.2.30/24",)}, "addresses that expire: 192.0.2.30/24"),
         ({"learned": ("2001:db8::/64",)}, "routes that a router has announced: 2001:db8::/64"),
         ({"stuck": ("198.51.100.0/24: a nexthop object",)}, "routes that cannot be moved: 198.51.100.0/24: a nexthop object"),
         ({"uppers": (Upper("eth1.10", "vlan", 10), Upper("mv0", "macvlan"))}, "eth1.10, mv0 are made upon NIC eth1"),
@@ -346,7 +346,7 @@ def test_what_else_configures_the_nic() -> None:
 def test_sub_interfaces_that_are_none() -> None:
     """They have to be VLAN sub-interfaces of this NIC, of one VLAN each."""
     other = seen(nic(), nic("eth1.10"), moves={"eth1": move()})
-    assert "eth1.10 is no VLAN sub-interface of eth1" in refusal(SUB, other)
+    assert "eth1.10 is not a VLAN sub-interface of eth1" in refusal(SUB, other)
     twice = seen(
         nic(uppers=(Upper("eth1.10", "vlan", 10), Upper("ten", "vlan", 10))),
         nic("eth1.10"),

@@ -64,11 +64,11 @@ def test_two_routes_of_one_name(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     """A FIFO would keep the reader waiting for ever: it is not opened; nor is a directory."""
     os.mkfifo(tmp_path / "cr-config.yaml")
-    with pytest.raises(InvalidConfig, match="no regular file"):
+    with pytest.raises(InvalidConfig, match="not a regular file"):
         read_routes_file(node(tmp_path))
     (tmp_path / "cr-config.yaml").unlink()
     (tmp_path / "cr-config.yaml").mkdir()
-    with pytest.raises(InvalidConfig, match="no regular file"):
+    with pytest.raises(InvalidConfig, match="not a regular file"):
         read_routes_file(node(tmp_path))
 
 
