@@ -110,7 +110,7 @@ def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:
 def test_a_kubelet_that_comes_late_and_goes(live: LiveNode, kubelet: Kubelet) -> None:
     """An agent is ready without a kubelet; each kubelet that comes, or is restarted, gets the devices once."""
     live.start()
-    wait_until(lambda: said(live, "it is waited for") == 1, what="a line")
+    wait_until(lambda: said(live, "the agent waits for it") == 1, what="a line")
     assert live.page("/readyz")[0] == 200
     for times in (1, 2, 3):
         kubelet.start()

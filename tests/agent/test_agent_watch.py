@@ -69,7 +69,7 @@ def test_stuck_reconciliation(live: LiveNode, sandbox: str) -> None:
         live.start(PASS_S=0.2)
         running()
         wait_until(lambda: problems(live, "healthz"), what="healthz to fail")
-        assert problems(live, "healthz") == ["reconciliation has not come to its end for 0 s"]
+        assert problems(live, "healthz") == ["reconciliation has not ended for 0 s"]
     wait_until(lambda: problems(live, "healthz") == [], what="healthz")
     live.await_clean()
 

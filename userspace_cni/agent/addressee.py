@@ -22,7 +22,7 @@ def require_addressee(addressee: Mapping[str, str], settings: Settings, root: Ho
         ours = getattr(settings, key)
         if theirs != ours and (not theirs.startswith("/") or root.resolved(theirs) != root.resolved(ours)):
             raise WrongAgent(
-                f"the call does not mean the agent on {settings.agent_socket}: its {key} is {ours}, the call's is {theirs}",
+                f"the call is not for the agent on {settings.agent_socket}: its {key} is {ours}, the call's is {theirs}",
                 f"unset {PREFIX}{key.upper()} in the caller's environment, or set {PREFIX}RUN_DIR or {PREFIX}SOCKET for the "
                 "agent that is meant; after a change of this node's settings run `userspace-cni install` again",
             )

@@ -103,15 +103,13 @@ class Metrics:
         self._calls = registry.histogram("verb_seconds", text, "verb", "stage", "outcome", buckets=_SECONDS)
         self._groups = registry.histogram("ovsdb_group_size", "Calls that shared one OVSDB transaction", buckets=_GROUPS)
         self._actions = registry.counter("reconcile_actions", "What reconcile did, by action", "action")
-        self._flushes = registry.counter("flush_failures", "Flushes behind DEL that the disk refused")
+        self._flushes = registry.counter("flush_failures", "Flushes after a DEL that the disk refused")
         text = "Registrations of a bridge's devices with the kubelet, by outcome"
         self._registrations = registry.counter("device_registrations", text, "outcome")
         self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
-        self._spec_failures = registry.counter(
-            "spec_failures", "New problems of what the node itself is to have, by kind", "kind"
-        )
+        self._spec_failures = registry.counter("spec_failures", "New problems of the node's specs, by kind", "kind")
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
             self.add_gauge(name, look)
@@ -232,12 +230,12 @@ _HELP: Final[Mapping[str, str]] = {
     "workers_queued": "Calls that wait for a thread",
     "workers_stuck": "Calls that have been running for longer than any deadline",
     "workers_dead": "Threads that are gone; the agent should be restarted",
-    "route_pods_applied": "Pods that have the routes for which Route objects ask",
-    "route_pods_skipped": "Pods that lack what all routes for which Route objects ask need",
-    "route_pods_failed": "Pods in which a route for which a Route object asks cannot be",
-    "routes_in_pods": "Routes that Route objects have made",
+    "route_pods_applied": "Pods that have the routes of their Route objects",
+    "route_pods_skipped": "Pods that lack what all routes of their Route objects need",
+    "route_pods_failed": "Pods in which a route of a Route object cannot be made",
+    "routes_in_pods": "Routes made for Route objects",
     "route_conflicts": "Destinations in pods for which more than one Route asks",
-    "route_looks": "Looks at the routes of pods since the start",
+    "route_looks": "Checks of pods' routes since the start",
     "route_round_seconds": "How long the last round over the pods' routes took",
     "route_cache_unreadable": "Files of the runtime's cache that could not be used",
     "device_bridges": "Bridges whose devices the kubelet watches",
@@ -272,12 +270,12 @@ def _of_sockets(dead: list[PortRef]) -> Iterator[str]:
 def _of_specs(specs: list[SpecState]) -> Iterator[str]:
     """What the node itself is to have; what is being undone, too."""
     samples = [(labels({"kind": each.kind, "name": each.name, "source": each.source}), int(each.holds)) for each in specs]
-    yield family("userspace_cni_spec_ready", "gauge", "1 while the node has what is asked of it", samples)
+    yield family("userspace_cni_spec_ready", "gauge", "1 while the node has what the spec asks for", samples)
 
 
 def _of_concerns(concerns: list[tuple[str, str]]) -> Iterator[str]:
     """What gateways lack; nothing of one that lacks nothing."""
-    text = "1 for something that a gateway needs of the node and has not: a sysctl, a rule of another program, a router"
+    text = "1 for something that a gateway needs and the node lacks: a sysctl, a rule of another program, a router"
     samples = [(labels({"gateway": gateway, "what": what}), 1) for gateway, what in concerns]
     yield family("userspace_cni_gateway_concern", "gauge", text, samples)
 
@@ -296,7 +294,7 @@ _WAYS: Final = (("rx", "the switch received from the application"), ("tx", "the 
 _COUNTED: Final[Mapping[str, str]] = {
     "packets": "Packets that {}",
     "bytes": "Bytes that {}",
-    "dropped": "Packets dropped of those that {}",
+    "dropped": "Packets dropped among those that {}",
     "errors": "Packets with errors among those that {}",
 }
 _OWNER: Final[Mapping[str, str]] = {

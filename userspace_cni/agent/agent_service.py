@@ -65,14 +65,14 @@ AGENT_S: Final = 40.0
 PASS_S: Final = 300.0
 """A pass of reconciliation that takes longer than this is stuck."""
 FORMER_S: Final = 30.0
-"""How long an agent that still has the locks is awaited: a rollout starts the next one while the former one ends, and a kubelet
-that is itself restarted ends the former one only when it has its list of pods. The kubelet starts one that gave up again after
-10 s, and waits twice as long each further time."""
+"""How long a new agent waits for one that still has the locks: a rollout starts it while the former one ends, and a restarted
+kubelet ends the former one only when it has its list of pods. The kubelet restarts an agent that gave up after 10 s, then after
+twice as long each time."""
 FORMER_SAID_S: Final = 1.0
-"""When what it waits for is said: before, the former one is about to end."""
+"""When the log says what it waits for: usually the former agent ends earlier."""
 FORMER_LOOK_S: Final = 0.1
 THREADS_S: Final = 0.5
-"""How long the end of all threads that stay is awaited: those that hang in a request end with the process."""
+"""How long to wait for the end of all permanent threads: those that hang in a request end with the process."""
 FINISH_S: Final = 3.0
 UNDO_S: Final = 1.0
 START_S: Final = 5.0
@@ -176,7 +176,7 @@ class Agent:
                     raise
                 if waited > FORMER_SAID_S and not said:
                     said = True
-                    say("info", "another agent has not ended, and is awaited", error=str(error), seconds=FORMER_S)
+                    say("info", "waiting for another agent to end", error=str(error), seconds=FORMER_S)
             else:
                 return True
             if stopping.wait(FORMER_LOOK_S):
@@ -223,7 +223,7 @@ class Agent:
         self.server.stop_accepting()
         self.threads.stop(THREADS_S, but=(*self.over_tcp, self.flusher, self.server))
         if not self.workers.drain(FINISH_S):
-            say("warning", "calls are cut short; what they began is undone", running=self.workers.busy)
+            say("warning", "calls are cut short and undone", running=self.workers.busy)
             self.node.close()
             self.workers.drain(UNDO_S)
         self.workers.close()
@@ -321,7 +321,7 @@ class Agent:
             for container in self.waiting.overdue(AGENT_S)
         ]
         slow = [(page.name, page.seconds) for page in self.pages.values()]
-        found += [f"{name} has been in the making for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
+        found += [f"{name} has been rendered for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
         if self.workers.dead:
             found.append(f"{self.workers.dead} worker threads are dead")
         return found + self.threads.problems() + self.node.pods.problems()

@@ -1,7 +1,6 @@
-"""When what has changed is looked at: soon, together with what changes at the same time, and less often what goes on changing.
-
-So a storm of changes costs a bounded part of a processor, and two programs that each put a thing right their own way do not run
-after each other. Must not look at anything itself.
+"""Schedules checks of changed things: soon, together with other changes of that moment, and less and less often for a thing
+that keeps changing. So a storm of changes costs a bounded part of a processor, and two programs that correct each other do not
+do so without pause. It must not check anything itself.
 """
 
 from __future__ import annotations
@@ -15,15 +14,18 @@ from userspace_cni.base.back_off import BackOff
 T = TypeVar("T")
 
 SETTLE_S: Final = 0.2
-"""From a change to the look: what one command changes comes in several messages."""
+"""From a change to the check: the changes of one command come in several messages."""
 FIRST_S: Final = 1.0
-"""Between the first two looks at one thing. Grows while it changes again within twice the last pause."""
+"""Between the first two checks of one thing. Grows while it changes again within twice the last pause."""
 REST: Final = 4
-"""After a look, the part of its time that nothing is looked at: so looks take a fifth of a processor at most."""
+"""After a check, this multiple of its duration passes before the next one: checks take at most a fifth of a processor."""
 
 
 class DueLooks(Generic[T]):
-    """What is to be looked at. `most_s`: the longest pause between two looks at one thing that goes on changing. Needs a lock."""
+    """The things to check. `most_s`: the longest pause between two checks of a thing that keeps changing.
+
+    The caller needs a lock.
+    """
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._pauses = BackOff(FIRST_S, most_s)

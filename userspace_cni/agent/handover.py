@@ -148,7 +148,7 @@ def _send(agent: Socket, raw: bytes) -> None:
     except TimeoutError:
         raise NotServed(f"does not read what it is sent within {TAKEN_S:g} s") from None
     except OSError as error:
-        raise NotServed(f"took no whole request: {error.strerror}") from None
+        raise NotServed(f"did not take the whole request: {error.strerror}") from None
 
 
 def _answer(agent: Socket, seconds: float) -> AgentAnswer:
@@ -168,7 +168,7 @@ def _answer(agent: Socket, seconds: float) -> AgentAnswer:
         try:
             answer = read_answer(received)
         except ValueError as error:
-            raise Unanswered(f"sent what is no answer: {error}") from None
+            raise Unanswered(f"sent an invalid answer: {error}") from None
         if answer:
             return answer
 

@@ -96,7 +96,7 @@ class Listener:
         _, uid, _ = peer_of(sock)
         if uid not in (0, os.geteuid()):
             say("warning", "a connection to the agent was refused", uid=uid)
-            raise MalformedRequest(403, f"user {uid} may not; only root and the agent's own user")
+            raise MalformedRequest(403, f"user {uid} may not call; only root and the agent's own user may")
 
     def unlink(self) -> None:
         """Remove the socket file if it is still ours: no caller can connect then, but those in the queue can be accepted."""

@@ -214,7 +214,7 @@ class Server:
         if not self.alive:
             return ["the server's thread is dead"]
         late = time.monotonic() - self._beat > self._limits.round_s
-        return [f"the server's thread has not come round for {self._limits.round_s:.0f} s"] if late else []
+        return [f"the server's thread has been stuck for {self._limits.round_s:.0f} s"] if late else []
 
     def stop(self, _within_s: float = 0.0) -> None:
         """End the thread and all connections, unanswered ones too, and let the next agent listen."""
@@ -434,7 +434,7 @@ class Server:
         try:
             self._on_lost(exchange)
         except Exception as error:  # noqa: BLE001 -- it must not end the thread that serves all
-            say("error", "an answer was not taken, and acting on that failed", target=exchange.target, error=repr(error))
+            say("error", "a caller did not take its answer, and handling that failed", target=exchange.target, error=repr(error))
 
     # -- the listener -----------------------------------------------------------------------------------------------------
 

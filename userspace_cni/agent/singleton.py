@@ -51,7 +51,7 @@ class Singleton:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, _HOLDER_MAX, 0).decode(errors="replace").strip() or "which does not say more"
+            holder = os.pread(self._fd, _HOLDER_MAX, 0).decode(errors="replace").strip() or "which gives no more details"
             self.release()
             raise AnotherAgent(
                 f"starting the agent: another one works on the records in {state_dir} ({holder})",

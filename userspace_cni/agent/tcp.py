@@ -127,5 +127,5 @@ def parse_listen(setting: str, listen: str) -> tuple[str, int]:
     """Parse `host:port` or `[IPv6]:port`, the value of `setting`, into host and port. Raises InvalidConfig."""
     found = _LISTEN.fullmatch(listen)
     if found is None or int(found[3]) > 65535:
-        raise InvalidConfig(f"{setting} is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")
+        raise InvalidConfig(f"{setting} is {listen!r}", "it must be HOST:PORT, such as 127.0.0.1:9090 or [::1]:9090")
     return found[1] or found[2], int(found[3])

@@ -1,9 +1,8 @@
-"""The calls that wait for what a tenant's controller does, or never does: none has a worker, and so many are of one namespace.
-
-A call that waits is one connection, and what it goes on with: it has changed nothing yet and holds no lock. One thread looks at
-those whose pods have changed, whose callers have hung up and whose time is over, and has them go on. A DEL of the interface and
-the agent's end turn them away. What follows a pod for one of them in the background is told to end with it, and has its place
-until it has ended: so threads are within what a namespace may have, too.
+"""Calls that wait for a tenant's controller, which may never act: they hold no worker, and their number per namespace is
+limited. A waiting call is a connection and a function to go on with: it has changed nothing yet and holds no lock. One thread
+resumes the calls whose pods have changed, whose callers have hung up or whose time is over. A DEL of the interface or the
+agent's end refuses them. A thread that watches a pod for one of them ends with it, and counts towards the namespace's limit
+until it has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from userspace_cni.base.loops import Loop
 from userspace_cni.cni.call import Awaited, Postponed
 
 _ENDING_S: Final = 1.0
-"""How long a call waits for the thread of one that has gone on, to have its place: it ends at once, but in a request."""
+"""How long a call waits for the place of a thread whose call has gone on: the thread ends at once, unless it is in a request."""
 _RETRY: Final = "try again when it runs"
 
 

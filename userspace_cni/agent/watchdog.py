@@ -67,7 +67,7 @@ class Watchdog(Loop):
     """
 
     failing = "a round of the watchdog failed: "
-    late = "reconciliation has not come to its end"
+    late = "reconciliation has not ended"
     back_off = BackOff(BEAT_S, BEAT_S)
 
     def __init__(
@@ -184,7 +184,7 @@ class Watchdog(Loop):
         if not things:
             return
         began = time.monotonic()
-        self._guarded(lambda: self._mend(things), "looking at what has changed")
+        self._guarded(lambda: self._mend(things), "checking what has changed")
         with self._wake:
             self._touched.took(time.monotonic() - began)
 
@@ -228,7 +228,7 @@ class Watchdog(Loop):
         if now >= self._watched:
             due = self._is_restarted() or due
             self._watched = now + (WATCH_S if self._lives else 0.0)
-        self._guarded(self._looked, "telling of session and switch")
+        self._guarded(self._looked, "reporting session and switch")
         with self._wake:
             due, self._pass_asked = due or self._pass_asked, False
         if due:

@@ -180,12 +180,14 @@ class DevicePlugin(Loop):
             endpoint.retire()
             say("info", "a bridge has gone, and its devices with it", bridge=name)
         if seen is None:
-            self._tell("", "info", "the kubelet has no socket for device plugins; it is waited for", self._kubelet.directory)
+            self._tell(
+                "", "info", "the kubelet has no socket for device plugins; the agent waits for it", self._kubelet.directory
+            )
             return None
         try:
             if not self._kubelet.hold():
                 self._tell(
-                    "", "warning", "another agent offers devices to this kubelet; it is waited for", self._kubelet.directory
+                    "", "warning", "another agent offers devices to this kubelet; the agent waits for it", self._kubelet.directory
                 )
                 return BACK_OFF.first_s
         except Unavailable as error:

@@ -1,4 +1,4 @@
-"""Events of the API: what a pod, or a Route, is told of its network, where its author looks first (`kubectl describe pod`).
+"""Events of the API about the network of a pod, or about a Route, where its author looks first (`kubectl describe pod`).
 
 A runtime repeats a failed ADD for ever. So there is one Event for each pod and reason: later notices raise its `count`, at first
 after half a minute and then less and less often, and its message has the last texts for each interface. Its name follows from pod

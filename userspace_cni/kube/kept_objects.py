@@ -24,15 +24,13 @@ from userspace_cni.kube.resources import Resource
 STOP_S: Final = 0.2
 
 DesiredObjects = Mapping[str, Mapping[str, Any] | None]
-"""Objects by name, each with `metadata.labels` and `spec`; None for one that stays as it is: nothing is known of it now."""
+"""Objects by name, each with `metadata.labels` and `spec`; None keeps an object of which nothing is known now."""
 
 
 @dataclass(frozen=True)
 class KeepingTimes:
-    """How often is looked and written, in seconds.
-
-    Between two looks there are `look_s`, between two requests `apart_s`; without being asked to it looks every `tick_s`. An
-    object that the server refuses has a pause of its own.
+    """Pauses in seconds: `look_s` between two checks, `apart_s` between two requests, `tick_s` between checks without a
+    request. An object that the server refuses has a pause of its own.
     """
 
     look_s: float = 1.0

@@ -1,9 +1,10 @@
-"""When a thing that a list lacks is gone. Pure, but for the clock that it is given.
+"""Decides when a thing that a list lacks is gone.
 
-One list proves no absence: a server that was just restored, a proxy or a cache may answer 200 and leave out some, or all. So a
-thing counts as gone when a second list lacks it, too, asked for at least `CONFIRM_S` after the first one had come, and of a later
-version of the collection: the same version is the same answer once more. That holds for one of many as for all, and for what was
-there before this process: until two such lists have come, it is not known what else there is.
+Pure, except for the clock that it is given. One list proves no absence: a server that was just restored, a proxy or a cache may
+answer 200 and leave out some or all things. So a thing counts as gone when a second list lacks it, too. That list must be
+requested at least `CONFIRM_S` after the first one came, and have a later version of the collection: the same version is the
+same answer again. This holds for one thing and for all, and for things that were there before this process: until two such
+lists have come, other things may exist.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A collection of the API server, followed by a list and a watch that never end.
 
-What is kept of it an `ObjectStore` decides: only what that reads from a thing stays in memory. The rules: a list that fails
-half-way, is of other things or of no version changes nothing; what a list lacks stays until a second one lacks it, too
-(`kube.lacking`), and that one is asked for here; a version that the server has forgotten (410), or a line that is no event, means
-a new list; after a failure the pauses grow; and no error ends the thread, since without it what is known grows old unnoticed.
+An `ObjectStore` decides what to keep: only what it reads from a thing stays in memory. The rules: a list that fails half-way,
+is of other things or has no version changes nothing; a thing that a list lacks stays until a second one lacks it, too
+(`kube.lacking`), and that second list is requested here; a version that the server has forgotten (410), or a line that is not
+an event, causes a new list; after failures the pauses grow; and no error ends the thread, because without it the known state
+would age unnoticed.
 
 The `kubernetes` library's SharedInformer is not used: it needs the typed models (20 MiB), reads the first list in one piece, does
 not back off between failing watches, and does not tell whether its list was complete. Here things are the raw JSON of

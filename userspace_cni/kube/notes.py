@@ -123,7 +123,7 @@ class PodNoteDriver(Driver[PodNote]):
                 return
         raise Unavailable(
             f"writing the annotations of pod {_named(step)}: others changed the pod in between each time",
-            "who writes to this pod so often?",
+            "which program writes to this pod so often?",
         )
 
     def _undo(self, step: PodNote, deadline: Deadline) -> None:

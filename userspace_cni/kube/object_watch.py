@@ -1,8 +1,8 @@
 """The objects of one resource, known from a list and a watch that never end.
 
-What is kept of an object the caller says; nothing else of it stays in memory. It must never claim what it cannot know: before the
-first complete list it knows nothing, and a server that is away, does not allow the list or has no such resource leaves what is
-known as it is: an object is gone only when the server tells of its end, or when two lists lack it (`kube.lacking`).
+The caller chooses what is kept of an object; nothing else stays in memory. It must never claim what it cannot know. Before the
+first complete list it knows nothing. While the server is away, does not allow the list or has no such resource, known objects
+stay. An object is gone only when the server reports its deletion, or when two lists lack it (`kube.lacking`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def without_managers(thing: Mapping[str, Any]) -> dict[str, Any]:
 class ObjectWatch:
     """The objects of a resource, by name. Safe to use from any thread.
 
-    One daemon thread from `start` to `stop`; a stopped watch cannot be started again. `keep` is given an object as the server
-    sends it, and gives what is kept of it. An object in which it does not find what it needs (KeyError, TypeError,
-    AttributeError, ValueError) is a `problem`, and everything stays known as it was. `on_change` is called when something kept
-    has changed, after the first complete list, and when that is `confirmed`, without a lock; it must not wait.
+    One daemon thread from `start` to `stop`; a stopped watch cannot be started again. `keep` gets an object as the server sends
+    it, and returns the part to keep. If it raises KeyError, TypeError, AttributeError or ValueError, that is a `problem`, and
+    all known objects stay as they were. `on_change` is called when something kept has changed, after the first complete list,
+    and when that is `confirmed`, without a lock; it must not wait.
     """
 
     def __init__(

@@ -241,7 +241,7 @@ def is_named(namespace: str, name: str) -> bool:
 
 def _path(namespace: str, name: str) -> str:
     if not is_named(namespace, name):
-        raise InvalidConfig(f"{namespace!r}/{name!r} is no name of a pod", "K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS")
+        raise InvalidConfig(f"{namespace!r}/{name!r} is not a name of a pod", "K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS")
     return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
 
 

@@ -53,7 +53,7 @@ class Resource:
 
 def _named(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise InvalidConfig(f"{name!r} is no name of an object", "lower-case letters, digits, '-' and '.', at most 253")
+        raise InvalidConfig(f"{name!r} is not a name of an object", "lower-case letters, digits, '-' and '.', at most 253")
     return name
 
 

@@ -70,7 +70,7 @@ class PodWatch:
         on_change: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         if not _NODE.fullmatch(node):
-            raise InvalidConfig(f"{node!r} is no name of a node", "the setting node_name")
+            raise InvalidConfig(f"{node!r} is not a name of a node", "the setting node_name")
         self._store = _Pods(node, on_change)
         collection = Collection(
             resource=PODS,
@@ -211,7 +211,7 @@ class _Pods:
         for key, known in before.items():
             self._tell(key, known, pods.get(key))
         if not found:
-            say("warning", f"the API server knows no pod on this node: is it what it calls the node? {self._node}")
+            say("warning", f"the API server knows no pod on this node: does the API know the node by this name? {self._node}")
 
     def change(self, kind: str, thing: tuple[tuple[str, str], _Known]) -> None:
         """Take an event over."""

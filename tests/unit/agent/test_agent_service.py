@@ -124,7 +124,7 @@ def test_a_thread_that_hangs_is_told_to_a_probe(served: Served, monkeypatch: pyt
             client = stack.enter_context(socket.create_connection(("127.0.0.1", probes.port), SECONDS))
             client.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
             answer = answer_on(client)
-            return answer.status == 503 and b"server's thread has not come round" in answer.body
+            return answer.status == 503 and b"server's thread has been stuck" in answer.body
 
         wait_until(told, SECONDS, "the hung thread to be told")
 

@@ -104,7 +104,7 @@ def test_an_absent_pod_is_none(client: KubeClient) -> None:
 )
 def test_a_name_that_is_none_never_reaches_the_server(client: KubeClient, api: ApiServer, namespace: str, name: str) -> None:
     """Names come from CNI_ARGS and become part of a path that is asked for with the node's credentials."""
-    with pytest.raises(InvalidConfig, match="no name of a pod"):
+    with pytest.raises(InvalidConfig, match="not a name of a pod"):
         client.get_pod(namespace, name, soon())
     assert api.requests == []
 
