@@ -35,7 +35,7 @@ def test_devices_that_dpdk_cannot_open_are_refused_by_name(guest: FullGuest, nod
     assert told["net1"]["ready"], told
     assert "there is no PCI device 0000:77:00.0" in told["none"]["problem"]
     assert f"PCI device {k0.removeprefix('pci:')} is bound to driver e1000e" in told["kernel"]["problem"]
-    assert "is no network device" in told["disk"]["problem"]
+    assert "is not a network device" in told["disk"]["problem"]
 
 
 def test_a_pod_reaches_the_wire_by_a_pci_uplink(guest: FullGuest, node: GuestNode) -> None:

@@ -131,7 +131,7 @@ def test_a_device_that_is_no_nic(tmp_path: Path) -> None:
     tree.device(NIC, "nvme", "7")
     tree.write(f"sys/bus/pci/devices/{NIC}/class", "0x010802\n")
     [said] = tree.lacking()
-    assert "no network device: its class is 0x010802" in said
+    assert "not a network device: its class is 0x010802" in said
     tree.device(NIC, "vfio-pci", "7")
     tree.write(f"sys/bus/pci/devices/{NIC}/class", "0x020000\n")
     assert tree.lacking() == ()

@@ -105,7 +105,7 @@ Read = Callable[[Any, str], Any]
 def read_gateways(raw: object, where: str) -> tuple[Gateway, ...]:
     """Read the tables `[[gateway]]` of the file `where`. Raises InvalidConfig naming file, the table's number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
-        raise InvalidConfig(f"{where}: 'gateway' is {quoted(raw)}", "they are tables of an array, each below a line [[gateway]]")
+        raise InvalidConfig(f"{where}: 'gateway' is {quoted(raw)}", "write them as tables, each below a line [[gateway]]")
     found = [_read_one(table, f"{where}, [[gateway]] number {number}") for number, table in enumerate(raw, 1)]
     for one, other in combinations(found, 2):
         if why := clash(one, other):
@@ -129,7 +129,7 @@ def clash(one: Gateway, other: Gateway) -> str:
     if way and taken and abs(way.priority - taken.priority) < 2:
         return (
             f"'egress_gateway.priority' is {way.priority}, and that of gateway {one.port} {taken.priority}: "
-            "each takes the one before it, too"
+            "each uses the priority before it, too"
         )
     return ""
 
@@ -154,7 +154,7 @@ def require_valid(gateway: Gateway) -> Gateway:
         raise InvalidConfig(f"{where}: 'routes' has a dst twice")
     egress = gateway.egress_gateway
     if egress and ip_address(egress.via).version not in versions:
-        raise InvalidConfig(f"{where}: 'egress_gateway.via' is {egress.via}, and no address of the gateway is of its family")
+        raise InvalidConfig(f"{where}: 'egress_gateway.via' is {egress.via}, and the gateway has no address of its family")
     own = {ip_interface(each).ip for each in gateway.addresses}
     hops = [("routes", each.gw) for each in gateway.routes] + [("next_hop", each) for each in gateway.next_hops]
     for key, value in (*hops, ("egress_gateway.via", egress.via if egress else "")):
@@ -178,7 +178,7 @@ def address(value: object, where: str) -> str:
             raise ValueError
         found = ip_address(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an IP address, as 192.0.2.1") from None
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an IP address, such as 192.0.2.1") from None
     if why := _unusable(found):
         raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine")
     return str(found)
@@ -191,7 +191,9 @@ def interface(value: object, where: str) -> str:
             raise ValueError
         found = ip_interface(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an address with prefix length, as 10.0.0.1/24") from None
+        raise InvalidConfig(
+            f"{where} is {quoted(value)}", "it must be an address with prefix length, such as 10.0.0.1/24"
+        ) from None
     why = _unusable(found.ip) or why_not_in_subnet(found)
     if why:
         raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine of the subnet")
@@ -205,9 +207,11 @@ def network(value: object, where: str) -> str:
             raise ValueError
         found = parsed_network(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a network without host bits, as 10.56.218.0/24") from None
+        raise InvalidConfig(
+            f"{where} is {quoted(value)}", "it must be a network without host bits, such as 10.56.218.0/24"
+        ) from None
     if not found.prefixlen:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "the default route is the node's own; egress_gateway leads elsewhere")
+        raise InvalidConfig(f"{where} is {quoted(value)}", "the default route is the node's own; use egress_gateway")
     if why := _unusable(found.network_address, of_network=True):
         raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be a network of machines")
     return str(found)
@@ -231,7 +235,7 @@ def _read_one(table: Mapping[str, Any], where: str) -> Gateway:
     if "port" not in read:
         name = f"{read['bridge']}{PORT_SUFFIX}"
         if len(name) > LINK_MAX:
-            raise InvalidConfig(f"{where}: 'port' is missing, and {name!r} is no name of a link", f"at most {LINK_MAX} bytes")
+            raise InvalidConfig(f"{where}: 'port' is missing, and {name!r} is not a name of a link", f"at most {LINK_MAX} bytes")
         read["port"] = name
     if read["port"] == read["bridge"]:
         raise InvalidConfig(f"{where}: 'port' is {read['port']!r}, the bridge's own name", "it has a port of that name already")
@@ -250,7 +254,7 @@ def mac_address(value: object, where: str) -> str:
     """A MAC address of one machine. Raises InvalidConfig."""
     mac = six_octets(value) if isinstance(value, str) else ""
     if not is_unicast(mac):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be the MAC address of one machine, as 02:00:00:00:00:01")
+        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be the MAC address of one machine, such as 02:00:00:00:00:01")
     return mac
 
 
@@ -276,7 +280,7 @@ def _each(read: Read) -> Read:
             raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a list")
         found = tuple(read(item, f"{where}: number {number}") for number, item in enumerate(value, 1))
         if len(set(found)) < len(found):
-            raise InvalidConfig(f"{where} is {quoted(value)}", "the same stands there twice")
+            raise InvalidConfig(f"{where} is {quoted(value)}", "the same value is there twice")
         return found
 
     return each
@@ -321,7 +325,7 @@ def egress_gateway(value: object, where: str) -> EgressGateway:
     found = EgressGateway(**_whole(value, {"via": address, "table": table, "priority": priority}, where))
     if found.priority - 1 in KERNEL_PRIORITIES:
         raise InvalidConfig(
-            f"{where}: 'priority' is {found.priority}", "the one before it is taken, too, and that is the kernel's"
+            f"{where}: 'priority' is {found.priority}", "the priority before it is used, too, and that is the kernel's"
         )
     return found
 

@@ -42,7 +42,7 @@ _KEYS: Final = tuple(NodeMirror.__dataclass_fields__)
 def read_node_mirrors(raw: object, where: str) -> tuple[NodeMirror, ...]:
     """Read the tables `[[mirror]]` of the file `where`. Raises InvalidConfig naming file, the table's number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
-        raise InvalidConfig(f"{where}: 'mirror' is {raw!r}", "mirrors are tables of an array, each below a line [[mirror]]")
+        raise InvalidConfig(f"{where}: 'mirror' is {raw!r}", "write mirrors as tables, each below a line [[mirror]]")
     found = tuple(_read_one(table, f"{where}, [[mirror]] number {number}") for number, table in enumerate(raw, 1))
     for number, each in enumerate(found, 1):
         if any((other.bridge, other.name) == (each.bridge, each.name) or other.output == each.output for other in found[number:]):

@@ -1,8 +1,8 @@
-"""What a pod, or an object of the cluster, is told of its network: findings, each named by a reason.
+"""Notices for the author of a pod, or of an object of the cluster: findings, each named by a reason.
 
-Where something is found that the pod's author can put right, notice of it is given; what becomes of it is decided by who collects
-them (an agent makes Events of the API of them). This module must never know how a pod is told, and giving a notice must never
-wait or fail. Without a collector, as in a process of one call, a notice is a line of the log.
+Code that finds a fault which the author can correct gives a notice; a collector decides what becomes of it (an agent makes
+Events of the API). This module must not know how notices are delivered, and giving one must never wait or fail. Without a
+collector, as in a process of one call, a notice is a log line.
 """
 
 from __future__ import annotations

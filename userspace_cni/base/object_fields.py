@@ -1,7 +1,8 @@
 """Fields of an object's `spec`: those that are known, and those of kubeovn.io's that are not built. Pure.
 
-A field that has no effect here refuses its object by name: neither a typing error nor a spec for what is not built may be
-dropped in silence. A field of the latter that only says what is so anyway is let pass, so that a manifest need not be cut.
+An object with a field that has no effect here is refused, by the field's name: neither a typo nor a request for something that
+is not built may be ignored silently. A field of the latter kind with an empty or false value is accepted, so that manifests
+need not be edited.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Provider networks: a bridge of the node with an uplink, as settings and objects describe them for this node. Pure.
 
-What is written here becomes the name of a kernel link, or an argument of DPDK in root's ovs-vswitchd. So every value is checked
-by `require_possible`, from whatever source: of DPDK's virtual devices only those are allowed that neither run a program, as
-net_failsafe does, nor open files, as net_pcap and xdp_prog do, with the arguments that are known to be harmless.
+These values become names of kernel links, or arguments of DPDK in root's ovs-vswitchd. So `require_possible` checks every
+value, whatever its source. It allows only virtual devices of DPDK that neither run programs, as net_failsafe does, nor open
+files, as net_pcap and xdp_prog do, and only arguments that are known to be harmless.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def read_provider_networks(raw: object, where: str) -> tuple[ProviderNetwork, ..
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
         raise InvalidConfig(
             f"{where}: 'provider_network' is {quoted(raw)}",
-            "provider networks are tables of an array, each below a line [[provider_network]]",
+            "write provider networks as tables, each below a line [[provider_network]]",
         )
     found = [_read_one(table, f"{where}, [[provider_network]] number {number}") for number, table in enumerate(raw, 1)]
     users: dict[str, ProviderNetwork] = {}
@@ -296,7 +296,7 @@ def _vlans(value: object, where: str) -> tuple[int, ...]:
 def _bond(value: object, where: str) -> Bond:
     if not isinstance(value, dict):
         raise InvalidConfig(
-            f"{where} is {quoted(value)}", 'it must be a table, as {mode = "active-backup", members = ["eth1", "eth2"]}'
+            f"{where} is {quoted(value)}", 'it must be a table, such as {mode = "active-backup", members = ["eth1", "eth2"]}'
         )
     readers: Mapping[str, Callable[[Any, str], Any]] = {
         "members": _texts,

@@ -68,7 +68,9 @@ REMOTE: Final = SettingForm(
     ),
     {"pattern": f"^(unix:/.*|tcp:{_ADDRESS})$", "maxLength": len("unix:") + SUN_PATH_MAX},
 )
-NETWORK: Final = SettingForm(lambda text: "" if _is_network(text) else "it must be a network, as 10.96.0.0/12", {"pattern": "/"})
+NETWORK: Final = SettingForm(
+    lambda text: "" if _is_network(text) else "it must be a network, such as 10.96.0.0/12", {"pattern": "/"}
+)
 _NO_PATH: Final = "it must be an absolute path without '..'"
 FILE: Final = SettingForm(
     lambda text: "" if is_path(text, empty=True) else _NO_PATH, {"pattern": r"^(/(?!([^/]*/)*\.\.(/|$)).*)?$"}

@@ -104,7 +104,7 @@ class Settings:
     )
     kernel_port: str = _setting(
         port_kinds.AUTO,
-        "how OVS opens the host end of a kernel link, for networks that do not say",
+        "how OVS opens the host end of a kernel link, if the network does not say",
         one_of(port_kinds.CHOICES),
     )
     afxdp_max: int = _setting(
@@ -112,51 +112,51 @@ class Settings:
     )
     mtu: int = _setting(
         0,
-        "MTU of kernel links whose network says none; 0 where that is not said here either",
+        "MTU of kernel links whose network gives none; 0 for that of mtu_file, else 1500",
         between(MTU_MIN, MTU_MAX, none=True),
     )
-    mtu_file: str = _setting("", "a file of the node that says the MTU instead, as openshift-sdn writes it; empty for none", FILE)
+    mtu_file: str = _setting("", "a file of the node with the MTU instead, in openshift-sdn's form; empty for none", FILE)
     kubeovn_annotations: bool = _setting(
         False, "whether the pods' annotations of kube-ovn (ovn.kubernetes.io/…) and of OVN's tools (ovn) decide about interfaces"
     )
     gateway_bridge: str = _setting(
         "",
-        "the bridge on which the node gets the port of which its annotations of kube-ovn speak; empty for none",
+        "the bridge on which the node gets the port that kube-ovn's annotations of it describe; empty for none",
         matching(rf"({LINK_NAME})?", f"it must be empty or match {LINK_NAME}"),
     )
     network_objects: bool = _setting(
-        False, "whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) decide about this node's network"
+        False, "whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) describe this node's network"
     )
-    routes: bool = _setting(False, "whether Route objects (k8s.ovn.org) and `routes_file` decide about routes in pods")
+    routes: bool = _setting(False, "whether routes in pods follow Route objects (k8s.ovn.org) and `routes_file`")
     route_protocol: int = _setting(
         148,
-        "the number that the kernel has with each route that a Route makes (rtm_protocol)",
+        "the protocol number of the routes that Routes make (rtm_protocol)",
         between(5, 255, never=_OTHERS_NUMBERS),
     )
     route_metric6: int = _setting(
-        100, "the metric of routes of IPv6 that a Route makes, lower than others have", between(1, 1023)
+        100, "the metric of the IPv6 routes that Routes make, lower than that of other routes", between(1, 1023)
     )
     route_exclude_namespaces: tuple[str, ...] = _setting(
-        ("kube-system",), "namespaces whose pods a Route concerns only if it names them"
+        ("kube-system",), "namespaces to whose pods a Route applies only if it names them"
     )
     route_cluster_ranges: tuple[str, ...] = _setting(
         (),
-        "networks of the cluster's Services and pods, which stay with the CNI's default route where a Route takes that",
+        "networks of the cluster's Services and pods, which stay with the CNI's default route when a Route replaces that",
         NETWORK,
     )
     routes_file: str = _setting("", "a file with routes, beside the objects of the API; empty for none", FILE)
     cni_conf_file: str = _setting(
         "",
-        "a network (*.conflist) that the agent puts in place for runtimes, by its path in the agent's own root; empty for none",
+        "a network (*.conflist) that the agent installs for runtimes, by its path in the agent's own root; empty for none",
         FILE,
     )
     cni_conf_dir: str = _setting(
         "/etc/cni/net.d", "the runtimes' directory of networks, where `cni_conf_file` is put", directory()
     )
-    cni_cache_dir: str = _setting("/var/lib/cni", "where libcni keeps what it knows of sandboxes", directory())
+    cni_cache_dir: str = _setting("/var/lib/cni", "libcni's cache of sandboxes", directory())
     cri_socket: str = _setting(
         "/run/containerd/containerd.sock",
-        "the container runtime's socket, for pods of which nothing else tells; empty for none",
+        "the container runtime's socket, for pods that are found nowhere else; empty for none",
         FILE,
     )
     state_dir: str = _setting(STATE_DIR, "records. Must survive a reboot", directory())
@@ -182,7 +182,7 @@ class Settings:
         matching(_LABEL, "it must be a volume name (RFC 1123 label)"),
     )
     require_volume: bool = _setting(
-        True, "whether ADD refuses a pod whose spec is known and gives its socket no place; false: such a pod is warned"
+        True, "whether ADD refuses a pod whose known spec has no place for its socket; false: ADD warns"
     )
     node_name: str = _setting("", "this node's name in the API; empty for the host name", fallback="NODE_NAME")
     kubeconfig: str = _setting(
@@ -201,7 +201,7 @@ class Settings:
         (), "directories below which `sharedDir` of a pod's network must lie; empty for the usual ones", directory()
     )
     devices_per_bridge: int = _setting(
-        0, "devices that the kubelet is offered of each bridge; 0 for no device plugin", between(0, _MANY)
+        0, "how many devices of each bridge the kubelet is offered; 0 for no device plugin", between(0, _MANY)
     )
     device_info_dir: str = _setting(
         "/var/run/k8s.cni.cncf.io/devinfo", "the directory below which device-info files are read and written", directory()
@@ -313,7 +313,7 @@ def _same_type(value: object, default: object, where: str) -> object:
         return tuple(value)
     if type(value) is not kind:
         found = _TYPES.get(type(value), "table or a list")
-        raise InvalidConfig(f"{where}: {value!r} is a {found}", f"it must be a {_TYPES[kind]}, as {default!r}")
+        raise InvalidConfig(f"{where}: {value!r} is a {found}", f"it must be a {_TYPES[kind]}, such as {default!r}")
     return value
 
 
@@ -329,7 +329,7 @@ def _from_text(key: str, text: str, default: object, where: str) -> object:
         try:
             value = type(default)(text)  # type: ignore[call-arg]
         except ValueError as error:
-            raise InvalidConfig(f"{where}: {text!r} is not a number", f"it must be as {default!r}") from error
+            raise InvalidConfig(f"{where}: {text!r} is not a number", f"it must look like {default!r}") from error
     return _checked(key, value, where)
 
 

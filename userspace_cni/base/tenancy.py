@@ -101,7 +101,7 @@ class Bounds:
 def read_rules(raw: object, where: str) -> tuple[Rule, ...]:
     """Read the tables `[[rule]]` of the file `where`. Raises InvalidConfig naming file, the rule's number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
-        raise InvalidConfig(f"{where}: 'rule' is {raw!r}", "rules are tables of an array, each below a line [[rule]]")
+        raise InvalidConfig(f"{where}: 'rule' is {raw!r}", "write rules as tables, each below a line [[rule]]")
     return tuple(_read_rule(number, table, f"{where}, [[rule]] number {number}") for number, table in enumerate(raw, 1))
 
 
@@ -162,7 +162,7 @@ def require_mirrors(rules: Iterable[Rule], namespace: str, mirrors: Iterable[str
             allowing = _allowing((rule, ", ".join(rule.mirror_outputs or ())) for rule in naming)
             raise MirrorRefused(
                 f"key 'mirrorOutput' is {output!r}, and pods of namespace {namespace!r} cannot be the output of that mirror",
-                allowing or "an output hears what others say: only a setting [[rule]] with 'mirror_outputs' allows it",
+                allowing or "an output receives the frames of others: only a setting [[rule]] with 'mirror_outputs' allows it",
             )
 
 

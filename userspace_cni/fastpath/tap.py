@@ -107,7 +107,7 @@ def _device(step: str) -> int:
     try:
         return os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        what = "the container has not got the device: mknod /dev/net/tun c 10 200, or a hostPath of it"
+        what = "the container lacks the device: mknod /dev/net/tun c 10 200, or a hostPath of it"
         raise NoTapDevice(step, f"{DEVICE} is not there", what) from error
     except OSError as error:
         look_at = {

@@ -157,7 +157,7 @@ class Connection:
                     if 0 < self._most < len(answer.replies):
                         raise OSError(errno.E2BIG, f"more than {self._most} entries are listed")
                 if flags & _DUMP_INTR:
-                    answer.error = InterruptedError(errno.EINTR, "what was listed changed meanwhile")
+                    answer.error = InterruptedError(errno.EINTR, "the list changed meanwhile")
         return list(answers.values())
 
     def noticed(self) -> list[tuple[int, bytes]]:

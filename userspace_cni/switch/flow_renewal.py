@@ -1,8 +1,8 @@
 """Has ovs-vswitchd make its flows anew after a change of mirrors.
 
-A flow that is in use in the datapath keeps its actions when a Mirror comes, changes or goes, until it was idle for 10 s. So
-what was mirrored until now would go on, and what is to be would not begin. A purge costs each port an upcall per flow: there is
-one for all changes that ovs-vswitchd has applied until then, never one per port.
+A flow that is in use in the datapath keeps its actions when a Mirror comes, changes or goes, until it was idle for 10 s. So a
+removed mirror would still get frames, and a new one none. A purge costs each port an upcall per flow: so one purge serves all
+changes that ovs-vswitchd has applied until then.
 """
 
 from __future__ import annotations

@@ -195,8 +195,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one that DPDK has
-        given up, one whose link has gone or was made anew, or not one of its mirrors."""
+        """Whether the port is missing; was not opened and its next retry is due; was given up by DPDK; has a link that is gone
+        or was made anew; or lacks one of its mirrors."""
         if seen.ports is None:
             return False
         marks = seen.ports.get(step.name)

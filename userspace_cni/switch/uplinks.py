@@ -170,8 +170,8 @@ class UplinkDriver(Driver[UplinkPort]):
         return drifts
 
     def lost(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, one that lacks an interface or has one of a NIC that has gone or was made anew, or
-        one that it could not open and may be asked to again by now."""
+        """Whether the port is missing; lacks an interface; has an interface whose NIC is gone or was made anew; or was not
+        opened and its next retry is due."""
         if seen.ports is None:
             return False
         row = self._client.status().look(partial(self._row, step))

@@ -285,7 +285,7 @@ class _Attach(ABC):
     @contextmanager
     def _patience(self, who: str) -> Iterator[None]:
         """Report once when this block takes long; again only after a success."""
-        suspects = "ovs-vswitchd is busy or stopped, or it is no switch but another front-end (an application, another tap)"
+        suspects = "ovs-vswitchd is busy or stopped, or it is not a switch but another front-end (an application, another tap)"
         text = f"{self._wanted.socket}: {who} has not answered for {_QUIET_S:g} s: {suspects}"
         timer = threading.Timer(_QUIET_S, self._tell_once, [text])
         timer.daemon = True

@@ -183,7 +183,7 @@ def test_a_socket_without_a_visible_process_is_unknown() -> None:
     guest = replace(WAITING, socket=at_socket(""))
     assert judge_guest(guest) == []
     [line] = not_looked_at(guest)
-    assert line.startswith(f"VM ns/vm, interface {IFNAME}: who is at its socket could not be looked at")
+    assert line.startswith(f"VM ns/vm, interface {IFNAME}: who is at its socket is unknown")
     assert verdict_on(guest, []) == "unknown"
     assert [verdict_on(each, []) for each in (GUEST, replace(GUEST, socket=at_socket("")))] == ["good", "good"]
 

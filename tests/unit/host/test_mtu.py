@@ -54,7 +54,7 @@ def test_a_file_that_comes_later(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("", "Expecting value"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
         ("{}", "it has no 'mtu'"),
         ('{"mtu": "1450"}', "'mtu' is '1450'"),
         ('{"mtu": true}', "'mtu' is True"),

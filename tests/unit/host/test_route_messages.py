@@ -81,7 +81,7 @@ class Disturbed(Connection):
     def exchange(self, *messages: Message) -> list[Answer]:
         """What came of one."""
         self.times -= 1
-        error = InterruptedError(errno.EINTR, "what was listed changed meanwhile") if self.times >= 0 else None
+        error = InterruptedError(errno.EINTR, "the list changed meanwhile") if self.times >= 0 else None
         return [Answer(error, [(32, rules.added(RULE).payload)])]
 
 

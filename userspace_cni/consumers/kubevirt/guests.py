@@ -205,7 +205,7 @@ def _of_parties(guest: Guest) -> Iterator[Finding]:
     party = guest.socket.party
     if party == "connected":
         message = (
-            "QEMU is connected, and the guest's driver is not up: it is paused, is booting, has crashed, or is being migrated"
+            "QEMU is connected, but the guest's driver is not up: it is paused, is booting, has crashed, or is being migrated"
         )
         yield Finding("guest-not-up", "note", guest.where, message, "nothing, if that is so: virtctl console shows the guest")
     elif party == "listening":
@@ -226,7 +226,7 @@ def not_looked_at(guest: Guest) -> Iterator[str]:
     """What could not be looked at, in words."""
     yield from (f"step '{each['step']}' could not be looked at: {each['error']}" for each in guest.unchecked)
     if guest.socket.kind == "socket" and guest.vhost == "disconnected" and not guest.socket.party:
-        yield f"{guest.where}: who is at its socket could not be looked at: not all of the node's processes are seen from here"
+        yield f"{guest.where}: who is at its socket is unknown: not all of the node's processes are visible from here"
 
 
 def _mark_of(steps: Sequence[Step]) -> str:

@@ -68,9 +68,7 @@ def judge_switch(switch: SeenSwitch, *, guests: bool) -> Iterator[Finding]:
         )
         yield Finding("ovs-user", "error", where, message, f"run it as root, or add its user to group {launcher.QEMU_ID}")
     if switch.enforcing:
-        message = (
-            "SELinux is enforcing: a launcher pod's directory has categories of its own, which Open vSwitch's policy has not"
-        )
+        message = "SELinux is enforcing: a launcher pod's directory has categories of its own, which Open vSwitch's policy lacks"
         yield Finding("selinux", "note", where, message, "set host.vhost.selinuxLabel in the network if ovs-vswitchd is denied")
     if not switch.mounts_always:
         message = (

@@ -74,7 +74,7 @@ def connect(path: str, deadline: Instant, *, trusted: str = "") -> socket.socket
     step = f"connecting to {path or repr(path)}"
     with _translated(step, path), _opened(path, trusted) as fd:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            raise SocketRefused(step, "what is there is no socket", "the path")
+            raise SocketRefused(step, "what is there is not a socket", "the path")
         sock = socket.socket(socket.AF_UNIX, _TYPE)
         try:
             left = max(deadline.remaining(), 0.001)

@@ -1,8 +1,8 @@
 """Checks whether the processes of a pod see a socket that was mounted for them (`placement`, across devices).
 
-A mount that is made on the host later, as for the new socket of a restarted ovs-vswitchd, reaches a container only when the
-container's mount of the volume follows the host's (`mountPropagation: HostToContainer`). The host's mount table does not show
-that. So the pod's processes are found by their network namespace, and their mount tables and the socket's name are read in /proc.
+A later mount on the host, such as the new socket of a restarted ovs-vswitchd, reaches a container only if the container's mount
+of the volume follows the host's (`mountPropagation: HostToContainer`). The host's mount table does not show that. So the pod's
+processes are found by their network namespace, and their mount tables and the socket's name are read in /proc.
 
 It changes nothing, connects to nothing and enters no namespace. A pod controls the files in its mounts: they are opened only with
 O_PATH, through no link, and only compared. A process that ends meanwhile is left out.

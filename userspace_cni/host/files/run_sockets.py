@@ -57,7 +57,7 @@ class SocketDirectoryDriver(Driver[SocketDirectory]):
                 if stat.S_ISSOCK(os.stat(f"{path}/{name}", follow_symlinks=False).st_mode):
                     os.unlink(f"{path}/{name}")
                 else:
-                    say("warning", f"directory {path}: {name} is no socket of ours; left there")
+                    say("warning", f"directory {path}: {name} is not a socket of ours; left there")
                     return
             os.rmdir(path)
 

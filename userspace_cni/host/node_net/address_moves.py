@@ -1,16 +1,16 @@
 """Moves the addresses and routes of a NIC to the bridge that has the NIC as its port, and back: the driver of `AddressMove`.
 
-The node must never be cut off. So what is new is made before what is old is taken away, each batch is one send of netlink, and a
-node works at every point between two of them: with its addresses on the NIC; on both; on the bridge. The NIC is cut off from the
-node's stack, which would hear each frame twice, only while the bridge has the addresses. Before anything moves, and after it, a
-next hop must answer over the bridge; where none does, the addresses are on the NIC.
+The node must never be cut off. So the new addresses are made before the old ones are removed, each batch is one send of
+netlink, and the node works at every point between two batches: with its addresses on the NIC, on both, or on the bridge. The
+NIC is cut off from the node's stack, which would receive each frame twice, only while the bridge has the addresses. A next hop
+must answer over the bridge before the move and after it; if none does, the addresses stay on the NIC or go back.
 
 There: the bridge's link up, its addresses, its routes in the place of the NIC's; the cut; the NIC's addresses away.
 Back: the cut away; the NIC's addresses and routes; the bridge's away.
 
-What others have added at the bridge meanwhile goes back with the rest, and what they have removed stays removed, also amid a
-move: an address that is in neither place where others are is not made again. What a record of another boot says is no source of
-addresses.
+Addresses that other programs add at the bridge go back with the rest, and those that they remove stay removed, also during a
+move: an address that is on neither link, while others of its family are, is not made again. No address is ever taken from a
+record of another boot.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from userspace_cni.host.files.whole_files import read_of_root
 USUAL: Final = 1500
 _BYTES_MAX: Final = 64 << 10
 _SERVICES: Final = "serviceNetworkCIDR"
-_EXAMPLE: Final = 'it must be as {"mtu": 1450, "routableMTU": 1400, "serviceNetworkCIDR": "172.30.0.0/16"}'
+_EXAMPLE: Final = 'it must look like {"mtu": 1450, "routableMTU": 1400, "serviceNetworkCIDR": "172.30.0.0/16"}'
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def node_services(settings: Settings, root: HostRoot = HERE) -> str:
         return str(ip_network(said, strict=False))
     except ValueError:
         lack = f"it has no '{_SERVICES}'" if said is None else f"'{_SERVICES}' is {quoted(said)}"
-        remedy = "key 'serviceCIDRs' of the network is 'node': say the networks there, where openshift-sdn is too new to write it"
+        remedy = "key 'serviceCIDRs' of the network is 'node': write the networks there if openshift-sdn is too new to write it"
         raise InvalidConfig(f"{what}: {lack}", remedy) from None
 
 
@@ -85,5 +85,5 @@ def _read(path: str, root: HostRoot) -> tuple[str, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"{what}: {error}", _EXAMPLE) from None
     if not isinstance(held, dict):
-        raise InvalidConfig(f"{what}: no JSON object", _EXAMPLE)
+        raise InvalidConfig(f"{what}: not a JSON object", _EXAMPLE)
     return what, held

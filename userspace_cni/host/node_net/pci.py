@@ -77,7 +77,7 @@ def lacking(address: str, root: HostRoot = HERE) -> tuple[str, ...]:
         return (f"there is no PCI device {address} on this node: 'lspci -D' lists them",)
     kind = _read(f"{_DEVICES}/{address}/class", root)
     if kind and not kind.startswith(_NETWORK):
-        return (f"PCI device {address} is no network device: its class is {kind}, and theirs begin with {_NETWORK}",)
+        return (f"PCI device {address} is not a network device: its class is {kind}, and theirs begin with {_NETWORK}",)
     return tuple(each for each in (_of_driver(device), *_of_iommu(device, root), _of_hugepages(root)) if each)
 
 

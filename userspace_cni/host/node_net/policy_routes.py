@@ -1,8 +1,8 @@
 """Policy routing to an egress gateway: the driver of PolicyRoute. Tables and rules of other programs are never changed.
 
-Two rules for each source, both with our protocol number: the first has the main table looked at but for its default route, so
-that what is near stays near (other subnets, the node's own networks, answers of the gateway to its pods); the second leads
-everything else to the table, whose only route is the default one.
+Two rules for each source, both with our protocol number: the first uses the main table without its default route, which keeps
+other subnets, the node's own networks and the gateway's answers to its pods on their direct way; the second leads everything
+else to the table, whose only route is the default one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Routes of ours in pods' network namespaces: looked at, and made to be those that are wanted.
+"""Reads and reconciles our routes in pods' network namespaces.
 
-The namespace itself is the record: what carries our protocol number there is ours, and nothing else is ever changed or removed. A
-namespace is opened, proven, worked in and closed again within one call: a socket that is kept would keep a deleted namespace and
-its links alive. What changes is sent in an order in which a process may be killed between any two sends: what is to be there
-first, a default route once all is there that must stay with the former one, and then what goes.
+The namespace itself is the record: routes with our protocol number are ours, and nothing else is changed or removed. A
+namespace is opened, verified, worked in and closed within one call: an open socket would keep a deleted namespace and its links
+alive. The order of the sends allows a kill between any two of them: first the new routes, then a default route once all routes
+that must keep the former one's gateway are there, and last the removals.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class RpcUnanswered(Unavailable):
 class GrpcConnection:
     """To the server at the socket `path`, as this process sees it; to be used with `with`.
 
-    `answer_max`: bytes of the longest answer that is taken. `details`: what an error says that one can look at.
+    `answer_max`: bytes of the longest answer that is taken. `details`: the hint of its errors.
     """
 
     def __init__(self, path: str, answer_max: int, details: str) -> None:

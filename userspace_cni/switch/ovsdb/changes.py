@@ -1,8 +1,8 @@
-"""Which changes of rows may mean that something is lost which an attachment or the node needs. Pure: rows come as values.
+"""Decides which changes of rows may be a loss for an attachment or the node.
 
-New rows lose nothing, but for a bridge, which may be one that is awaited. What ovs-vswitchd tells of an interface is no change,
-unless it says that it could not open it. Whether anything is lost is for a look at the attachment: our own transactions are told
-here, too.
+Pure: rows come as values. A new row is no loss; a new bridge is reported, because a port may wait for it. Status columns that
+ovs-vswitchd writes are ignored, unless it could not open the interface. Only a check of the attachment shows whether anything
+is lost: our own transactions cause notices here, too.
 """
 
 from __future__ import annotations

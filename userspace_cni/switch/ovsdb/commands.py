@@ -43,14 +43,13 @@ from userspace_cni.switch.ovsdb.rows.qos import policing_columns, qos_row
 class AddPort(Put[OvsPort]):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
-    `anew`: the port, if that is there, is to be opened anew: the link that ovs-vswitchd had made for it was deleted, or DPDK does
-    not connect to its application any more.
-    `held`: the names that the caller has taken where the kernel has links. `unheld`: those that it has to take first; as long as
-    there is one, nothing is written.
-    `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
-    port was there, and ovs-vswitchd had not opened it. `stale`: it was there and is to be opened anew, as where its link has gone
-    since, whose socket ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `flows_after`: the
-    number of the configuration after which flows in use must be made anew, because a mirror has changed; None if none must be.
+    `anew`: an existing port must be opened anew, because the link that ovs-vswitchd made for it was deleted, or DPDK no longer
+    connects to its application. `held`: the names that the caller has reserved among the kernel's links. `unheld`: those that
+    it has to reserve first; while there is one, nothing is written. `opened`: whether ovs-vswitchd has opened the interface:
+    (True, ""), or (False, the reason), or nothing yet. `closed`: the port was there, and ovs-vswitchd had not opened it.
+    `stale`: the port must be opened anew (ovs-vswitchd may keep the socket of a deleted link, for example); so it was removed,
+    and the caller adds it again once that is `done`. `flows_after`: the number of the configuration after which flows in use
+    must be renewed, because a mirror has changed; None if not.
     """
 
     opened: Watch[tuple[bool, str]]

@@ -1,12 +1,10 @@
 """What a transaction does to the mirrors of one bridge.
 
-A Mirror of ours is made in the transaction of the port that is its output, with every source that specs it, and removed in that
-of the output's deletion. A source writes its spec into its own row, and its references where the Mirror is there; the deletion of
-a port takes its references out of all Mirrors by itself. So no port has to know whether it is the last.
-
-Two sessions race: an output must not miss the spec of a source that does not see it yet, nor a source an output. So an output
-verifies that the specs are those it has seen, and both that the bridge has the Mirrors that they have seen. A Mirror that is not
-ours is never changed.
+A Mirror of ours is made in the transaction of its output port, with every source that asks for it, and removed when the output
+is deleted. A source writes its request into its own row, and its references into an existing Mirror; OVSDB removes a deleted
+port's references from all Mirrors. So no port has to know whether it is the last. Two sessions may race: an output must not
+miss the request of a source that does not see it yet, nor a source an output. So an output verifies that the requests are those
+it has seen, and both verify that the bridge's Mirrors are. A Mirror that is not ours is never changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The commands about the port of an uplink. What is not marked for its spec, of our store, is never changed.
 
-An interface that ovs-vswitchd has to open anew (its NIC was made anew, it is of another type by now, another port of the spec had
-it) is removed in one transaction and added in the next: within one it would be no change to ovs-vswitchd. The others of a bond
-stay where they are meanwhile.
+An interface that ovs-vswitchd has to open anew (its NIC was made anew, it is of another type by now, another port of the spec
+had it) is removed in one transaction and added in the next: within one transaction ovs-vswitchd would see no change. The other
+interfaces of a bond stay meanwhile.
 """
 
 from __future__ import annotations

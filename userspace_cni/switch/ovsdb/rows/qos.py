@@ -1,8 +1,8 @@
 """A port's limits as columns: what each kind of port can do, in the units of its columns, and what the switch says it does.
 
 Open vSwitch names directions from the switch: what goes to the pod is its egress (QoS of the Port), what comes from the pod its
-ingress (policing columns of the Interface). It takes rows of which it does nothing without a word, so a limit that the port's
-kind cannot have is refused here, and what is in force is read back (`not_in_force`).
+ingress (policing columns of the Interface). It silently ignores rows that it cannot apply. So a limit that the port's kind
+cannot have is refused here, and the limits in force are read back (`not_in_force`).
 """
 
 from __future__ import annotations
