@@ -185,7 +185,7 @@ class Demo:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise DemoFailed(f"userspace-cni {' '.join(args)} --json is no JSON ({error}): {text}") from error
+            raise DemoFailed(f"userspace-cni {' '.join(args)} --json is not JSON ({error}): {text}") from error
 
     def pod_document(self, pod: Pod) -> str:
         """What `python -m userspace_cni.pod` prints inside the pod."""

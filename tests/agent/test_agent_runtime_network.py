@@ -231,7 +231,7 @@ def test_install_and_uninstall(networks: Networks) -> None:
     networks.hup()
     wait_until(lambda: networks.names() == ["30-set.conflist"], what="that of the setting")
     code, _, told = networks.install(networks.file())
-    assert (code, "goes before this one" in told, networks.names()) == (1, True, ["30-set.conflist"])
+    assert (code, "takes precedence over this one" in told, networks.names()) == (1, True, ["30-set.conflist"])
     networks.set(None)
     networks.hup()
     wait_until(lambda: networks.names() == ["10-net.conflist"], what="that of install")

@@ -51,14 +51,14 @@ def _gc() -> click.Command:
     return gc_command
 
 
-@deferred(userspace_cni, "status", "Tell how agent, switch and records of this node are.")
+@deferred(userspace_cni, "status", "Report the state of this node's agent, switch and records.")
 def _status() -> click.Command:
     from userspace_cni.cli.node.status import status_command
 
     return status_command
 
 
-@deferred(userspace_cni, "lint", "Tell what ADD would refuse of networks in files.")
+@deferred(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")
 def _lint() -> click.Command:
     from userspace_cni.cli.cluster.networks_lint import lint_command
 
@@ -86,28 +86,28 @@ def _install() -> click.Command:
     return install_command
 
 
-@deferred(userspace_cni, "uninstall", "Take the plugin and all of it away from this node.")
+@deferred(userspace_cni, "uninstall", "Remove the plugin and everything of it from this node.")
 def _uninstall() -> click.Command:
     from userspace_cni.cli.node.uninstall import uninstall_command
 
     return uninstall_command
 
 
-@deferred(userspace_cni, "network", "Tell what the node itself is to have, and what it has.")
+@deferred(userspace_cni, "network", "Show what the node itself is to have, and what it has.")
 def _network() -> click.Command:
     from userspace_cni.cli.network.network_status import network_command
 
     return network_command
 
 
-@deferred(userspace_cni, "uplink", "Apply, undo and tell of the node's uplinks.")
+@deferred(userspace_cni, "uplink", "Apply, undo and show the node's uplinks.")
 def _uplink() -> click.Command:
     from userspace_cni.cli.network.uplink_commands import uplink_command
 
     return uplink_command
 
 
-@deferred(userspace_cni, "gateway", "Tell of the node's gateways.")
+@deferred(userspace_cni, "gateway", "Show the node's gateways.")
 def _gateway() -> click.Command:
     from userspace_cni.cli.network.network_status import gateway_command
 
@@ -135,7 +135,7 @@ def _enter() -> click.Command:
     return enter_command
 
 
-@deferred(userspace_cni, "probe", "Prove that bridges move frames.")
+@deferred(userspace_cni, "probe", "Test whether bridges move frames.")
 def _probe() -> click.Command:
     from userspace_cni.cli.measure.probe import probe_command
 

@@ -98,7 +98,7 @@ def read_text(path: str) -> str:
     name = name_of(path)
     try:
         if path != "-" and not path.startswith(_OPEN_ALREADY) and not stat.S_ISREG(Path(path).stat().st_mode):
-            raise click.UsageError(f"{name} is no regular file: give what it has on stdin, as -")
+            raise click.UsageError(f"{name} is not a regular file: give what it has on stdin, as -")
         with click.open_file(path, "rb") as file:
             return _text(file)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""How busy this node is: how long a command waits for an answer, and how it tells of one that does not come.
+"""How busy this node is: how long commands wait for an answer, and what they say if none comes.
 
-A node whose CPUs are all taken answers late, and nothing is wrong with agent or switch. So commands wait as many times longer as
-there are processes for each CPU, and say so instead of what reads like a fault.
+A node whose CPUs are all busy answers late although agent and switch are well. So commands multiply their wait by the number of
+processes per CPU, and report the load instead of a fault.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def judge_configuration(
     own = content.get("name") if isinstance(content, Mapping) else None
     place = Place(file, number, network or (own if isinstance(own, str) else ""))
     if not isinstance(content, Mapping):
-        judged.add(place, "error", "bad-input", "it is no JSON object", "a CNI configuration is an object")
+        judged.add(place, "error", "bad-input", "it is not a JSON object", "a CNI configuration is an object")
         return False
     plugins = list(_plugins(content, {"name": named} if named else {}, ""))
     if not plugins:

@@ -52,7 +52,7 @@ def _agent(found: Mapping[str, Any]) -> Finding:
                 why=f"The installed plugin {path} hands each call to it: no pod is attached until it answers",
             )
         if agent["absent"]:
-            return _said("agent", None, f"{none}: only a plugin in-process can attach pods")
+            return _said("agent", None, f"{none}: only a plugin that runs as a process can attach pods")
         return _said("agent", False, problems)
     version = f" {agent['version']}" if agent["version"] else ""
     if not agent["ready"]:
@@ -70,7 +70,7 @@ def _plugins(found: Sequence[Mapping[str, Any]], where: Sequence[str]) -> list[F
 def _plugin(plugin: Mapping[str, Any]) -> Finding:
     path, problem = plugin["path"], plugin["problem"]
     if plugin["kind"] == "in-process":
-        return _said("plugin", None, f"{path} runs in-process: it needs no agent")
+        return _said("plugin", None, f"{path} runs as a process per call: it needs no agent")
     if plugin["kind"] == "other":
         return _said("plugin", None, f"{path} is not of this program" + (f": {problem}" if problem else ""))
     if not plugin["socket"]:
@@ -86,7 +86,7 @@ def _switch(switch: Mapping[str, Any]) -> list[Finding]:
     if switch["problem"]:
         return [*lines, _said("datapath", False, switch["problem"])]
     alive = switch["vswitchd"] == "alive"
-    text = f"{switch['version']} with DPDK" if alive else "DPDK is on; whether ovs-vswitchd lives cannot be known from here"
+    text = f"{switch['version']} with DPDK" if alive else "DPDK is on; from here it cannot be seen whether ovs-vswitchd lives"
     return [*lines, _said("datapath", True if alive else None, text)]
 
 
@@ -111,7 +111,7 @@ def _guards(found: Mapping[str, Any]) -> list[Finding]:
 
 
 def _network(found: Mapping[str, Any]) -> list[Finding]:
-    """None where nothing is asked of the node itself."""
+    """None where there are no specs for the node itself."""
     if not found["all"]:
         return []
     text, remedy = f"{found['hold']} of {found['all']} that are desired hold", "see userspace-cni network"

@@ -192,10 +192,10 @@ def test_files_that_are_none_of_these(tmp_path: Path, domain: Path) -> None:
     assert "nothing' does not exist" in define(nothing, domain, code=2).stderr
     assert f"file {empty}: there is nothing in it; look at the file" in define(empty, domain, code=2).stderr
     assert f"file {empty}: there is nothing in it; look at the file" in define(vmi, empty, code=2).stderr
-    assert f"file {vmi} is no XML: it must be" in define(vmi, vmi, code=2).stderr
+    assert f"file {vmi} is not XML: it must be" in define(vmi, vmi, code=2).stderr
     assert f"file {domain} has 0 objects of kind VirtualMachine" in define(domain, domain, code=2).stderr
     assert "stdin can be one of them" in define("-", "-", code=2).stderr
-    assert "'9' is no version" in define("--libvirt", "9", vmi, domain, code=2).stderr
+    assert "'9' is not a version" in define("--libvirt", "9", vmi, domain, code=2).stderr
     two = written(tmp_path, instance(), machine())
     assert f"file {two} has 2 objects of kind VirtualMachine" in define(two, domain, code=2).stderr
 

@@ -123,7 +123,7 @@ def test_other_objects_are_named(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:2] == [
         "all files",
-        "  warning  not-given: there is nothing in them that is for KubeVirt, and nothing was judged",
+        "  warning  not-given: nothing in them is for KubeVirt; nothing was checked",
     ]
     assert "checked nothing that is for KubeVirt" in result.stderr
     assert f"not looked at: {path}: Service s0, " in result.stderr
@@ -176,7 +176,7 @@ def test_only_what_has_an_end_is_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     refused = lint(pipe)
     assert refused.exit_code == 2
-    assert "no regular file" in refused.stderr
+    assert "not a regular file" in refused.stderr
     assert lint("/dev/zero").exit_code == 2
     reader, writer = os.pipe()
     try:

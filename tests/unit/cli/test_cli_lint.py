@@ -160,7 +160,7 @@ def test_keys_that_are_given_twice(tmp_path: Path, name: str) -> None:
     ("text", "words"),
     [
         (yaml.safe_dump(definition("{")), "it is not JSON"),
-        (yaml.safe_dump(definition("[]")), "no JSON object"),
+        (yaml.safe_dump(definition("[]")), "not a JSON object"),
         (yaml.safe_dump(definition("[" * 100_000)), "it is not JSON"),
         (yaml.safe_dump({**definition(GOOD), "spec": {"config": GOOD}}), "spec.config is no string"),
         ("a: [", "it is not YAML"),

@@ -39,7 +39,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
             tell(f"reading {path}")
             _judge_file(judged, path)
     if not judged.networks and not judged.found:
-        message = "there is no network of this plugin in them, and nothing was judged"
+        message = "no network of this plugin is in them; nothing was checked"
         remedy = 'give the files of networks whose configuration has "type": "userspace"'
         judged.add(Place("all files"), "error", "nothing-judged", message, remedy)
     findings = [finding for _, finding in judged.found]

@@ -36,7 +36,7 @@ def _version(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
     if text is None:
         return ()
     if not _VERSION.fullmatch(text):
-        raise click.BadParameter(f"{text!r} is no version, such as 11.10 or 11.10.0")
+        raise click.BadParameter(f"{text!r} is not a version, such as 11.10 or 11.10.0")
     return tuple(map(int, text.split(".")))
 
 
@@ -124,7 +124,7 @@ def _instance(path: str) -> Mapping[str, Any]:
 def _domain(path: str) -> str:
     contents = _contents(path)
     if len(contents) != 1 or kind_of(contents[0]) != DOMAIN:
-        raise click.UsageError(f"file {_named(path)} is no XML: it must be the definition of a libvirt domain")
+        raise click.UsageError(f"file {_named(path)} is not XML: it must be the definition of a libvirt domain")
     return str(contents[0])
 
 

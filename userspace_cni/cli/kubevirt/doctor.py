@@ -70,7 +70,7 @@ _SELINUX: Final = "/sys/fs/selinux/enforce"
 @click.command("doctor", cls=NodeCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
-@click.option("--notes", "with_notes", is_flag=True, help="Also what is no fault of the node, and good to know.")
+@click.option("--notes", "with_notes", is_flag=True, help="Also show notes that are not faults of the node.")
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, in_json: bool) -> None:
@@ -86,7 +86,7 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     """
     wanted = amount(guest) if guest else None
     if guest and not wanted:
-        raise click.UsageError(f"--guest {guest}: it must be an amount of memory, as 4Gi")
+        raise click.UsageError(f"--guest {guest}: it must be an amount of memory, such as 4Gi")
     site = open_site(ctx)
     every = [(record, _guest_of(record)) for record in site.records() if is_guest(record.steps)]
     chosen = _chosen(site, every, names)

@@ -12,7 +12,7 @@ def kubevirt_command() -> None:
     """VM interfaces on OVS-DPDK: manifests for KubeVirt, and what in them or on this node would fail. See docs/kubevirt.md."""
 
 
-@deferred(kubevirt_command, "lint", "Tell what in manifests would fail.")
+@deferred(kubevirt_command, "lint", "Report what in manifests would fail.")
 def _lint() -> click.Command:
     from userspace_cni.cli.kubevirt.kubevirt_lint import lint_command
 
@@ -26,7 +26,7 @@ def _manifests() -> click.Command:
     return manifests_command
 
 
-@deferred(kubevirt_command, "doctor", "Tell what on this node would fail.")
+@deferred(kubevirt_command, "doctor", "Report what on this node would fail.")
 def _doctor() -> click.Command:
     from userspace_cni.cli.kubevirt.doctor import doctor_command
 

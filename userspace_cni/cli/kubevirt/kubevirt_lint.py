@@ -18,7 +18,7 @@ _NOTHING: Final = Finding(
     "not-given",
     "warning",
     "all files",
-    "there is nothing in them that is for KubeVirt, and nothing was judged",
+    "nothing in them is for KubeVirt; nothing was checked",
     "give the files of VMs, of their networks and of the KubeVirt object; see that kind and apiVersion are right",
 )
 

@@ -46,7 +46,7 @@ def _matching(what: str, pattern: re.Pattern[str]) -> Callable[[click.Context, c
 def _version(_: click.Context, __: click.Parameter, value: str) -> Version:
     version = read_version(value)
     if not version:
-        raise click.BadParameter(f"{value!r} is no version of KubeVirt, such as {written(FIRST)}")
+        raise click.BadParameter(f"{value!r} is not a version of KubeVirt, such as {written(FIRST)}")
     return version
 
 
@@ -79,7 +79,7 @@ _USUAL: Final = ManifestOptions()
 @click.option("--operator-namespace", callback=_LABEL, help="Of the KubeVirt or HyperConverged CR.")
 @click.option("--kubevirt", metavar="VERSION", callback=_version, default=written(_USUAL.kubevirt), show_default=True,
               help="The cluster's KubeVirt, for plugin: 1.10 has another form of it.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects, without a word on them.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects, without comments.")
 def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Print manifests for KubeVirt, made to measure: a stream of YAML documents, each with a comment on how it is applied.
 

@@ -113,7 +113,9 @@ def _say(taken: Taken) -> None:
     """The summary, as notes: stdout has the frames."""
     of = f" of {taken.seen:,} seen" if taken.seen != taken.frames else ""
     lost = (
-        f"{view.counted(taken.dropped, 'frame')} dropped, for they were not read fast enough" if taken.dropped else "none dropped"
+        f"{view.counted(taken.dropped, 'frame')} dropped, because they were not read fast enough"
+        if taken.dropped
+        else "none dropped"
     )
     kept = f"{view.counted(taken.frames, 'frame')}{of}, {taken.bytes:,} bytes"
     view.note(f"{taken.source.name}: {kept} in {taken.seconds:.1f} s; {lost}")

@@ -47,19 +47,19 @@ _STYLES: Final = {"forwards": "green", "dead": "red", "unknown": "yellow"}
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float, count: int, as_json: bool) -> None:
-    """Prove that bridges move frames: those named, or all for vhost-user ports.
+    """Test whether bridges move frames: those named, or all for vhost-user ports.
 
-    Each gets a port of its own for a moment, on which a frame is sent that the switch is told to send back: it proves that the
-    switch opens ports, connects to sockets, agrees on vhost-user and forwards. No port of a pod is touched; how many of them have
-    an application connected is told beside it, and none is a fault. Nothing stays behind, and what a killed run left is removed.
+    Each gets a temporary port, on which a frame is sent that the switch must send back. This shows that the switch opens ports,
+    connects to sockets, agrees on vhost-user and forwards. Ports of pods are not touched; the output counts those with a
+    connected application, and none is not a fault. Nothing stays behind, and leftovers of killed runs are removed.
 
-    With --json: `bridges`, each with `state` (forwards, dead or unknown), `alive`, `problem`, `stages` (`ok` is null for one that
-    was not come to, `ms`, `problem`), `rtt` (`min_ns`, `p50_ns`; null without frames), `asked`, `frames` and `lost`,
+    With --json: `bridges`, each with `state` (forwards, dead or unknown), `alive`, `problem`, `stages` (`ok` is null for a
+    stage that was not reached, `ms`, `problem`), `rtt` (`min_ns`, `p50_ns`; null without frames), `asked`, `frames` and `lost`,
     `applications` (`connected`, `waiting`, `broken`), `seconds` and `memory_bytes`; `removed`, what killed runs had left;
     `interrupted`, whether a signal ended it; and `seconds` of all.
 
-    Exit code: 0 when all bridges forward, 1 when one does not, 2 for one that is not there or not for vhost-user ports, 3 when
-    the switch cannot be reached, or a bridge could not be tried for a fault on this side, as by another user than root.
+    Exit code: 0 when all bridges forward, 1 when one does not, 2 for one that is missing or not for vhost-user ports, 3 when
+    the switch cannot be reached, or a fault on this side prevented the test, such as missing root rights.
     """
     # All that is heavy at once, so that times are those of the switch.
     from userspace_cni.fastpath.rings import generator  # noqa: F401

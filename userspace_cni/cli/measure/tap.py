@@ -46,7 +46,7 @@ _OCTAL: Final = re.compile(r"0?[0-7]{3}")
 
 def _mac(_: click.Context, __: click.Parameter, text: str) -> str:
     if text and not _MAC.fullmatch(text):
-        raise click.BadParameter(f"{text!r} is no MAC address of one station, as 02:00:00:00:00:01")
+        raise click.BadParameter(f"{text!r} is not a MAC address of one station, such as 02:00:00:00:00:01")
     return text.lower()
 
 
@@ -63,7 +63,7 @@ def _addresses(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 
 def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     if not _OCTAL.fullmatch(text):
-        raise click.BadParameter(f"{text!r} is no mode of a file, as 0660 or 0666")
+        raise click.BadParameter(f"{text!r} is not a mode of a file, such as 0660 or 0666")
     return int(text, 8)
 
 

@@ -55,7 +55,9 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
         status = uplink_commands.apply(network.name, fresh)
         if status["source"] != (SETTINGS if persist else COMMANDS):
             said_by = status["said_by"] or status["source"]
-            raise CommandRefused(f"{nic} is desired by {said_by}, which goes before this command: change it there", FOUND)
+            raise CommandRefused(
+                f"{nic} is desired by {said_by}, which takes precedence over this command: change it there", FOUND
+            )
         if not status["ready"]:
             raise CommandRefused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
     except uplink_commands.CommandUnanswered:

@@ -49,7 +49,7 @@ def gateway_command() -> None:
     """Tell of the gateways of the node: ports of its own on bridges."""
 
 
-@gateway_command.command("status", cls=NodeCommand, short_help="Tell which gateways hold, and what they lack.")
+@gateway_command.command("status", cls=NodeCommand, short_help="Show which gateways hold, and what they lack.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:
@@ -142,9 +142,9 @@ def show(found: Mapping[str, Any]) -> None:
     if rows:
         view.show_table(_COLUMNS, rows)
     else:
-        view.note("nothing is asked of the node itself")
+        view.note("there are no specs for the node itself")
     if problem := found.get("settings"):
-        view.note(f"the settings are wrong, and this is what the agent keeps of what it read before: {problem}")
+        view.note(f"the settings are wrong, and the agent keeps the specs that it read before: {problem}")
     for text in [*found["concerns"], *([found["objects"]] if found["objects"] else []), *_scopes(found["specs"])]:
         view.note(text)
 
@@ -180,5 +180,5 @@ def _row(spec: Mapping[str, Any], found: Mapping[str, Any]) -> list[Cell | str]:
     else:
         state = Cell("not met", "red")
     is_open = spec["desired"] and not spec["said_by"] and spec["ready"]
-    unknown = "kept: whether it is desired is not known now; " if is_open else ""
+    unknown = "kept: its spec is unknown now; " if is_open else ""
     return [spec["kind"], spec["name"], spec["source"], state, unknown + (spec["problem"] or "; ".join(spec["steps"]))]

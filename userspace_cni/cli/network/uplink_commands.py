@@ -38,7 +38,7 @@ def uplink_command() -> None:
     """Work with the provider networks of this node: bridges with an uplink."""
 
 
-@uplink_command.command("status", cls=NodeCommand, short_help="Tell how the node's uplinks are.")
+@uplink_command.command("status", cls=NodeCommand, short_help="Show the state of the node's uplinks.")
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
@@ -124,7 +124,7 @@ def apply(name: str, site: Site) -> Mapping[str, Any]:
 
     Raises Refused for one that is not desired, Unanswered, UserspaceError when it cannot be had.
     """
-    with view.progress(f"making {name}, for which ovs-vswitchd may need some seconds"):
+    with view.progress(f"making {name}; ovs-vswitchd may need some seconds"):
         try:
             found = site.client.network(reconcile=True)
         except (NoAgent, DeadAgent):
@@ -134,7 +134,7 @@ def apply(name: str, site: Site) -> Mapping[str, Any]:
                 raise CommandRefused(str(error), FOUND) from error
             found = network_status.look(site)
         except Unavailable as error:
-            raise CommandUnanswered(f"{error}; what is desired stays desired: see userspace-cni network") from error
+            raise CommandUnanswered(f"{error}; its spec stays: see userspace-cni network") from error
     status = _of(found, name)
     if status is None:
         raise CommandRefused(f"no provider network {shortened(name)} is desired; see userspace-cni network", FOUND)
@@ -209,8 +209,8 @@ def _require_undesired(name: str, served: bool, status: Mapping[str, Any] | None
         return
     if served:
         raise CommandRefused(
-            f"provider network {name} is desired by {status['said_by']}, and the agent would make it again: take it out there "
-            "(of settings, the agent learns by SIGHUP), and it is undone",
+            f"provider network {name} is desired by {status['said_by']}, and the agent would make it again: remove it there "
+            "(after a change of settings, send the agent SIGHUP), and it is undone",
             FOUND,
         )
     view.note(f"{status['said_by']} asks for it: an agent that starts makes it again")

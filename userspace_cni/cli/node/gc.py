@@ -108,15 +108,15 @@ class SweepLook:
 
 
 @click.command("gc", cls=NodeCommand)
-@click.option("--dry-run", is_flag=True, help="Tell what is left and what would be done; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what is left and what would be done; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
     """Finish or remove what dead calls and lost sandboxes left, and make again what living attachments lost or others changed.
 
     This is not the CNI verb GC: it needs no list of valid attachments, and removes only what is proven dead (an ADD that was
-    never answered, a DEL that was begun, an earlier boot, a sandbox that is seen to be gone twice, 5 seconds apart). Ports of
-    other installations are listed and left alone. The agent does the work when it answers, else this process.
+    never answered, a DEL that was begun, an attachment of an earlier boot, a sandbox that was gone in two checks, 5 seconds
+    apart). Ports of other installations are listed and left alone. The agent does the work if it answers, else this process.
 
     Exit code: 0 when nothing is left to do, 1 when something is, 3 when the switch could not be asked and nothing else was found.
     """

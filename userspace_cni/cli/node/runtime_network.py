@@ -45,7 +45,7 @@ def keep_network(file: str, site: Site, *, standalone: bool) -> str:
     if status is None:
         return f"the agent puts {path} in place when it serves"
     if status["source"] == SETTINGS:
-        raise InstallError(f"{status['said_by']} of the setting cni_conf_file goes before this one: change it there")
+        raise InstallError(f"{status['said_by']} of the setting cni_conf_file takes precedence over this one: change it there")
     if not status["ready"]:
         raise InstallError(f"{path} is not in place: {status['problem']}; the agent tries it again")
     return f"{path} is in place"

@@ -47,7 +47,7 @@ _PAUSE_S: Final = 0.2
     multiple=True,
     metavar="DIR",
     type=DirectoryName(),
-    help="The runtime's directory of CNI plugins, as the host calls it; may be repeated. Else the usual ones.",
+    help="The runtime's directory of CNI plugins, as the host calls it; may be repeated. Default: the usual ones.",
 )
 @click.option(
     "--seccomp-dir",
@@ -55,26 +55,30 @@ _PAUSE_S: Final = 0.2
     multiple=True,
     metavar="DIR",
     type=DirectoryName(),
-    help="The kubelet's directory of seccomp profiles, as the host calls it; may be repeated. Else seccomp in kubelet_dir.",
+    help="The kubelet's directory of seccomp profiles, as the host calls it; may be repeated. Default: seccomp in kubelet_dir.",
 )
 @click.option(
-    "--wait", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="For a running agent to end; else not at all."
+    "--wait",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long to wait for a running agent to end; by default not at all.",
 )
-@click.option("--force", is_flag=True, help="Detach what is attached, also living pods.")
+@click.option("--force", is_flag=True, help="Detach everything first, also from living pods.")
 @click.pass_context
 def uninstall_command(
     ctx: click.Context, bin_dirs: tuple[str, ...], seccomp_dirs: tuple[str, ...], wait: float, force: bool
 ) -> None:
-    """Take the plugin, its records, sockets and mounts away from this node, and what dead calls left of ports and addresses.
+    """Remove the plugin, its records, sockets and mounts from this node, and ports and addresses that dead calls left.
 
-    Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed, nor
-    while the switch cannot be asked for ports of ours, or something could not be undone. With --force they are detached, and live
-    on without their interfaces; without the plugin the runtime cannot delete them. The rest goes then, whatever was not undone.
-    What the node itself has, as uplinks, is undone then: moved addresses go back to their NICs first. Routes of ours in pods go.
-    Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr. So is a DIR in which
-    nothing of ours was; one that is not there is refused, unless it is a usual one.
+    Stop the agent first, and delete the attached pods: nothing of the installation is removed while a pod is attached, while
+    the switch cannot be asked for our ports, or after an undo that failed. With --force pods are detached and keep running
+    without their interfaces (without the plugin the runtime cannot delete them), and the installation is removed even if
+    something was not undone. The node's own network is undone: moved addresses go back to their NICs first. Our routes in pods
+    are removed. Settings, another program's plugin in DIR, and files that are not ours stay and are named on stderr. A DIR
+    without anything of ours is named, too; a missing DIR is refused, unless it is a usual one.
 
-    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 2 when a DIR is not there, 3
+    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 2 when a DIR is missing, 3
     while an agent runs or the switch cannot be asked.
     """
     site = open_site(ctx)

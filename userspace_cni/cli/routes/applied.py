@@ -30,7 +30,7 @@ from userspace_cni.routes.resource import RouteObject, without_services
 _COLUMNS: Final = (Column("ROUTE", whole=True), Column("STATE", whole=True), Column("DETAILS"))
 _STYLES: Final = {"failed": "red", "refused": "red", "unchanged": "dim"}
 _WOULD: Final = ("created", "changed", "written")
-_OWNED: Final = "others, as kubectl, have said something else in these fields (409): --force takes them over"
+_OWNED: Final = "others, such as kubectl, own these fields (409): --force takes them over"
 _MODE: Final = 0o644
 
 
@@ -62,8 +62,8 @@ class _Done:
 @click.option(
     "-f", "--filename", required=True, metavar="FILE", help="Route objects or short entries, YAML or JSON; - for stdin."
 )
-@click.option("--dry-run", is_flag=True, help="Apply nothing: only check it, and tell what would be done.")
-@click.option("--force", is_flag=True, help="Take over what others, as kubectl, have said of these Route objects.")
+@click.option("--dry-run", is_flag=True, help="Apply nothing: only check it, and report what would be done.")
+@click.option("--force", is_flag=True, help="Take over fields of these Route objects that others, such as kubectl, have set.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool, as_json: bool) -> None:
@@ -170,7 +170,7 @@ def _to_api(content: _Content, site: Site, *, force: bool, dry_run: bool) -> lis
     with view.progress(f"applying {total}") as show:
         for thing, route in zip(content.objects, content.routes, strict=True):
             if done and done[-1].code == UNREACHABLE:
-                done.append(_Done(route.name, "failed", ["not tried, for the API server did not answer"], UNREACHABLE))
+                done.append(_Done(route.name, "failed", ["not tried, because the API server did not answer"], UNREACHABLE))
                 continue
             show(f"applying {total}, {len(done)} done")
             try:

@@ -22,7 +22,7 @@ def pod_name(_context: click.Context, _parameter: click.Parameter, value: str | 
         return ""
     if not all(value.split("/")) or value.count("/") > 1:
         what = "it must be NAMESPACE/NAME, for a container outside of a cluster its NAME, or the beginning of a sandbox's id"
-        raise click.BadParameter(f"{shortened(value)!r} is no pod: {what}")
+        raise click.BadParameter(f"{shortened(value)!r} is not a pod: {what}")
     return value
 
 

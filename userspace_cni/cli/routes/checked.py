@@ -32,11 +32,11 @@ _NAMED_MAX: Final = 10
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def check_command(ctx: click.Context, as_json: bool) -> None:
-    """Look into each pod of this node, and tell which routes of ours are missing and which are too many. It repairs nothing.
+    """Look into each pod of this node, and report which of our routes are missing and which are too many. It repairs nothing.
 
-    With and without an agent: what Routes ask for is read where the agent keeps it. What an agent is about to do counts as
-    missing. Exit code: 0 when each pod has what it is to have, 1 when one has not, or cannot be found or looked at, 2 when
-    routes are off, 3 when what Routes ask for is not known, or for a user who is not root.
+    It works with and without an agent, from the Routes that the agent has stored. Work that the agent has not done yet counts
+    as missing. Exit code: 0 when each pod has the desired routes, 1 when a pod differs, or cannot be found or checked, 2 when
+    routes are off, 3 when the Routes are not known, or for a user who is not root.
     """
     site = open_site(ctx)
     require_on(site)
@@ -62,7 +62,9 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
         behind = sum(len(each.drift.behind) for each in found.pods if each.drift)
         if behind:
             verb = "stands" if behind == 1 else "stand"
-            view.note(f"{view.counted(behind, 'route')} of other programs {verb} behind ours, which is no fault: --json has each")
+            view.note(
+                f"{view.counted(behind, 'route')} of other programs {verb} behind ours, which is not a fault: --json has each"
+            )
         if found.unfound:
             named, more = found.unfound[:_NAMED_MAX], len(found.unfound) - _NAMED_MAX
             others = f" and {more} more" if more > 0 else ""
@@ -79,8 +81,8 @@ def _summed(found: Inspection, wrong: int) -> str:
     if not found.pods:
         return "no pod with a network namespace of its own is found on this node"
     wanted = sum(len(each.visited.resolved.wanted) for each in found.pods)
-    state = f"{view.counted(wrong, 'pod')} not as it is to be" if wrong else "all as it is to be"
-    return f"{view.counted(wanted, 'route')} wanted in {view.counted(len(found.pods), 'pod')}: {state}"
+    state = f"{view.counted(wrong, 'pod')} differ" if wrong else "all as desired"
+    return f"{view.counted(wanted, 'route')} desired in {view.counted(len(found.pods), 'pod')}: {state}"
 
 
 @click.command("explain", cls=NodeCommand)
@@ -126,7 +128,7 @@ def _destination(text: str) -> Address | Network:
         what = "it must be an address as 10.0.0.1, a network as 10.0.0.0/8, or 'default'"
         raise click.UsageError(f"DST is {quoted(text)}: {what}") from error
     if not isinstance(found, Address) and found.network_address != ip_address(text.partition("/")[0]):
-        raise click.UsageError(f"DST is {quoted(text)}, an address in a network: it must be one of them, as {found}")
+        raise click.UsageError(f"DST is {quoted(text)}, an address in a network: it must be one of them, such as {found}")
     return found
 
 

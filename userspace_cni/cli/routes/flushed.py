@@ -77,7 +77,7 @@ def _ask(full: Sequence[Holding], *, kept: bool) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise  # Ctrl-C
-        raise CommandRefused("nothing was removed: no answer can be read here; --yes does without", USAGE) from None
+        raise CommandRefused("nothing was removed: no answer can be read here; --yes does not ask", USAGE) from None
     if not agreed:
         raise CommandRefused("nothing was removed", FOUND)
 

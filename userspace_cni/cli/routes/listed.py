@@ -66,7 +66,7 @@ def _show(found: Mapping[str, Any], pod: str, *, each_route: bool) -> None:
     if found["routes"]:
         view.show_table(_ROUTES, [row for each in found["routes"] for row in _route_rows(each)])
     elif not found.get("rounds", 1):
-        view.note("the agent has just started, or waits for the API server: it has looked at no pod yet")
+        view.note("the agent has just started, or waits for the API server: it has checked no pod yet")
     else:
         view.note(f"no Route concerns {pod}" if pod else "there is no Route")
     pods = [each for each in found["pods"] if pod or _is_concerned(each)]

@@ -19,21 +19,21 @@ def _list() -> click.Command:
     return list_command
 
 
-@deferred(routes_command, "check", "Compare pods' routes with what is asked for.")
+@deferred(routes_command, "check", "Compare pods' routes with the desired ones.")
 def _check() -> click.Command:
     from userspace_cni.cli.routes.checked import check_command
 
     return check_command
 
 
-@deferred(routes_command, "explain", "Tell where a pod's packets go, and why.")
+@deferred(routes_command, "explain", "Explain where a pod's packets go, and why.")
 def _explain() -> click.Command:
     from userspace_cni.cli.routes.checked import explain_command
 
     return explain_command
 
 
-@deferred(routes_command, "flush", "Take our routes out of pods.")
+@deferred(routes_command, "flush", "Remove our routes from pods.")
 def _flush() -> click.Command:
     from userspace_cni.cli.routes.flushed import flush_command
 
