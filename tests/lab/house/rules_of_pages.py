@@ -19,6 +19,8 @@ LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", ""}
 """What a block of code can be; without a name it is a picture, a message or a form."""
 WORDS_MAX: Final = 2500
 """Of docs/architecture.md: what a newcomer reads in ten minutes."""
+COLUMNS_MAX: Final = 160
+"""Of a line of prose; rows of tables, headings and lines with one long word may be longer."""
 _MODULE: Final = re.compile(r"`([a-z]+/[a-z_/]+[a-z_])(?:\.[A-Za-z_]+)*`")
 _DRAWN: Final = re.compile(r'font-weight="bold"[^>]*>(\w+)<')
 
@@ -107,6 +109,14 @@ def links_lead_somewhere(tree: Tree) -> Iterator[Finding]:
                 yield page.wrong(page.line_of(f"]({link})"), f"the link leads to no heading of {target.name}: #{anchor}")
 
 
+def lines_of_prose_are_short(tree: Tree) -> Iterator[Finding]:
+    """A line of prose fits an editor's window, so that a diff shows the sentence that changed."""
+    for page in readable(tree):
+        for number, line in enumerate(prose(page.path).splitlines(), 1):
+            if len(line) > COLUMNS_MAX and not line.startswith(("|", "#")) and " " in line.strip()[:COLUMNS_MAX]:
+                yield page.wrong(number, f"a line of {len(line)} columns, {COLUMNS_MAX} at most: break it")
+
+
 def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
     """docs/README.md lists every page, and is itself where the README sends readers."""
     pages = {page.name: page for page in readable(tree)}
@@ -143,6 +153,7 @@ RULES: Final[tuple[Rule, ...]] = (
     blocks_of_code,
     blocks_that_are_no_commands,
     links_lead_somewhere,
+    lines_of_prose_are_short,
     every_page_is_in_the_index,
     rooms_are_as_the_pages_say,
 )
