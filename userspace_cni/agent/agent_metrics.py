@@ -43,9 +43,7 @@ class Counted(Protocol):
     """The switch's counters of one port of ours: Interface.external_ids and Interface.statistics."""
 
     @property
-    def name(self) -> str:
-        """Port.name."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def marks(self) -> Mapping[str, str]:
@@ -67,9 +65,7 @@ class SpecState(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def source(self) -> str:
@@ -149,7 +145,6 @@ class Metrics:
         self._actions.labels(action).inc()
 
     def count_flush_failure(self) -> None:
-        """Count a flush that failed."""
         self._flushes.inc()
 
     def add_gauge(self, name: str, look: Callable[[], float | None]) -> None:

@@ -114,12 +114,10 @@ class Exchange:
 
     @property
     def target(self) -> str:
-        """The path of the request."""
         return self.head.target
 
     @property
     def headers(self) -> protocol.Headers:
-        """The request's headers."""
         return self.head.headers
 
     @property

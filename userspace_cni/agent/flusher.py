@@ -20,9 +20,7 @@ class Flushed(Protocol):
     """The records."""
 
     @property
-    def unflushed(self) -> bool:
-        """Whether there is something to be flushed."""
-        ...
+    def unflushed(self) -> bool: ...
 
     def flush(self) -> None:
         """Make removals durable. Raises UserspaceError."""

@@ -69,9 +69,7 @@ class ServerListener(Protocol):
     """Non-blocking, from `listen` to `close`."""
 
     @property
-    def exchange(self) -> type[Exchange]:
-        """The class of its connections."""
-        ...
+    def exchange(self) -> type[Exchange]: ...
 
     @property
     def watch_s(self) -> float:
@@ -82,9 +80,7 @@ class ServerListener(Protocol):
         """Become the only process that may listen; a second call does nothing."""
         ...
 
-    def listen(self) -> socket.socket:
-        """Make the socket."""
-        ...
+    def listen(self) -> socket.socket: ...
 
     def keep(self) -> socket.socket | None:
         """Make the socket again if peers no longer find it; the new one, None when the old one is in place."""
@@ -98,9 +94,7 @@ class ServerListener(Protocol):
         """Remove the socket's name; connections in the queue can still be accepted."""
         ...
 
-    def close(self) -> None:
-        """Close the socket too."""
-        ...
+    def close(self) -> None: ...
 
     def release(self) -> None:
         """Close, and let other processes listen."""
@@ -234,12 +228,10 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property
     def connections(self) -> int:
-        """How many connections there are now."""
         return len(self._all)
 
     def _nudge(self) -> None:

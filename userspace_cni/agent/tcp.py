@@ -67,14 +67,12 @@ class TcpListener:
     def keep(self) -> None:
         """Do nothing: no other process can take the port away."""
 
-    def admit(self, sock: socket.socket) -> None:
-        """Admit every peer."""
+    def admit(self, sock: socket.socket) -> None: ...
 
     def unlink(self) -> None:
         """Do nothing: there is no file."""
 
     def close(self) -> None:
-        """Close the socket."""
         if self.listening is not None:
             self.listening.close()
             self.listening = None
@@ -102,7 +100,6 @@ class TcpPages:
 
     @property
     def connections(self) -> int:
-        """How many connections there are now."""
         return self._server.connections
 
     def problems(self) -> list[str]:
@@ -110,7 +107,6 @@ class TcpPages:
         return [] if self._server.alive else [f"the thread that serves {self.setting} is dead"]
 
     def stop(self, _within_s: float = 0.0) -> None:
-        """Stop serving."""
         self._server.stop()
 
     def _serve(self, exchange: Exchange) -> None:

@@ -35,12 +35,10 @@ class WaitingCall:
 
     @property
     def awaited(self) -> Awaited:
-        """What it waits for."""
         return self.postponed.awaited
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to wait for."""
         try:
             return self.exchange.hung_up or not self.awaited.until.remaining() or self.awaited.over()
         except Exception as error:  # noqa: BLE001 -- the call itself meets it, and answers
@@ -110,7 +108,6 @@ class WaitingCalls(Loop):
 
     @property
     def number(self) -> int:
-        """How many wait."""
         with self._wake:
             return len(self._waiting)
 

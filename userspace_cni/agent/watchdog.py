@@ -46,9 +46,7 @@ class WatchedSwitch(Protocol):
     """The switch, as far as it is watched."""
 
     @property
-    def ports(self) -> Ports:
-        """Its ports, and whether it lives."""
-        ...
+    def ports(self) -> Ports: ...
 
     def watch_life(self, ended: Callable[[], None]) -> Lifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""

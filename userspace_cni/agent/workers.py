@@ -112,13 +112,11 @@ class Workers:
 
     @property
     def busy(self) -> int:
-        """Jobs that are running."""
         with self._lock:
             return self._active
 
     @property
     def queued(self) -> int:
-        """Jobs that wait for a thread."""
         with self._lock:
             return self._queued()
 
