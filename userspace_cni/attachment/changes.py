@@ -44,7 +44,6 @@ def changes_of(steps: Iterable[Step], seen: Seen, driver: DriverOf, deadline: De
 
 
 def words(found: Iterable[Change]) -> str:
-    """What differs, in words."""
     text = "; ".join(sentence(drift) for change in found for drift in change.drifts)
     return text if len(text) <= _WORDS_MAX else f"{text[: _WORDS_MAX - 1]}…"
 
@@ -105,5 +104,4 @@ def require_same(found: Iterable[Change], seen: Seen, driver: DriverOf, deadline
 
 
 def waiting(found: Iterable[Change]) -> StepFailed:
-    """The error for what waits."""
     return StepFailed(f"another program has changed again what was put back: {words(found)}", _REMEDY)

@@ -177,7 +177,6 @@ def give_up(
 
 
 def _record_of(port: PortRef, store: Store, sandboxes: Sandboxes) -> Record:
-    """What is known of the attachment of a port without a record."""
     container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
     steps = traces(container_id, ifname, [port], store, sandboxes)
     return Record("deleting", port.marks.get("network", ""), container_id, ifname, steps=steps)
@@ -228,7 +227,6 @@ def _drain_one(entry: Entry, store: Store, sandboxes: Sandboxes, addresses: Addr
 
 
 def _subject(entry: Entry) -> dict[str, str]:
-    """The attachment that the DEL names, for the log."""
     try:
         return {**subject_of(entry.environ), "network": read_network(entry.stdin, "DEL").name}
     except BadRequest:

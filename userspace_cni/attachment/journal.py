@@ -91,7 +91,6 @@ def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
 
 
 def keys_of(steps: Iterable[Step]) -> set[str]:
-    """The keys of the shared things behind these steps."""
     return {step.resource.key for step in steps if step.resource}
 
 
@@ -134,11 +133,9 @@ class Journal:
     # -- attachments ------------------------------------------------------------------------------------------------------
 
     def read(self, container_id: str, ifname: str) -> Record | None:
-        """The record of an attachment, None when there is none."""
         return self.read_key(record_key(container_id, ifname))
 
     def read_key(self, key: str) -> Record | None:
-        """The record by its store key."""
         with _translated(f"reading the record of {key}"):
             raw = self._store.get(_collection(key), key)
             state = self._live.get(_STATES, key) if raw is not None else None

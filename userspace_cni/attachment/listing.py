@@ -40,19 +40,13 @@ class SwitchPort(Protocol):
     """What the switch says of a port: Interface.link_state ("" for unknown), status and error, and its bridge."""
 
     @property
-    def name(self) -> str:
-        """Port.name."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def bridge(self) -> str:
-        """Name of its bridge."""
-        ...
+    def bridge(self) -> str: ...
 
     @property
-    def interface_type(self) -> str:
-        """Interface.type."""
-        ...
+    def interface_type(self) -> str: ...
 
     @property
     def link_state(self) -> str:

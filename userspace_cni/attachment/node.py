@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from userspace_cni.cni.request import Environment, Request, Verb
 
 DriverOf = Callable[[Step], Driver[Any]]
-"""The way from a step to its driver."""
 Marks = Mapping[str, str]
 """The owner marks of a port."""
 
@@ -58,9 +57,7 @@ class Node(Protocol):
         ...
 
     @property
-    def switch(self) -> Switch:
-        """The switch."""
-        ...
+    def switch(self) -> Switch: ...
 
     @property
     def sandboxes(self) -> Sandboxes:
@@ -68,19 +65,13 @@ class Node(Protocol):
         ...
 
     @property
-    def pods(self) -> Pods:
-        """The pods of the node."""
-        ...
+    def pods(self) -> Pods: ...
 
     @property
-    def addresses(self) -> Addresses:
-        """Where addresses come from."""
-        ...
+    def addresses(self) -> Addresses: ...
 
     @property
-    def driver(self) -> DriverOf:
-        """The driver that knows a type of step."""
-        ...
+    def driver(self) -> DriverOf: ...
 
     @property
     def service(self) -> Service:
@@ -186,9 +177,7 @@ class Switch(Protocol):
     """The switch, with the records, the kernel and the files of the node beside it."""
 
     @property
-    def ports(self) -> Ports:
-        """Its ports, and whether it lives."""
-        ...
+    def ports(self) -> Ports: ...
 
     def serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD of this configuration could be served now."""
@@ -252,9 +241,7 @@ class Ports(Protocol):
         """Raise NotServing unless ports could be added to the bridge."""
         ...
 
-    def close(self) -> None:
-        """End the session."""
-        ...
+    def close(self) -> None: ...
 
 
 class Liveness(Protocol):
@@ -285,9 +272,7 @@ class SwitchFacts(Protocol):
     """The switch's settings, and the values that result."""
 
     @property
-    def other_config(self) -> Mapping[str, str]:
-        """Open_vSwitch.other_config."""
-        ...
+    def other_config(self) -> Mapping[str, str]: ...
 
     @property
     def mtus(self) -> Mapping[str, int]:

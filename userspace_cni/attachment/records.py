@@ -61,12 +61,10 @@ class Record(Parts):
 
     @property
     def owner(self) -> OwnerKind:
-        """Who it is for."""
         return owner_of(self.key)
 
     @property
     def run(self) -> RunId | None:
-        """The run of a command that it is for; None for another owner."""
         return RunId.parse(self.container_id.removeprefix(_RUN)) if self.owner == "run" else None
 
     @property
@@ -81,7 +79,6 @@ class Record(Parts):
 
     @property
     def recipient(self) -> Recipient:
-        """Whom a notice about the attachment is for."""
         return Recipient(self.pod_namespace, self.pod_name, self.pod_uid, self.ifname)
 
     @property
@@ -101,12 +98,10 @@ class Record(Parts):
             return None
 
     def to(self, state: State, **changes: Any) -> Record:
-        """This record in another state."""
         return replace(self, state=state, **changes)
 
 
 def record_key(container_id: str, ifname: str) -> str:
-    """The store's key of an attachment."""
     return f"{container_id}@{ifname}"
 
 
@@ -121,7 +116,6 @@ def run_container(run: RunId) -> str:
 
 
 def owner_of(key: str) -> OwnerKind:
-    """Who the record of that key is for."""
     return "node" if key.startswith(_NODE) else "run" if key.startswith(_RUN) else "pod"
 
 
@@ -136,7 +130,6 @@ def as_recorded(step: Step) -> Step:
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
-    """The record as JSON values."""
     return {**_RECORD.write(record, whole=True), "schema": SCHEMA}
 
 

@@ -27,7 +27,6 @@ class RunId:
 
     @classmethod
     def new(cls) -> Self:
-        """A run of this process."""
         pid = os.getpid()
         return cls(pid, start_time(pid), _boot(), _namespace(), secrets.token_hex(4))
 

@@ -204,7 +204,6 @@ class _ApplicationView:
 
 
 def _documents(request: Request, options: Options, consumer: Consumer, facts: SocketFacts, view: _ApplicationView) -> list[Step]:
-    """The documents for the runtime and the application."""
     environment = request.environment
     steps: list[Step] = []
     if facts.device_info_file:

@@ -71,7 +71,6 @@ class Spec:
 
     @property
     def key(self) -> Key:
-        """Kind and name."""
         return self.kind, self.name
 
 
@@ -113,14 +112,10 @@ class Means(Protocol):
         ...
 
     @property
-    def driver(self) -> DriverOf:
-        """The driver that knows a type of step."""
-        ...
+    def driver(self) -> DriverOf: ...
 
     @property
-    def switch(self) -> NodePorts:
-        """The switch."""
-        ...
+    def switch(self) -> NodePorts: ...
 
 
 class _Does(Protocol):
@@ -128,7 +123,6 @@ class _Does(Protocol):
 
 
 _Work = tuple[Key, _Does]
-"""What is to be done about one attachment."""
 
 
 @dataclass
@@ -353,7 +347,6 @@ def undo(kind: str, name: str, node: Means, *, force: bool = False) -> None:
 
 
 def key_of(record: Record) -> Key:
-    """Kind and name of the spec whose attachment this is."""
     return record.container_id.removeprefix(node_container("")), record.ifname
 
 

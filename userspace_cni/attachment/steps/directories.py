@@ -42,7 +42,6 @@ class Directory(Step):
 
     @property
     def summary(self) -> str:
-        """Its path, and whether we or the pod own it."""
         return self.path + (", made when missing" if self.create else ", the pod's own")
 
 
@@ -62,5 +61,4 @@ class PodMount(Step):
 
     @property
     def summary(self) -> str:
-        """Mount point and source."""
         return f"{self.target} shows {self.source}"

@@ -25,7 +25,6 @@ class DeviceInfo(Step):
 
     @property
     def summary(self) -> str:
-        """Its path."""
         return self.path
 
 
@@ -46,7 +45,6 @@ class ConfigFile(Step):
 
     @property
     def summary(self) -> str:
-        """Its path."""
         return f"{self.directory}/{self.name}"
 
 
@@ -71,5 +69,4 @@ class PodNote(Step):
 
     @property
     def summary(self) -> str:
-        """The pod whose annotations are written."""
         return f"annotations of {self.namespace}/{self.pod}" + (", may fail" if self.optional else "")

@@ -98,7 +98,6 @@ class KeptRoute:
 
     @property
     def gateways(self) -> tuple[str, ...]:
-        """Its next hops."""
         return tuple(each for each in (self.gateway, *(hop.gateway for hop in self.hops)) if each)
 
     @property

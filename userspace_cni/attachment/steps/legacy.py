@@ -21,5 +21,4 @@ class LegacyRecord(Step):
 
     @property
     def summary(self) -> str:
-        """Its path."""
         return self.path

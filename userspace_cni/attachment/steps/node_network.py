@@ -34,22 +34,18 @@ class NodeBridge(Step):
 
     @property
     def thing(self) -> str:
-        """The bridge."""
         return self.name
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Its local port's."""
         return (self.name,)
 
     @property
     def reported(self) -> Mapping[str, Any]:
-        """Itself."""
         return {"bridge": self.name, "mtu": self.mtu}
 
     @property
     def summary(self) -> str:
-        """The bridge."""
         return f"bridge {self.name}"
 
 
@@ -126,7 +122,6 @@ class UplinkPort(Step):
 
     @property
     def summary(self) -> str:
-        """The port and its bridge."""
         return f"uplink {self.name} on bridge {self.bridge}"
 
 
@@ -145,7 +140,6 @@ class PolledUplink(UplinkPort):
 
     @property
     def summary(self) -> str:
-        """The port and how it is opened."""
         return f"uplink {self.name} polled by AF_XDP"
 
 
@@ -176,7 +170,6 @@ class AddressMove(Step):
 
     @property
     def thing(self) -> str:
-        """The NIC and the bridge."""
         return f"{self.nic} {self.bridge}"
 
     @property
@@ -186,7 +179,6 @@ class AddressMove(Step):
 
     @property
     def summary(self) -> str:
-        """Whose addresses are where."""
         shown = ", ".join(each.shown for each in self.addresses)
         return f"{shown or 'no addresses'} of {self.nic} on {self.bridge}"
 
@@ -207,22 +199,18 @@ class NodeLink(Step):
 
     @property
     def thing(self) -> str:
-        """The link."""
         return self.name
 
     @property
     def links(self) -> tuple[str, ...]:
-        """The link."""
         return (self.name,)
 
     @property
     def reported(self) -> Mapping[str, Any]:
-        """The link."""
         return {"interface": self.name}
 
     @property
     def summary(self) -> str:
-        """The link and its addresses."""
         return f"{self.name} with {', '.join(self.addresses)}"
 
 
@@ -239,12 +227,10 @@ class NodeRoute(Step):
 
     @property
     def thing(self) -> str:
-        """Where it leads."""
         return self.dst
 
     @property
     def summary(self) -> str:
-        """What goes where."""
         return f"to {self.dst} by {self.gw}"
 
 
@@ -269,12 +255,10 @@ class PolicyRoute(Step):
 
     @property
     def thing(self) -> str:
-        """The routing table."""
         return str(self.table)
 
     @property
     def summary(self) -> str:
-        """What goes where."""
         return f"from {', '.join(self.sources)} by {self.via}"
 
 
@@ -295,17 +279,14 @@ class MirrorOutput(Step):
 
     @property
     def thing(self) -> str:
-        """The mirror and its bridge."""
         return f"{self.name} {self.bridge}"
 
     @property
     def mirror_outputs(self) -> tuple[str, ...]:
-        """The mirror."""
         return (self.name,)
 
     @property
     def summary(self) -> str:
-        """The mirror and its output."""
         return f"mirror {self.name} of bridge {self.bridge} to port {self.port}"
 
 
@@ -327,17 +308,14 @@ class RuntimeNetwork(Step):
 
     @property
     def thing(self) -> str:
-        """The directory."""
         return self.directory
 
     @property
     def path(self) -> str:
-        """The file."""
         return f"{self.directory}/{self.name}"
 
     @property
     def summary(self) -> str:
-        """The file."""
         return self.path
 
 
@@ -357,5 +335,4 @@ class Translation(Step):
 
     @property
     def summary(self) -> str:
-        """Of what it is."""
         return f"address translation of {', '.join(str(each.get('port')) for each in self.gateways)}"

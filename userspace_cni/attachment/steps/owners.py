@@ -18,7 +18,6 @@ MARK_SCHEMA: Final = "1"
 
 
 def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
-    """The marks by which a row is recognised as this attachment's."""
     names = {"container-id": container_id, "network": network, "ifname": ifname}
     return {"owner": OWNER, OWNER_KIND: "pod", "schema": MARK_SCHEMA, **names}
 

@@ -62,7 +62,6 @@ class Parts:
 
     lease = _First(Lease)
     directory = _First(Directory)
-    """The directory of its socket."""
     mount = _First(PodMount)
     """The mount through which the switch sees that directory."""
     socket = _First(Socket)

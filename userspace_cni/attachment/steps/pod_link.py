@@ -54,12 +54,10 @@ class Guard(Step):
 
     @property
     def links(self) -> tuple[str, ...]:
-        """The host end that it guards."""
         return (self.link,)
 
     @property
     def summary(self) -> str:
-        """The host end that it guards."""
         return f"frames arriving at {self.link} are dropped by the node's stack"
 
 
@@ -89,7 +87,6 @@ class Link(Step):
 
     @property
     def links(self) -> tuple[str, ...]:
-        """The host end."""
         return (self.host,)
 
     def limited(self, limit: Rate) -> Shaper:
@@ -98,7 +95,6 @@ class Link(Step):
 
     @property
     def summary(self) -> str:
-        """Both ends."""
         return f"veth {self.name} in the pod, {self.host} at the switch"
 
 
@@ -114,7 +110,6 @@ class LinkRef(Step):
 
     @property
     def summary(self) -> str:
-        """The host end."""
         return f"veth with the host end {self.host}"
 
 
@@ -132,12 +127,10 @@ class Shaper(Step):
 
     @property
     def limits(self) -> Limits:
-        """Itself."""
         return Limits(from_pod=Rate(self.rate, self.burst))
 
     @property
     def summary(self) -> str:
-        """The limit."""
         return f"{self.name} sends at most {self.rate} bit/s"
 
 
@@ -161,5 +154,4 @@ class Announcement(Step):
 
     @property
     def summary(self) -> str:
-        """The addresses."""
         return ", ".join(self.addresses) or "no addresses"

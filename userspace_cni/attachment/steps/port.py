@@ -64,12 +64,10 @@ class HostEnd:
 
     @property
     def type(self) -> str:
-        """Interface.type."""
         return "dpdk" if self.polices else self.opened_as
 
     @property
     def limited_as(self) -> PortKind:
-        """As what it is opened."""
         return self.opened_as
 
     @property
@@ -137,7 +135,6 @@ class PortRef(Step):
 
     @property
     def ref(self) -> PortRef:
-        """Itself."""
         return self
 
     @property
@@ -147,7 +144,6 @@ class PortRef(Step):
 
     @property
     def summary(self) -> str:
-        """Its name and bridge."""
         return f"{self.name} on bridge {self.bridge or '(wherever it is)'}"
 
 
@@ -181,22 +177,18 @@ class OvsPort(Step):
 
     @property
     def thing(self) -> str:
-        """The port."""
         return self.name
 
     @property
     def links(self) -> tuple[str, ...]:
-        """The link of its name, where it has one."""
         return (self.name,) if self.interface.link_by else ()
 
     @property
     def reported(self) -> Mapping[str, Any]:
-        """Its bridge."""
         return {"bridge": self.bridge}
 
     @property
     def ref(self) -> PortRef:
-        """The reference by which it is deleted."""
         return PortRef(self.name, self.bridge, self.marks)
 
     @property
@@ -211,5 +203,4 @@ class OvsPort(Step):
 
     @property
     def summary(self) -> str:
-        """Its name and bridge."""
         return self.ref.summary

@@ -20,12 +20,10 @@ class SocketDirectory(Step):
 
     @property
     def thing(self) -> str:
-        """The directory."""
         return self.path
 
     @property
     def summary(self) -> str:
-        """The directory."""
         return f"directory {self.path}"
 
 
@@ -43,12 +41,10 @@ class BorrowedName(Step):
 
     @property
     def thing(self) -> str:
-        """The socket."""
         return f"{self.directory}/{self.name}"
 
     @property
     def summary(self) -> str:
-        """The socket."""
         return self.thing
 
 
@@ -71,10 +67,8 @@ class PortFlow(Step):
 
     @property
     def thing(self) -> str:
-        """The port."""
         return self.source
 
     @property
     def summary(self) -> str:
-        """From where to where."""
         return f"flow from {self.source} to {self.target or 'itself'}"

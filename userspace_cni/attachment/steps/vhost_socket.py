@@ -67,5 +67,4 @@ class PlacedSocket(Socket):
 
     @property
     def switch_path(self) -> str:
-        """`source`."""
         return self.source
