@@ -89,7 +89,6 @@ class Gateway:
 
     @cached_property
     def subnets(self) -> tuple[Network, ...]:
-        """The networks of its addresses."""
         return tuple(dict.fromkeys(ip_interface(each).network for each in self.addresses))
 
     @cached_property

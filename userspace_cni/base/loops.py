@@ -86,7 +86,6 @@ class Loop(ABC):
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def problems(self) -> list[str]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The Content-Type of what `render` returns."""
 PREFIX: Final = "userspace_cni_"
 """Begins the names of all series but the process's (`process_…`). Methods take names without it."""
 

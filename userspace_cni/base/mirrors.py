@@ -14,7 +14,6 @@ NAME_MAX: Final = 63
 NAME_FIRST: Final = f"{ascii_letters}{digits}_"
 NAME_CHARACTERS: Final = f"{NAME_FIRST}.-"
 NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{NAME_MAX - 1}}}")
-"""What a mirror can be called."""
 MIRRORS_MAX: Final = 16
 """Mirrors of which an interface can be a source, or the output."""
 _LINK: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,14}")

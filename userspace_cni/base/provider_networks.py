@@ -90,7 +90,6 @@ class ProviderNetwork:
 
     @property
     def bridge(self) -> str:
-        """Name of its bridge."""
         return f"{BRIDGE_PREFIX}{self.name}"
 
     @property
@@ -100,7 +99,6 @@ class ProviderNetwork:
 
     @property
     def nics(self) -> tuple[str, ...]:
-        """Those of its interfaces that are kernel NICs."""
         return tuple(each for each in self.interfaces if not each.startswith((PCI, VDEV)))
 
     @property

@@ -72,7 +72,6 @@ class Repeats:
         self._said = {subject: known for subject, known in self._said.items() if subject in kept}
 
     def __len__(self) -> int:
-        """How many entries there are."""
         return sum(len(known) for known in self._said.values())
 
     def _known(self, subject: Subject, now: float) -> dict[int, _Said]:

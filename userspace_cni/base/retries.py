@@ -36,7 +36,6 @@ class Retries:
         self._tried: dict[str, _Tried] = {}
 
     def due(self, key: str, who: str = "") -> bool:
-        """Whether it may be tried now."""
         with self._lock:
             tried = self._tried.get(key)
             return tried is None or tried.who != who or self._clock() - tried.at >= tried.pause_s

@@ -32,7 +32,6 @@ class HostRoot:
 
     @property
     def directory(self) -> str:
-        """The directory itself."""
         return self._prefix or "/"
 
     @property

@@ -33,14 +33,12 @@ ANYTHING: Final = SettingForm()
 
 
 def one_of(choices: tuple[str, ...]) -> SettingForm:
-    """One of some words."""
     return SettingForm(
         lambda value: "" if value in choices else f"it can be one of {', '.join(choices)}", {"enum": list(choices)}
     )
 
 
 def matching(pattern: str, reason: str) -> SettingForm:
-    """A text that the whole pattern matches."""
     return SettingForm(lambda text: "" if re.fullmatch(pattern, text) else reason, {"pattern": f"^({pattern})$"})
 
 

@@ -81,7 +81,6 @@ class Setting:
 
 
 def _setting(default: T, text: str, form: SettingForm = ANYTHING, *, own: str = "", fallback: str = "") -> T:
-    """A field of `Settings`."""
     return field(default=default, metadata={_SETTING: Setting(text, form, own, fallback)})
 
 
@@ -236,7 +235,6 @@ class Settings:
 
     @property
     def agent_socket(self) -> str:
-        """Path of the agent's socket."""
         return agent_socket(self.socket, self.run_dir)
 
     @property

@@ -37,7 +37,6 @@ _WRITTEN_OTHERWISE: Final[Mapping[str, dict[str, Any]]] = {
 
 
 def settings_schema() -> dict[str, Any]:
-    """The schema."""
     tables = {name: {"type": "array", "items": _table(*of)} for name, of in _TABLES.items()}
     return {
         "$schema": DIALECT,

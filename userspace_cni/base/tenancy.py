@@ -75,7 +75,6 @@ class Rule:
     mirror_outputs: tuple[str, ...] | None = None
 
     def is_for(self, namespace: str) -> bool:
-        """Whether the rule is for that namespace."""
         return _matches(namespace, self.namespaces)
 
     def allows(self, vlans: Iterable[int] | None) -> bool:

@@ -77,7 +77,6 @@ def _are_good(values: Mapping[str, object]) -> bool:
 
 
 def agent_socket(socket: str, run_dir: str) -> str:
-    """The path of the agent's socket by these settings."""
     return socket or f"{run_dir}/agent.sock"
 
 
