@@ -53,7 +53,6 @@ def patient(seconds: float) -> Deadline:
 
 
 def attachment_limit() -> Deadline:
-    """The deadline for looking at one attachment, from now on."""
     return patient(ATTACHMENT_S)
 
 
@@ -75,7 +74,6 @@ class NodeCommand(click.Command):
     """A command that looks at the node: only warnings are logged, and errors of the node become an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it."""
         try:
             with bound("warning"):
                 return super().invoke(ctx)
@@ -130,7 +128,6 @@ class Site:
 
     @cached_property
     def client(self) -> AgentClient:
-        """The agent."""
         return AgentClient(self.seen(self.settings.agent_socket))
 
     def seen(self, path: str) -> str:
@@ -152,7 +149,6 @@ class Site:
             raise CommandRefused(f"{error}{near}", FOUND) from error
 
     def switch_problem(self) -> UserspaceError | None:
-        """Why the switch cannot be asked, None when it can."""
         try:
             self.node.switch.ports.connect(patient(SWITCH_S))
         except UserspaceError as error:
@@ -196,7 +192,6 @@ class Site:
         return self._probes[-1]
 
     def close(self) -> None:
-        """End what was opened."""
         for each in self._probes:
             each.close()
         if "drivers" in vars(self):

@@ -268,7 +268,6 @@ def counted(number: int, what: str) -> str:
 
 
 def joined(values: Sequence[str], nothing: str = "") -> str:
-    """The values with commas between them."""
     return ", ".join(values) or nothing
 
 

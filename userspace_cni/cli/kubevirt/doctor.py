@@ -126,7 +126,6 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
 
 
 def _guest_of(record: Record) -> Guest:
-    """Read a VM's interface from its record."""
     machine = machine_of(record.steps, record.pod_namespace, record.pod_name)
     return Guest(machine, record.ifname, record.state, record.steps, _mac_of(record))
 
@@ -210,7 +209,6 @@ def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Partie
 
 
 def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, findings: Sequence[Finding]) -> dict[str, Any]:
-    """An interface as a JSON object."""
     step = guest.port
     port = ports.get(step.name) if step else None
     file = record.socket

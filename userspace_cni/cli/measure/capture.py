@@ -75,7 +75,6 @@ def capture_command(
 
 
 def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -> Taken:
-    """Capture until the end; the figures."""
     from userspace_cni.fastpath.errors import FastPathError
 
     site = open_site(ctx)
@@ -105,8 +104,7 @@ def _reported(taken: Taken, tell: Callable[[str], None]) -> Callable[[], None]:
     return lambda: tell(f"{taken.source.name}: {view.counted(taken.frames, 'frame')}, {taken.bytes:,} bytes")
 
 
-def _nothing() -> None:
-    """Report no progress."""
+def _nothing() -> None: ...
 
 
 def _say(taken: Taken) -> None:

@@ -129,7 +129,6 @@ def to_json(flow: Flow, way: Course, seat: cores.Cores) -> dict[str, Any]:
 
 
 def show(flow: Flow, way: Course, seat: cores.Cores) -> None:
-    """The figures of the whole."""
     total = flow.total
     windows = "   ".join(f"p{share} {flow.window(share / 100):.2f}" for share in (5, 50, 95))
     lost = f"{total.lost:,} frames, {total.lost / total.sent:.3%}" if total.lost else "nothing"

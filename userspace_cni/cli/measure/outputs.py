@@ -66,7 +66,6 @@ class LineOutput:
     """Prints a line for each frame."""
 
     def put(self, frames: Sequence[Frame]) -> None:
-        """Print them."""
         try:
             click.echo("\n".join(map(frame_line, frames)))
         except BrokenPipeError as error:

@@ -12,7 +12,6 @@ class Seconds(click.FloatRange):
     """A range of numbers in which "nan", which is neither too small nor too large for any range, is refused too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, or a mistake in the call."""
         number = super().convert(value, param, ctx)
         if isinstance(number, float) and math.isnan(number):
             self.fail(f"{value} is not a number.", param, ctx)

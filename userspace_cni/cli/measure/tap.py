@@ -259,7 +259,6 @@ def _show(bridge: TapBridge, reporter: _Reporter) -> None:
 
 
 def _rates(name: str, before: PumpCounts, after: PumpCounts, seconds: float) -> str:
-    """The line with the counters."""
     out = (after.to_ring.frames - before.to_ring.frames) / seconds
     back = (after.to_tap.frames - before.to_tap.frames) / seconds
     dropped = after.to_ring.dropped + after.to_tap.dropped

@@ -22,7 +22,6 @@ _LEAVE_S: Final = 5.0
 
 
 def is_installed() -> bool:
-    """Whether it is on PATH."""
     return shutil.which(PROGRAM) is not None
 
 

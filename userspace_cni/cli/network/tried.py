@@ -46,7 +46,6 @@ def objects_for(site: Site, files: Sequence[str]) -> Seen | None:
 
 
 def _given(files: Iterable[str]) -> Mapping[str, Mapping[str, Kept]]:
-    """The objects of the files, by kind and name."""
     found: dict[str, dict[str, Kept]] = {kind: {} for kind in _KINDS}
     for file in files:
         documents, findings = read_file(file)

@@ -179,7 +179,6 @@ def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Ste
 
 
 def print_plan(former: Sequence[Step], steps: Sequence[Step], site: Site) -> None:
-    """Print what going from the former steps to these does, and the way back."""
     for heading, lines in would_do(former, steps, site.node.driver):
         click.echo(heading)
         for line in lines:

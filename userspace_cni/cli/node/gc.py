@@ -83,7 +83,6 @@ class Left:
     owner: Owner
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         whose = dataclasses.asdict(self.owner)
         steps = whose.pop("steps")
         return {**whose, "problem": self.problem, "why": self.why, "action": self.action, "steps": steps}
@@ -214,7 +213,6 @@ def _left(finding: Deviation) -> Left:
 
 
 def _spooled(entry: Entry, site: Site) -> Left:
-    """A DEL in the spool, and what gc does about it."""
     why = "a DEL was called while no agent answered"
     try:
         environment = read_environment(entry.environ, "DEL")

@@ -137,7 +137,6 @@ def place_file(target: Path, content: bytes, mode: int, check: Callable[[Path], 
 
 
 def _flush(directory: Path) -> None:
-    """Bring the names in `directory` to disk."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -35,7 +35,6 @@ class DirectoryName(click.Path):
     name = "directory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name as it was given."""
         if not value:
             self.fail("it names no directory", param, ctx)
         return super().convert(value, param, ctx)
@@ -58,7 +57,6 @@ class Plugin:
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
 

@@ -54,7 +54,6 @@ class _Done:
     code: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"name": self.name, "state": self.state, "details": self.details}
 
 
@@ -131,7 +130,6 @@ def _text(filename: str) -> str:
 
 
 def _refuse(faults: Faults, name: str, text: str, *, dry_run: bool, as_json: bool) -> None:
-    """Tell what is wrong."""
     if as_json:
         view.show_json({**_as_json("", dry_run=dry_run), **faulty.described(faults, text)})
         return

@@ -77,7 +77,6 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
 
 
 def _summed(found: Inspection, wrong: int) -> str:
-    """All of it in a line."""
     if not found.pods:
         return "no pod with a network namespace of its own is found on this node"
     wanted = sum(len(each.visited.resolved.wanted) for each in found.pods)
@@ -133,7 +132,6 @@ def _destination(text: str) -> Address | Network:
 
 
 def _said(found: Explained) -> str:
-    """The kernel's own answer."""
     way = found.way
     if way is None or way.problem:
         return f"no way: {way.problem if way else ''}"

@@ -31,7 +31,6 @@ def tell(faults: Faults, name: str, text: str) -> None:
 
 
 def described(faults: Faults, text: str) -> dict[str, Any]:
-    """The same as JSON values."""
     found = [{"line": line or None, "text": str(each)} for line, each in located(faults, text)]
     return {"faults": found, "more_faults": faults.more}
 

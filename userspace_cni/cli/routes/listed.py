@@ -107,7 +107,6 @@ def _bounded(reasons: Sequence[str]) -> list[str]:
 
 
 def _is_concerned(pod: Mapping[str, Any]) -> bool:
-    """Whether there is anything to tell of the pod."""
     return bool(pod["routes"] or pod["wanted"] or pod["problem"] or any(pod[key] for key, _ in _TOLD))
 
 

@@ -51,7 +51,6 @@ def _rules() -> list[dict[str, list[str]]]:
 
 
 def _rights() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The role, and whose it is."""
     group = "rbac.authorization.k8s.io"
     about = {"apiVersion": f"{group}/v1", "metadata": {"name": NAME, "labels": dict(_LABELS)}}
     subject = {"kind": "ServiceAccount", "name": _ACCOUNT, "namespace": _ACCOUNT}
