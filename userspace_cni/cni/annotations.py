@@ -57,7 +57,6 @@ class PodInterface:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is the interface of the pod's default network."""
         return self.ifname == DEFAULT_INTERFACE
 
     def own(self, annotations: Mapping[str, str], name: str, example: str) -> object:

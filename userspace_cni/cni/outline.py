@@ -38,17 +38,14 @@ _WORD_MAX: Final = 512
 
 
 def size_of(stdin: bytes) -> Size:
-    """The size of a configuration."""
     return Size(len(stdin), marks(stdin.decode("latin-1")))
 
 
 def is_within(stdin: bytes, most: Size) -> bool:
-    """Whether the configuration is no larger than that."""
     return len(stdin) <= most.octets and size_of(stdin).marks <= most.marks
 
 
 def too_large(stdin: bytes, most: Size) -> InvalidConfig:
-    """The refusal of a configuration that is larger than that."""
     found = size_of(stdin)
     return InvalidConfig(
         f"the network configuration on stdin has {found.octets} bytes, with {found.marks} braces, brackets and commas",

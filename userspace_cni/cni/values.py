@@ -66,7 +66,6 @@ def permissions(value: str, where: str) -> str:
 
 
 def object_name(value: str, where: str) -> str:
-    """The name of an object of the API."""
     if not OBJECT.fullmatch(value):
         raise InvalidConfig(f"key '{where}' is {value!r}", "it must be the name of a Subnet object")
     return value
@@ -92,7 +91,6 @@ _NAMES: Final[Mapping[type[Any], str]] = {
 
 
 def json_type(value: object) -> str:
-    """The JSON type of a value, in words."""
     if value is None:
         return "null"
     if isinstance(value, float):
