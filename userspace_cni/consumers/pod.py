@@ -98,7 +98,6 @@ class PodConsumer:
         return mac.derived_mac(request.network.name, request.environment.container_id, request.environment.ifname)
 
     def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
-        """No further marks."""
         return {}
 
 

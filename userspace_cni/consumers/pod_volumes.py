@@ -11,5 +11,4 @@ def pod_directory(settings: Settings, uid: str) -> str:
 
 
 def empty_dir(settings: Settings, uid: str, volume: str) -> str:
-    """The directory of the pod's emptyDir `volume`."""
     return f"{pod_directory(settings, uid)}/volumes/kubernetes.io~empty-dir/{volume}"

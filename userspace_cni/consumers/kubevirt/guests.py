@@ -68,7 +68,6 @@ class Guest:
 
     @property
     def port(self) -> OvsPort | None:
-        """Its port, as ADD made it."""
         return Steps(self.steps).port
 
 
