@@ -28,5 +28,4 @@ class Metrics:
         self._events.inc(number)
 
     def render(self) -> bytes:
-        """All series, as CONTENT_TYPE."""
         return self._registry.render()

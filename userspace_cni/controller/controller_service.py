@@ -47,7 +47,6 @@ class Controller(Supervisor):
         hearing = Hearing(self.metrics.count_write, told(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
         self.page_ports: Sequence[Stays] = ()
-        """The ports with pages about it."""
 
     def start(self) -> None:
         """Begin. Raises Unavailable.

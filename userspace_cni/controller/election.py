@@ -28,7 +28,6 @@ from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import LEASES
 
 NAME: Final = "userspace-cni-controller"
-"""The Lease's name."""
 STOP_S: Final = 2.0
 _LEASE_MAX_S: Final = 3600
 """A Lease that says a longer time is not believed."""

@@ -54,13 +54,11 @@ def _news(resource: Resource, before: Mapping[str, Any], status: Mapping[str, An
 
 
 def _fault(resource: Resource, status: Mapping[str, Any]) -> Finding | None:
-    """What is wrong by this status; None for nothing."""
     read = _FAULTS.get(resource)
     return read(status) if read else None
 
 
 def _refused(status: Mapping[str, Any]) -> Finding | None:
-    """What of a Route can never be."""
     valid = next((each for each in tables(status, "conditions") if text(each, "type") == "Valid"), {})
     if text(valid, "status") != "False":
         return None
