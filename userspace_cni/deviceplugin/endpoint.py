@@ -35,9 +35,7 @@ class Devices(Protocol):
     """What an endpoint tells and does; implemented by the plugin."""
 
     @property
-    def resource(self) -> str:
-        """The resource's name."""
-        ...
+    def resource(self) -> str: ...
 
     def listed(self) -> v1beta1.ListAndWatchResponse:
         """Every device, as it is now."""

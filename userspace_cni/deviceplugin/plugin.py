@@ -33,9 +33,7 @@ class DeviceBridge(Protocol):
     """A bridge of which devices are offered."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def healthy(self) -> bool:
