@@ -56,7 +56,6 @@ class JudgedNetworks:
         self.take(place, Finding(name, severity, "", message, remedy, key))
 
     def take(self, place: Place, finding: Finding) -> None:
-        """Add what was found there."""
         self.found.append((place, replace(finding, subject=str(place))))
 
 

@@ -21,7 +21,6 @@ OF_NETWORKS: Final[Keys] = {**_KIND, **_SAID, "key": "path", "code": "code"}
 
 
 def as_json(finding: Finding, keys: Keys) -> dict[str, Any]:
-    """The finding as a JSON object."""
     return {key: getattr(finding, field) for key, field in keys.items()}
 
 

@@ -19,7 +19,6 @@ _MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' 
 
 
 def findings_of(traps: Iterable[Trap]) -> list[Finding]:
-    """The traps as findings."""
     return [Finding(each.name, each.severity, each.subject, each.message, each.remedy, each.path, each.why) for each in traps]
 
 
