@@ -70,7 +70,6 @@ class HugePages:
         return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
 
     def mounts_of(self, page_bytes: int) -> tuple[HugetlbMount, ...]:
-        """The mounts whose files are of this page size."""
         return tuple(mount for mount in self.mounts if mount.page_bytes == page_bytes)
 
     def shortage(self, page_bytes: int, wanted_bytes: int) -> str:

@@ -65,7 +65,6 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """The address of the mapping in this process."""
         return int(ffi.cast("uintptr_t", self._pointer))
 
     def at(self, offset: int) -> Any:

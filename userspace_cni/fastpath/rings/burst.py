@@ -57,7 +57,6 @@ class Burst:
         return count
 
     def frames(self, count: int) -> list[bytes]:
-        """Copies of the first `count` frames."""
         buffer, stride = self.buffer, self.stride
         starts = range(0, count * stride, stride)
         return [buffer[start : start + length].tobytes() for start, length in zip(starts, self.lengths[:count], strict=True)]

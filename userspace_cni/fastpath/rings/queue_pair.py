@@ -155,7 +155,6 @@ class QueuePair:
 
     @property
     def counters(self) -> QueueCounters:
-        """The counts of both queues."""
         tx: Any = ffi.new("struct fp_counters *")
         rx: Any = ffi.new("struct fp_counters *")
         lib.fp_read_counters(self.tx, tx)

@@ -230,7 +230,6 @@ _UNACKNOWLEDGED: Final = frozenset(
 
 
 def _chosen(offered: Feature, wanted: WantedFeatures) -> Feature:
-    """The features to agree on, of those that are offered."""
     needed = Feature.VERSION_1
     if wanted.mergeable:
         needed |= Feature.NET_MRG_RXBUF

@@ -153,7 +153,6 @@ class VhostMessage(NamedTuple):
 
     @property
     def is_reply(self) -> bool:
-        """Whether it answers a request."""
         return bool(self.flags & Flag.REPLY)
 
     @property
@@ -169,7 +168,6 @@ class VringState(NamedTuple):
     value: int
 
     def pack(self) -> bytes:
-        """As payload."""
         return _STATE.pack(self.vring, self.value)
 
     @classmethod
@@ -191,7 +189,6 @@ class VringAddress(NamedTuple):
     log: int = 0
 
     def pack(self) -> bytes:
-        """As payload."""
         return _ADDRESS.pack(*self)
 
     @classmethod
@@ -209,7 +206,6 @@ class VringFd(NamedTuple):
     attached: bool = True
 
     def pack(self) -> bytes:
-        """As payload."""
         return _U64.pack(self.vring | (0 if self.attached else _NO_FD))
 
     @classmethod
@@ -231,7 +227,6 @@ class Region(NamedTuple):
 
 
 def name_of(request: int) -> str:
-    """Name of a request, for messages."""
     try:
         return VhostRequest(request).name
     except ValueError:
@@ -267,7 +262,6 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
 
 
 def is_known(request: int) -> bool:
-    """Whether the protocol has such a request."""
     return request in VhostRequest._value2member_map_
 
 
@@ -287,7 +281,6 @@ def require_empty(message: VhostMessage) -> None:
 
 
 def pack_u64(value: int) -> bytes:
-    """Payload of messages that carry one number."""
     return _U64.pack(value)
 
 

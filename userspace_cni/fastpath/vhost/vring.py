@@ -44,7 +44,6 @@ class Vring:
         self._fds = {"kick": -1, "call": -1, "err": -1}
 
     def set_size(self, size: int, step: str) -> None:
-        """Set the number of descriptors of the ring."""
         self._require_stopped(step)
         if not 0 < size <= RING_SIZE_MAX or size & (size - 1):
             raise PeerError(BreachReason.BAD_VALUE, step, f"ring of {size}, which must be a power of two up to {RING_SIZE_MAX}")
