@@ -67,7 +67,6 @@ class DeviceDirectories:
         self._root = root
 
     def path(self, device: str) -> str:
-        """The directory of that device."""
         return f"{self._trusted}/{plain(device)}"
 
     def renew(self, device: str) -> DeviceDirectory:

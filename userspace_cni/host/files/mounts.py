@@ -133,7 +133,6 @@ class PodMountDriver(Driver[PodMount]):
         return not self.mounted(step, seen) and bool(self.check(step, deadline))
 
     def mounted(self, step: PodMount, seen: Seen) -> bool:
-        """Whether something is mounted at the target."""
         return step.target in seen.once(self._mount_points)
 
     def _mount_points(self) -> frozenset[str]:

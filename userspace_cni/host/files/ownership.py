@@ -99,7 +99,6 @@ def set_ownership(fd: int, wanted: Ownership, what: str) -> None:
 
 
 def ownership_drift(fd: int, wanted: Ownership, what: str) -> list[Drift]:
-    """Every difference between `wanted` and the object behind `fd`."""
     now = os.stat(fd)
     facts: list[tuple[str, Value | None, Value]] = [
         ("uid", wanted.uid, now.st_uid),

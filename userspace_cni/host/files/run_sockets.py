@@ -62,7 +62,6 @@ class SocketDirectoryDriver(Driver[SocketDirectory]):
             os.rmdir(path)
 
     def check(self, step: SocketDirectory, deadline: Deadline) -> list[Drift]:
-        """Whether it is there."""
         deadline.require(step.summary)
         there = self._root.is_directory(step.path)
         return [] if there else [Drift(step.summary, "", "a directory of ours", Absent())]

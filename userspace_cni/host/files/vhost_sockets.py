@@ -109,7 +109,6 @@ class DirectoryDriver(Driver[Directory]):
         return step.own or (step.create and self._made_before(step.resource))
 
     def present(self, step: Directory) -> bool:
-        """Whether anything is at the path."""
         try:
             fd = open_if_there(step.path, step.trusted, self._root)
         except DirectoryRefused:

@@ -161,7 +161,6 @@ def _remove_regular(dirfd: int, name: str) -> None:
 
 
 def temporary(name: str) -> str:
-    """How a file is called while it is written."""
     return f".{name}.tmp"
 
 

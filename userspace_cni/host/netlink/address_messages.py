@@ -66,7 +66,6 @@ def listed(index: int) -> Message:
 
 
 def read(payload: bytes) -> FoundAddress:
-    """The address in a reply."""
     _, length, _, _, index = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     interface = ip_interface((ip_address(found.get(_LOCAL) or found[_ADDRESS]), length))

@@ -240,7 +240,6 @@ def _stays(payload: bytes) -> bool:
 
 
 def _links_of(payload: bytes) -> set[int]:
-    """The links of a route, or of its next hops."""
     found = attributes(payload[_ROUTE.size :])
     over = {as_u32(found[_OIF])} if _OIF in found else set()
     return over | {index for _, _, index, _ in _hops(found)}

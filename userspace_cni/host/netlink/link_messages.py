@@ -55,7 +55,6 @@ class End:
 
     @property
     def attributes(self) -> bytes:
-        """As attributes."""
         queue = u32(_TXQLEN, self.queue) if self.queue else b""
         return text(_IFNAME, self.name) + settings(mac=self.mac, mtu=self.mtu) + queue
 
@@ -142,7 +141,6 @@ def asked(name: str) -> Message:
 
 
 def listed() -> Message:
-    """Ask for every link of the namespace."""
     return Message(_GETLINK, codec.DUMP, _header())
 
 
@@ -159,7 +157,6 @@ def named(payload: bytes) -> tuple[int, str, bool]:
 
 
 def read(payload: bytes) -> FoundLink:
-    """The link in a reply."""
     _, _, index, flags, _ = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     peer = found.get(_LINK)

@@ -103,7 +103,6 @@ class Netns:
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

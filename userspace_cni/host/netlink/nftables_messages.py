@@ -74,7 +74,6 @@ def new_table(table: str) -> Message:
 
 
 def delete_table(table: str) -> Message:
-    """Delete the table with all that is in it."""
     return message(_DELETE_TABLE, 0, text(_TABLE_NAME, table))
 
 
@@ -89,12 +88,10 @@ def new_chain(table: str, chain: str, device: str, policy: int) -> Message:
 
 
 def flush_chain(table: str, chain: str) -> Message:
-    """Delete the chain's rules."""
     return message(_DELETE_RULE, 0, text(_RULE_TABLE, table), text(_RULE_CHAIN, chain))
 
 
 def delete_chain(table: str, chain: str) -> Message:
-    """Delete the chain with its rules."""
     return message(_DELETE_CHAIN, 0, text(_CHAIN_TABLE, table), text(_CHAIN_NAME, chain))
 
 
@@ -104,7 +101,6 @@ def get_generation() -> Message:
 
 
 def generation(payload: bytes) -> int:
-    """The generation in a reply."""
     return _be32(attributes(payload[HEADER.size :]).get(_GENERATION))
 
 
@@ -114,7 +110,6 @@ def get_table(table: str, family: int = NETDEV) -> Message:
 
 
 def table(payload: bytes) -> Table:
-    """The table in a reply."""
     found = attributes(payload[HEADER.size :])
     return Table(bool(_be32(found.get(_TABLE_FLAGS)) & _DORMANT), _be32(found.get(_TABLE_USE)))
 
@@ -125,7 +120,6 @@ def get_chains(family: int = NETDEV) -> Message:
 
 
 def chain(payload: bytes) -> Chain:
-    """The chain in a reply."""
     found = attributes(payload[HEADER.size :])
     hook = attributes(found.get(_CHAIN_HOOK, b""))
     return Chain(

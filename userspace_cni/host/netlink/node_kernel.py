@@ -75,7 +75,6 @@ class Kernel:
         self._connection = connection
 
     def links(self) -> dict[str, FoundLink]:
-        """Every link, by name."""
         found = map(links.read, self._listed(links.listed_shortly()))
         return {each.name: each for each in found}
 
@@ -85,7 +84,6 @@ class Kernel:
         return [each for each in found if not each.interface.is_link_local and not each.interface.is_loopback]
 
     def set_up(self, link: FoundLink) -> None:
-        """Set the link up."""
         self._connection.send(links.changed(link.index, up=True))
 
     def add_address(self, link: FoundLink, address: str) -> None:
@@ -93,7 +91,6 @@ class Kernel:
         self._connection.send(addresses.added(link.index, ip_interface(address), NODE_PROTOCOL))
 
     def remove_address(self, found: FoundAddress) -> None:
-        """Take the address from its link."""
         self._connection.send(addresses.removed(found))
 
     def routes(self, *, table: int = MAIN, protocol: int = 0) -> list[FoundRoute]:
@@ -117,7 +114,6 @@ class Kernel:
         self._connection.send(routes.led(index, _route(dst, gw, table), NODE_PROTOCOL))
 
     def remove_route(self, found: FoundRoute) -> None:
-        """Remove that very route, which is ours."""
         self._connection.send(routes.removed(found.index, found.route, NODE_PROTOCOL))
 
     def way_to(self, address: str) -> FoundRoute | None:
@@ -144,7 +140,6 @@ class Kernel:
         return unless_there(partial(self._connection.send, neighbours.added(index, address, mac)))
 
     def remove_neighbour(self, index: int, address: str) -> None:
-        """Forget the neighbour."""
         unless_gone(partial(self._connection.send, neighbours.removed(index, address)))
 
     def rules(self) -> list[FoundRule]:
@@ -157,11 +152,9 @@ class Kernel:
         return [each.priority for each in found if each.link == link]
 
     def add_rule(self, rule: FoundRule) -> None:
-        """Add a rule of ours."""
         self._connection.send(rules.added(rule))
 
     def remove_rule(self, rule: FoundRule) -> None:
-        """Remove that very rule, which is ours."""
         self._connection.send(rules.removed(rule))
 
     def _listed(self, message: Message, *versions: int) -> list[bytes]:
@@ -187,7 +180,6 @@ class NodeLook:
     root: HostRoot = HERE
 
     def __call__(self) -> Looked:
-        """Look."""
         return at_node(
             self.switch_netns,
             self.root,
@@ -206,7 +198,6 @@ class Looked:
     rules: list[FoundRule]
 
     def of_link(self, name: str) -> list[FoundAddress]:
-        """The addresses of the link of that name."""
         link = self.links.get(name)
         return [each for each in self.addresses if link and each.index == link.index]
 

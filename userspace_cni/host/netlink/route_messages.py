@@ -213,7 +213,6 @@ def source(payload: bytes) -> IPv4Address | IPv6Address | None:
 
 
 def read(payload: bytes) -> FoundRoute:
-    """The route in a reply."""
     family, length, source_length, tos, table, protocol, scope, kind, flags = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     metrics = attributes(found.get(_METRICS, b""))

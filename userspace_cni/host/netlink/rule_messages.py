@@ -57,7 +57,6 @@ def listed(version: int) -> Message:
 
 
 def read(payload: bytes) -> FoundRule:
-    """The rule in a reply."""
     _, _, length, _, table, _, _ = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     suppresses = as_u32(found.get(_SUPPRESSED, b"\xff\xff\xff\xff"))

@@ -361,7 +361,6 @@ def _send(
 
 
 def _beside(addresses: Iterable[KeptAddress], others: Iterable[KeptAddress]) -> list[KeptAddress]:
-    """The addresses that are not among the others."""
     known = {each.key for each in others}
     return [each for each in addresses if each.key not in known]
 

@@ -25,7 +25,6 @@ _DIVERTING: Final = re.compile(r"-[jg] (?!ACCEPT\b|MASQUERADE\b|SNAT\b|LOG\b|MAR
 
 
 def has_tables(netns: Netns, version: int) -> bool:
-    """Whether the namespace has legacy tables for that version of IP."""
     try:
         return bool(netns.do(lambda: Path(_LISTS[version]).read_text(encoding="ascii").strip()))
     except OSError:

@@ -61,7 +61,6 @@ class NodeLinkDriver(Driver[NodeLink]):
         return [Drift(_link(step), *each, look) for each in _differences(step, NodeLook(step.switch_netns, self._root)())]
 
     def lost(self, step: NodeLink, seen: Seen, deadline: Deadline) -> bool:
-        """Whether any of that differs."""
         deadline.require(_link(step))
         return bool(_differences(step, seen.once(NodeLook(step.switch_netns, self._root))))
 
@@ -78,7 +77,6 @@ class NodeRouteDriver(Driver[NodeRoute]):
         at_node(step.switch_netns, self._root, f"{_route(step)}: adding it", lambda kernel: _lead(kernel, step))
 
     def undo(self, step: NodeRoute, deadline: Deadline) -> None:
-        """Remove the route, if it is ours."""
         deadline.require(_route(step))
         if has_ended(step.switch_netns, self._root):
             return
@@ -90,7 +88,6 @@ class NodeRouteDriver(Driver[NodeRoute]):
         at_node(step.switch_netns, self._root, f"{_route(step)}: removing it", remove)
 
     def check(self, step: NodeRoute, deadline: Deadline) -> list[Drift]:
-        """The route is there."""
         deadline.require(_route(step))
         found = _of_step(NodeLook(step.switch_netns, self._root)().routes, step)
         if any(_gateway(each) == step.gw for each in found):
@@ -99,7 +96,6 @@ class NodeRouteDriver(Driver[NodeRoute]):
         return [Drift(_route(step), "", step.gw, _gateway(found[0]) if found else Absent(), look)]
 
     def lost(self, step: NodeRoute, seen: Seen, deadline: Deadline) -> bool:
-        """Whether it is not there."""
         deadline.require(_route(step))
         routes = seen.once(NodeLook(step.switch_netns, self._root)).routes
         return not any(_gateway(each) == step.gw for each in _of_step(routes, step))

@@ -62,7 +62,6 @@ class PolicyRouteDriver(Driver[PolicyRoute]):
         return [Drift(_what(step), *each, look) for each in self._at(step, "looking at it", lambda kernel: _look(kernel, step))]
 
     def lost(self, step: PolicyRoute, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - its table is no other step's
-        """Whether any of that differs."""
         deadline.require(_what(step))
         return bool(self._at(step, "looking at it", lambda kernel: _look(kernel, step)))
 

@@ -50,7 +50,6 @@ class SwitchTaps:
     root: HostRoot = HERE
 
     def find(self, name: str) -> NamedLink | None:
-        """The link of this name or alternative name, None if there is none."""
         with self._opened(f"link {name}: looking for it") as (_, kernel):
             found = found_link(kernel, name)
         return NamedLink(found.index, found.alias == ALIAS, found.carrier) if found else None

@@ -48,7 +48,6 @@ class TranslationDriver(Driver[Translation]):
         return [Drift(_WHAT, *each, look) for each in self._differences(step, deadline)]
 
     def lost(self, step: Translation, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - there is one such step
-        """Whether any of that differs."""
         return any(self._differences(step, deadline))
 
     def _differences(self, step: Translation, deadline: Deadline) -> Iterator[tuple[str, Condition, Condition]]:

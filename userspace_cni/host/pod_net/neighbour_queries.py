@@ -69,5 +69,4 @@ def claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[Addres
 
 
 def unspecified(address: Address) -> Address:
-    """The unspecified address of the same version."""
     return type(address)(0)

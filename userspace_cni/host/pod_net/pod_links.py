@@ -153,7 +153,6 @@ class LinkRefDriver(Driver[LinkRef]):
         """It is never made."""
 
     def undo(self, step: LinkRef, deadline: Deadline) -> None:
-        """As LinkDriver."""
         delete(step.host, step.alias, step.switch_netns, self._root, deadline)
 
     def check(self, step: LinkRef, deadline: Deadline) -> list[Drift]:  # noqa: ARG002

@@ -239,7 +239,6 @@ def _read(raw: _Raw) -> Inside:
 
 @lru_cache(_ANSWERS)
 def _pod_route(payload: bytes, dev: str) -> PodRoute:
-    """The route in a reply, over the device of that name."""
     found = _route_of(payload)
     given = found.route
     return PodRoute(

@@ -74,7 +74,6 @@ class Delegate:
         return self._object(finished, "the answer")
 
     def delete(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
-        """Release."""
         self._run("DEL", stdin, deadline, keep_open)
 
     def check(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:

@@ -74,7 +74,6 @@ class RuntimeNetworkDriver(Driver[RuntimeNetwork]):
             _remove(dirfd, (step.name, *step.instead_of), step.store)
 
     def check(self, step: RuntimeNetwork, deadline: Deadline) -> list[Drift]:
-        """The file is there, as it was put there."""
         deadline.require(_what(step))
         found = look_at(step, self._root)
         if found is None:
