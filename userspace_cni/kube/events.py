@@ -76,7 +76,6 @@ class _Event:
 
     @property
     def namespace(self) -> str:
-        """The namespace in which it is."""
         return _namespace(self.recipient)
 
     @property
@@ -252,7 +251,6 @@ class Events(Loop):
 
 
 def type_of(severity: Severity) -> str:
-    """The type of an Event."""
     return "Warning" if severity in ("error", "warning") else "Normal"
 
 

@@ -85,9 +85,7 @@ class ObjectStore(Protocol[Key, T]):
         """
         ...
 
-    def keys(self) -> Keys[Key]:
-        """The things that are kept."""
-        ...
+    def keys(self) -> Keys[Key]: ...
 
     def take_over(self, listed: Sequence[tuple[Key, T]], gone: Keys[Key]) -> None:
         """Take a complete list over. What it lacks stays, but for what is `gone`."""
@@ -155,7 +153,6 @@ class ListWatch(Loop):
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to end."""
         return self._stopping
 
     @property

@@ -81,7 +81,6 @@ class ObjectWatch:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
         return self._watch.alive
 
     @property
@@ -129,20 +128,17 @@ class _Objects:
         self._listed = False
 
     def objects(self) -> Mapping[str, Any]:
-        """What is kept, by name."""
         with self._lock:
             if self._given is None:
                 self._given = MappingProxyType(dict(self._kept))
             return self._given
 
     def read(self, thing: Mapping[str, Any]) -> tuple[str, Any]:
-        """Name and kept part, as `ObjectStore.read`."""
         metadata = thing["metadata"]
         name, namespace = text(metadata["name"]), metadata.get("namespace")
         return f"{namespace}/{name}" if namespace else name, self._keep(thing)
 
     def keys(self) -> Keys[str]:
-        """The names of all that is kept."""
         with self._lock:
             return set(self._kept)
 
@@ -156,7 +152,6 @@ class _Objects:
             self._on_change()
 
     def change(self, kind: str, thing: tuple[str, Any]) -> None:
-        """Take an event over."""
         name, kept = thing
         with self._lock:
             known = name in self._kept

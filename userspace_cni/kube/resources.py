@@ -13,7 +13,6 @@ from urllib.parse import quote
 from userspace_cni.base.errors import InvalidConfig
 
 GROUP: Final = "userspace-cni.io"
-"""The API group of our own resources."""
 VERSION: Final = "v1alpha1"
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -40,7 +39,6 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def within(self, namespace: str) -> Resource:
-        """The objects of it in one namespace."""
         return replace(self, namespace=namespace)
 
     def path(self, name: str | None = None, *, subresource: str = "") -> str:

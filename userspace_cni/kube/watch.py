@@ -95,7 +95,6 @@ class PodWatch:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
         return self._watch.alive
 
     @property
@@ -169,7 +168,6 @@ class _Pods:
         self._pods: dict[tuple[str, str], _Known] = {}
 
     def known(self, namespace: str, name: str) -> _Known | None:
-        """What is kept of a pod; None for nothing."""
         with self._lock:
             return self._pods.get((namespace, name))
 
@@ -194,7 +192,6 @@ class _Pods:
         return _remembered(thing)
 
     def keys(self) -> Keys[tuple[str, str]]:
-        """Namespace and name of each pod that is kept."""
         with self._lock:
             return set(self._pods)
 
@@ -214,7 +211,6 @@ class _Pods:
             say("warning", f"the API server knows no pod on this node: does the API know the node by this name? {self._node}")
 
     def change(self, kind: str, thing: tuple[tuple[str, str], _Known]) -> None:
-        """Take an event over."""
         key, changed = thing
         with self._lock:
             known = self._pods.get(key)
