@@ -34,7 +34,6 @@ class Instant:
         return None if left >= _LONGEST_MS else math.ceil(left)
 
     def within(self, seconds: float) -> Self:
-        """The earlier of this one and `seconds` from now."""
         return type(self)(min(self.at, time.monotonic() + seconds))
 
     def half(self) -> Self:

@@ -125,7 +125,6 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def fileno(self) -> int:
