@@ -59,7 +59,6 @@ class Keeper(Loop):
         self._now = False
         """Whether in the next round nothing waits for its time."""
         self.statuses: tuple[SpecStatus, ...] = ()
-        """What became of each spec."""
 
     def reconcile(self, deadline: Deadline) -> tuple[SpecStatus, ...]:
         """Urge a round and wait for its end; what became of each spec. Raises Unavailable at the deadline."""

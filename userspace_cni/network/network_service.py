@@ -158,11 +158,9 @@ class NodeNetwork(Supervisor):
 
     @property
     def statuses(self) -> Sequence[SpecStatus]:
-        """What became of each spec."""
         return self._keeper.statuses
 
     def described(self) -> dict[str, Any]:
-        """All of it, as JSON values."""
         return {
             "specs": [described(each) for each in self.statuses],
             "concerns": [sentence(each) for each in self.concerns.found],
