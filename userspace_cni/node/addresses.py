@@ -26,7 +26,6 @@ class LocalAddresses:
 
     @cached_property
     def leases(self) -> LeaseDriver:
-        """The caller of delegated plugins."""
         from userspace_cni.host.runtimes.leases import LeaseDriver
 
         return LeaseDriver(self._root)

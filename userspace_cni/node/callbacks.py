@@ -23,7 +23,6 @@ class Callbacks:
     pod: Callable[[str, str], None] = lambda *_: None
 
     def listeners(self) -> Listeners:
-        """Those of a session with OVSDB."""
         from userspace_cni.switch.ovsdb.changes import Listeners
 
         return Listeners(self.disconnect, self.change)

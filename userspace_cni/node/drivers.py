@@ -64,7 +64,6 @@ class Drivers:
     _made: dict[type[Step], Driver[Any]] = field(default_factory=dict)
 
     def of(self, step: Step) -> Driver[Any]:
-        """The driver that knows this type of step."""
         kind = type(step)
         if kind not in self._made:
             self._made[kind] = MAKERS[kind](self)

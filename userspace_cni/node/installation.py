@@ -55,7 +55,6 @@ class Installation:
 
     @cached_property
     def devices(self) -> DeviceDirectories:
-        """The directories that are offered to pods as devices."""
         from userspace_cni.host.files.device_directories import DeviceDirectories
 
         return DeviceDirectories(self.settings.run_dir, self.root)

@@ -61,38 +61,31 @@ class LocalNode:
 
     @cached_property
     def switch(self) -> LocalSwitch:
-        """The switch."""
         return LocalSwitch(self.installation, self.store.journal, lambda: self.subnets, self._callbacks)
 
     @cached_property
     def sandboxes(self) -> LocalSandboxes:
-        """The network namespaces of containers."""
         return LocalSandboxes(self.installation, self.store.journal.identity)
 
     @cached_property
     def pods(self) -> LocalPods:
-        """The pods of this node."""
         return LocalPods(self.installation, self.store, self.switch, self._callbacks)
 
     @cached_property
     def addresses(self) -> LocalAddresses:
-        """Where addresses come from."""
         return LocalAddresses(self.installation, lambda: self.subnets)
 
     @cached_property
     def subnets(self) -> Subnets:
-        """The Subnets that networks name."""
         from userspace_cni.node.subnets import Subnets
 
         return Subnets(self.installation, self.store.journal, self.pods.is_gone)
 
     @cached_property
     def drivers(self) -> Drivers:
-        """The driver of each type of step."""
         return Drivers(self.installation, self.store, self.switch, self.addresses, self.pods)
 
     def driver(self, step: Step) -> Driver[Any]:
-        """The driver that knows this type of step."""
         return self.drivers.of(step)
 
     def _on_state(self, record: Record) -> None:

@@ -38,7 +38,6 @@ Sources = Callable[[], "tuple[PodWatch | None, KubeClient]"]
 
 
 def interface_of(request: Request, settings: Settings) -> PodInterface:
-    """The interface of a call, as annotations know it."""
     environment = request.environment
     return PodInterface(request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations)
 
@@ -158,12 +157,10 @@ class _Lacking:
         return self._ended
 
     def end(self) -> None:
-        """Have the thread end."""
         self._following.end()
 
     @property
     def runs(self) -> bool:
-        """Whether the thread is there."""
         return self._thread is not None and not self._ended
 
     def settle(self) -> None:

@@ -104,7 +104,6 @@ class NodeObjects(Supervisor):
         return resource in self._watches and self._watches[resource].confirmed
 
     def seen(self) -> Seen:
-        """What is known now."""
         unconfirmed = frozenset(each for each in SPECS if not self.confirmed(each))
         networks, vlans, subnets = map(self.of, SPECS)
         own = (self._watches[NODES].objects() or {}).get(self._node)

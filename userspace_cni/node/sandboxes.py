@@ -41,7 +41,6 @@ class LocalSandboxes:
         return netns.is_gone(path, self._root)
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
-        """The former plugin's record of this attachment."""
         from userspace_cni.host.runtimes.former_plugin import find_record
 
         return find_record(self._settings.legacy_state_dir, container_id, ifname, self._root)

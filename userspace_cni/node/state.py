@@ -138,6 +138,5 @@ def _label(text: str) -> str:
 
 
 def notes(chassis: str, *, kubeovn: bool) -> dict[str, str]:
-    """The annotations of the Node."""
     names = (CHASSIS, *((KUBEOVN_CHASSIS,) if kubeovn else ()))
     return dict.fromkeys(names, chassis) if chassis else {}

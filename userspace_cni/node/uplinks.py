@@ -31,19 +31,13 @@ class LookedAt(Protocol):
     """A node, as far as it is looked at."""
 
     @property
-    def installation(self) -> Installation:
-        """Settings and the host."""
-        ...
+    def installation(self) -> Installation: ...
 
     @property
-    def store(self) -> Store:
-        """Records."""
-        ...
+    def store(self) -> Store: ...
 
     @property
-    def switch(self) -> LocalSwitch:
-        """The switch."""
-        ...
+    def switch(self) -> LocalSwitch: ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,6 @@ class UplinkLook:
 
     @property
     def had(self) -> Steps:
-        """The former steps, by their parts."""
         return Steps(self.former)
 
 
@@ -104,7 +97,6 @@ class _Looking:
     deadline: Deadline
 
     def seen(self, node_addresses: frozenset[str] | None) -> UplinkLook:
-        """All of it."""
         network, node = self.network, self.node
         node.switch.ports.connect(self.deadline)
         devices = {each: pci.look(each, node.installation.root) for each in network.pci_devices}
