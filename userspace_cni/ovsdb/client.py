@@ -75,7 +75,6 @@ class Client(Generic[I]):
 
     @property
     def connected(self) -> bool:
-        """Whether a session is open."""
         session = self._session
         return session is not None and not session.lost
 

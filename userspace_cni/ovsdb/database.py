@@ -82,7 +82,6 @@ class Tls:
 
 
 def named(*names: str) -> frozenset[Clause]:
-    """The clauses for rows with these names."""
     return frozenset(("name", "==", name) for name in names)
 
 
@@ -92,12 +91,10 @@ def every_name() -> frozenset[Clause]:
 
 
 def of_type(kind: str) -> frozenset[Clause]:
-    """The clause for rows whose column `type` is this."""
     return frozenset({("type", "==", kind)})
 
 
 def with_ids(ids: Mapping[str, str]) -> frozenset[Clause]:
-    """The clause for rows that have all these external_ids."""
     return frozenset({("external_ids", "includes", tuple(sorted(ids.items())))})
 
 

@@ -11,14 +11,12 @@ from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.ovsdb.values import Json, as_json, by_uuid, table_of, value_of
 
 Operation = dict[str, Any]
-"""One operation of a transaction."""
 
 
 class Part(Protocol):
     """What is decided once per transaction, when all commands of a group have said what they need."""
 
-    def write(self, draft: Draft) -> None:
-        """Write the operations."""
+    def write(self, draft: Draft) -> None: ...
 
 
 P = TypeVar("P", bound=Part)
@@ -69,7 +67,6 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         return ("named-uuid", name)
 
     def update(self, row: Any, columns: dict[str, Any]) -> None:
-        """Write these columns of the row."""
         changes = {column: as_json(value) for column, value in columns.items()}
         self.add_op({"op": "update", "table": table_of(row), "where": by_uuid(row), "row": changes})
 

@@ -81,7 +81,6 @@ class Member:
 
     @property
     def answered(self) -> bool:
-        """Whether the caller has its answer."""
         return self._answered.is_set()
 
     def answer(self, error: BaseException | None = None) -> None:

@@ -100,7 +100,6 @@ class Watch(Generic[T]):
         return self._found
 
     def forget(self) -> None:
-        """Stop watching."""
         others = [each for each in self._replica.watches.get(self._place, ()) if each is not self]
         if others:
             self._replica.watches[self._place] = others
@@ -201,7 +200,6 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         return self._names[table]
 
     def root(self) -> Any:
-        """The one row of the root table."""
         if self._root is None:
             raise Unavailable(f"OVSDB at {self.session_name()} is empty", f"was it initialised? {self.database.initialise}")
         return self._root

@@ -37,17 +37,14 @@ def refers(row: Any, column: str, target: uuid.UUID) -> bool:
 
 
 def references(row: Any, column: str) -> set[uuid.UUID]:
-    """The column's set of UUIDs."""
     return {key.value for key in row._data[column].values}  # noqa: SLF001
 
 
 def count(row: Any, column: str) -> int:
-    """The size of the column's set."""
     return len(row._data[column].values)  # noqa: SLF001
 
 
 def table_of(row: Any) -> str:
-    """The name of the row's table."""
     return str(row._table.name)  # noqa: SLF001
 
 
