@@ -41,7 +41,6 @@ def interface_name(network: str) -> str:
 
 
 def socket_file(ifname: str) -> str:
-    """The socket's name in DIRECTORY."""
     return f"{ifname}.sock"
 
 
