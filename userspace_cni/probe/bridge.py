@@ -92,7 +92,6 @@ class Verdict:
         return next((f"{stage.stage}: {stage.problem}" for stage in self.stages if stage.problem), "")
 
     def to_json(self) -> dict[str, Any]:
-        """The verdict as JSON values."""
         ordered = sorted(self.times)
         rtt = {"min_ns": ordered[0], "p50_ns": histogram.percentile(ordered, 0.5)} if ordered else None
         return {
@@ -225,7 +224,6 @@ def _frame(port: ProbePort) -> bytes:
 
 @contextmanager
 def _timed(stage: Stage) -> Iterator[None]:
-    """Time this block as that stage."""
     began = time.monotonic()
     try:
         with _failing(stage):

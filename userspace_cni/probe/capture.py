@@ -113,7 +113,6 @@ class Taken:
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The figures as JSON values."""
         source = self.source
         return {
             "name": source.name,

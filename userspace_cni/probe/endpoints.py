@@ -47,7 +47,6 @@ class Endpoint:
     vlan: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The endpoint as JSON values."""
         return {
             "name": self.name,
             "port": self.port,
@@ -68,7 +67,6 @@ class Pair:
 
     @property
     def queues(self) -> tuple[QueuePair, QueuePair]:
-        """The first pair of queues of either endpoint."""
         return self.fronts[0].pairs[0], self.fronts[1].pairs[0]
 
     def frame(self, size: int, *, back: bool = False) -> bytes:

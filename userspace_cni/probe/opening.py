@@ -46,9 +46,7 @@ class Site(Protocol):
     """The node and its settings, as a command has them."""
 
     @property
-    def settings(self) -> Settings:
-        """The settings in force."""
-        ...
+    def settings(self) -> Settings: ...
 
     @property
     def node(self) -> Node:
@@ -59,9 +57,7 @@ class Site(Protocol):
         """A path of the settings as this process reaches it."""
         ...
 
-    def probe_ports(self, purpose: str) -> ProbePorts:
-        """Probes of this process."""
-        ...
+    def probe_ports(self, purpose: str) -> ProbePorts: ...
 
 
 # -- attachments ----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ class Count:
         return self.mpps * size * 8 / 1e3
 
     def add(self, other: Count) -> None:
-        """Add the frames and the time of `other`."""
         self.sent += other.sent
         self.received += other.received
         self.seconds += other.seconds
