@@ -40,7 +40,6 @@ class RoutePod:
 
     @property
     def title(self) -> str:
-        """As `title_of`."""
         return title_of(self.namespace, self.name)
 
 

@@ -75,7 +75,6 @@ class Faults:
     count: int = 0
 
     def add(self, fault: Fault) -> None:
-        """One more."""
         self.count += 1
         if self.count <= FAULTS_MAX:
             self.first.append(fault)
@@ -225,7 +224,6 @@ def _simple(data: Any, name: str, faults: Faults) -> Mapping[str, Any]:
 
 
 def _entries_of(data: Any) -> Sequence[Any] | None:
-    """The list of entries; None where there is none."""
     if isinstance(data, list):
         return data
     if not isinstance(data, dict):

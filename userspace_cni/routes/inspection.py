@@ -48,7 +48,6 @@ class Inspected:
 
     @property
     def pod(self) -> str:
-        """How the pod is called."""
         return self.visited.located.title
 
     @property
@@ -86,7 +85,6 @@ class Holding:
 
     @property
     def pod(self) -> str:
-        """How the pod is called."""
         return self.located.title
 
 
@@ -248,7 +246,6 @@ class _Looking:
         return RoutePass(inside)
 
     def keep(self, sandboxes: Collection[str]) -> None:
-        """As PodRoutes.keep."""
         self._kernel.keep(sandboxes)
 
     def inside(self, place: PodNamespace) -> Inside:

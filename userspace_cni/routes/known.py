@@ -110,7 +110,6 @@ def kept_parent(thing: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def kept_labels(thing: Mapping[str, Any]) -> Mapping[str, str]:
-    """The labels of a namespace."""
     return thing["metadata"].get("labels") or {}
 
 
@@ -128,13 +127,11 @@ def kept_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Netw
 
 
 def kept_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
-    """The ranges of a Node's pods."""
     spec = thing.get("spec") or {}
     return _networks(spec.get("podCIDRs") or [spec.get("podCIDR")])
 
 
 def kept_service_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
-    """The networks of a ServiceCIDR."""
     return _networks((thing.get("spec") or {}).get("cidrs") or ())
 
 
@@ -148,7 +145,6 @@ def joined(ranges: Iterable[Network]) -> tuple[Network, ...]:
 
 
 def _networks(texts: Iterable[Any]) -> tuple[Network, ...]:
-    """The networks among these."""
     found = []
     for each in texts:
         with suppress(ValueError):
@@ -171,12 +167,10 @@ def beside(found: Iterable[T], before: Iterable[T], name: Callable[[T], object])
 
 
 def route_name(thing: Mapping[str, Any]) -> object:
-    """What tells a kept Route from the others."""
     return thing["metadata"].get("name")
 
 
 def service_name(service: Service) -> object:
-    """What tells a Service from the others."""
     return service.namespace, service.name
 
 
@@ -211,7 +205,6 @@ def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> RoutePod:
 
 
 def as_json(known: Known) -> str:
-    """Its JSON form."""
     cluster = known.cluster
     return json.dumps(
         {

@@ -34,13 +34,9 @@ class RouteKernel(Protocol):
 
     protocol: int
 
-    def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass:
-        """As PodRoutes.converge."""
-        ...
+    def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass: ...
 
-    def keep(self, sandboxes: Collection[str]) -> None:
-        """As PodRoutes.keep."""
-        ...
+    def keep(self, sandboxes: Collection[str]) -> None: ...
 
 
 @dataclass(frozen=True)

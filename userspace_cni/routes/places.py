@@ -50,11 +50,9 @@ class Located:
 
     @property
     def title(self) -> str:
-        """As `title_of`."""
         return title_of(self.namespace, self.name, self.place.sandbox)
 
     def is_called(self, text: str) -> bool:
-        """As the function of that name."""
         return is_called(text, self.namespace, self.name, self.place.sandbox)
 
 

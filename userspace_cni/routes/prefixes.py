@@ -28,18 +28,15 @@ class Prefix(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether it is 0.0.0.0/0 or ::/0."""
         return self.length == 0
 
     def covers(self, other: Prefix) -> bool:
-        """Whether all addresses of the other are in it."""
         if self.version != other.version or self.length > other.length:
             return False
         rest = _WIDTHS[self.version] - self.length
         return self.network >> rest == other.network >> rest
 
     def overlaps(self, other: Prefix) -> bool:
-        """Whether any address is in both."""
         return self.covers(other) or other.covers(self)
 
     def shortened(self, length: int) -> Prefix:
@@ -58,12 +55,10 @@ def host(address: Address) -> Prefix:
 
 
 def prefix(network: Network) -> Prefix:
-    """The prefix of a network."""
     return Prefix(network.version, int(network.network_address), network.prefixlen)
 
 
 def alone(address: Address) -> Network:
-    """The network that has this one address."""
     return ip_network(int(address).to_bytes(address.max_prefixlen // 8, "big"))
 
 

@@ -106,7 +106,6 @@ def faults(visited: Visited) -> Iterator[tuple[str, str]]:
 
 
 def described(passes: Passes) -> dict[str, Any]:
-    """Routes and pods, as JSON values."""
     visited = _sorted(passes)
     looks = _looks(visited)
     told = {each.route.name: each.told for each in passes.book.expanded}
@@ -134,7 +133,6 @@ def _of_route(route: RouteObject, matched: Sequence[_Look], told: Sequence[Told]
 
 
 def _of_pod(visited: Visited) -> dict[str, Any]:
-    """What the last look at a pod showed."""
     return {
         "namespace": visited.pod.namespace,
         "name": visited.pod.name,
@@ -164,7 +162,6 @@ def _wanted(wanted: DesiredRoute) -> dict[str, Any]:
 
 
 def shown(dst: Network) -> str:
-    """A destination for people."""
     return str(dst) if dst.prefixlen else f"default ({'IPv4' if dst.version == 4 else 'IPv6'})"
 
 

@@ -55,7 +55,6 @@ class Resolved:
 
     @property
     def routes(self) -> tuple[DesiredRoute, ...]:
-        """The routes alone."""
         return tuple(each.wanted for each in self.wanted)
 
     @cached_property
@@ -105,7 +104,6 @@ class _Pass:
         self._conflicts: list[Told] = []
 
     def resolved(self, cluster: ClusterFacts) -> Resolved:
-        """All of it."""
         ways = [_Way(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
         ways = [each for each in ways if self._may_stand_before(each.claim, each.via)]
         on_link = self._on_link(ways)
@@ -244,12 +242,10 @@ class _Pass:
 
     @cached_property
     def _addresses(self) -> Collection[Address]:
-        """All addresses of the pod."""
         return {each.ip for link in self._links.values() for each in link.addresses}
 
     @cached_property
     def _with_ipv6(self) -> Collection[str]:
-        """The devices with an IPv6 address."""
         return {name for name, link in self._links.items() if any(each.version == IPV6 for each in link.addresses)}
 
     # -- what others have
@@ -400,7 +396,6 @@ class _Way(NamedTuple):
 
     @property
     def gateway(self) -> Gateway | None:
-        """Its gateway with the device."""
         return None if self.via is None else (self.via, self.claim.dev)
 
     @property

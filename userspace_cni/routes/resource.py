@@ -94,7 +94,6 @@ class Selection:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no selector."""
         return not (self.pods or self.namespaces or self.workloads)
 
 

@@ -60,7 +60,6 @@ class RouteKeeper(Loop):
         """How long the last round took."""
         self._reminded = _NEVER
         self.looks = 0
-        """How many looks at pods there were."""
         self.rounds = 0
         """How many rounds have acted."""
 

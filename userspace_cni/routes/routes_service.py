@@ -110,8 +110,6 @@ class NodeRoutes(Supervisor):
             self._keeper.look_at(sandbox, ADD_S)
 
     def gauges(self) -> dict[str, Callable[[], float]]:
-        """Numbers for metrics, by name."""
-
         def pods(state: str) -> Callable[[], float]:
             return lambda: sum(each.state == state for each in self._passes.visited.values())
 
@@ -127,7 +125,6 @@ class NodeRoutes(Supervisor):
         }
 
     def described(self) -> dict[str, Any]:
-        """All of it, as JSON values."""
         return {
             **described(self._passes),
             "problems": {

@@ -136,7 +136,6 @@ class Rulebook:
         return self._expanded
 
     def claims(self, pod: RoutePod) -> PodClaims:
-        """What is asked of the pod."""
         if why := left_alone(pod):
             return PodClaims(skipped=why)
         matches = []
