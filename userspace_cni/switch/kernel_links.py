@@ -16,14 +16,10 @@ class KernelLink(Protocol):
         ...
 
     @property
-    def mac(self) -> str:
-        """Its hardware address."""
-        ...
+    def mac(self) -> str: ...
 
     @property
-    def mtu(self) -> int:
-        """Its MTU."""
-        ...
+    def mtu(self) -> int: ...
 
 
 class NamedLink(Protocol):
@@ -48,17 +44,13 @@ class NamedLink(Protocol):
 class KernelLinks(Protocol):
     """The links. Equal ones share a look (`Seen.once`). All raise Unavailable."""
 
-    def __call__(self) -> Mapping[str, KernelLink]:
-        """Every link, by name."""
-        ...
+    def __call__(self) -> Mapping[str, KernelLink]: ...
 
     def index(self, name: str) -> int:
         """The index of the link of that name, 0 if there is none."""
         ...
 
-    def find(self, name: str) -> NamedLink | None:
-        """The link of this name or alternative name, None if there is none."""
-        ...
+    def find(self, name: str) -> NamedLink | None: ...
 
     def take(self, name: str) -> bool:
         """Make a tap of this name, which ovs-vswitchd is to open; False where a link has the name. Where taps cannot be made at
@@ -94,40 +86,30 @@ class Nics(KernelLinks, Protocol):
         """Turn these of gro and lro on, or off."""
         ...
 
-    def set_mtu(self, name: str, mtu: int) -> None:
-        """Set the link's MTU."""
-        ...
+    def set_mtu(self, name: str, mtu: int) -> None: ...
 
 
 class NoLinks:
     """For a switch without kernel ports of ours."""
 
     def __call__(self) -> Mapping[str, KernelLink]:
-        """None."""
         return {}
 
     def index(self, name: str) -> int:  # noqa: ARG002 - the interface
-        """There is none."""
         return 0
 
     def find(self, name: str) -> NamedLink | None:  # noqa: ARG002 - the interface
-        """There is none."""
         return None
 
     def take(self, name: str) -> bool:  # noqa: ARG002 - the interface
-        """None is made."""
         return True
 
     def let_go(self, name: str, opened: int = 0) -> bool:  # noqa: ARG002 - the interface
-        """There is none."""
         return False
 
-    def mark(self, name: str, opened: int) -> None:
-        """There is none."""
+    def mark(self, name: str, opened: int) -> None: ...
 
-    def set_up(self, name: str) -> None:
-        """There is none."""
+    def set_up(self, name: str) -> None: ...
 
     def polices(self, name: str) -> bool:  # noqa: ARG002 - the interface
-        """There is none."""
         return False

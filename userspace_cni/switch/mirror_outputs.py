@@ -50,7 +50,6 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
         return self._ports.client.read(look, needed(step), _what(step, "reading it"), deadline, enough=lambda found: not found)
 
     def lost(self, step: MirrorOutput, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether there is no mirror of that name with that output."""
         return seen.ports is not None and (step.name, step.port) not in seen.once(self._ports.mirror_outputs)
 
     def changed(self, step: MirrorOutput, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - as above

@@ -71,7 +71,6 @@ def _vlan(port: Any) -> Vlan:
 
 
 def _internal(session: SwitchSession) -> tuple[str, ...]:
-    """Internal ports of all bridges."""
     return tuple(sorted(session.index.internal))
 
 

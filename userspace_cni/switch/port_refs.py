@@ -18,7 +18,6 @@ class PortRefDriver(Driver[PortRef]):
         """It is never made."""
 
     def undo(self, step: PortRef, deadline: Deadline) -> None:
-        """As PortDriver."""
         self._ports.undo(step, deadline)
 
     def check(self, step: PortRef, deadline: Deadline) -> list[Drift]:  # noqa: ARG002

@@ -37,11 +37,9 @@ class PortSockets(Protocol):
 class NoSockets:
     """No file is seen or removed."""
 
-    def free(self, name: str, deadline: Deadline) -> None:
-        """Nothing is there."""
+    def free(self, name: str, deadline: Deadline) -> None: ...
 
     def waiting(self, path: str, netns: str) -> int:  # noqa: ARG002 - the interface
-        """Nothing is seen."""
         return 0
 
 

@@ -60,7 +60,6 @@ class SwitchView:
 
     @property
     def connected(self) -> bool:
-        """Whether a session is open."""
         return self.client.connected
 
     @property
@@ -191,7 +190,6 @@ class SwitchView:
         return counters.ask(self.client, self.daemon.rundir, deadline)
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
-        """The port `name`, None if there is none."""
         from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.reads import find_port
 

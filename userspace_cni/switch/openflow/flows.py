@@ -42,7 +42,6 @@ class Flows(Management):
         self._carry_out(messages.add_flow(self.version, xid, flow), f"adding a flow from port {flow.in_port}", deadline)
 
     def delete(self, cookie: int, deadline: Deadline) -> None:
-        """Delete all flows of that cookie."""
         xid = next(self.xids)
         self._carry_out(messages.delete_flows(self.version, xid, cookie), f"deleting flows {cookie:#x}", deadline)
 

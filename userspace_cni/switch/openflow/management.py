@@ -47,7 +47,6 @@ class Management:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """End the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:

@@ -109,7 +109,6 @@ def cookie_of(number: int, port: int = 0) -> int:
 
 
 def message(version: int, kind: int, xid: int, body: bytes = b"") -> bytes:
-    """A whole message."""
     return HEADER.pack(version, kind, HEADER.size + len(body), xid) + body
 
 
@@ -173,7 +172,6 @@ def barrier(version: int, xid: int) -> bytes:
 
 
 def is_barrier_reply(answer: OpenflowMessage) -> bool:
-    """Whether `answer` answers a barrier."""
     return answer.kind == (19 if answer.version == VERSION_10 else 21)
 
 

@@ -45,7 +45,6 @@ class BridgeDraft:
         self._given_up = True
 
     def add(self, port: Json) -> None:
-        """Add the port with this reference."""
         self._added.append(port)
 
     def mirror(self, name: str, row: Any) -> MirrorDraft:
@@ -61,7 +60,6 @@ class BridgeDraft:
             self._removed.append(port.uuid)
 
     def write(self, draft: Draft) -> None:
-        """Write the operations."""
         replica = draft.idl
         if self._made is not None:
             self._insert(draft, replica.root())

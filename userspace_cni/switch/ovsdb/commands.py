@@ -252,12 +252,10 @@ def require_memory(txn: Draft, session: SwitchSession, name: str, most: int) -> 
 
 
 def afxdp_ports(session: SwitchSession) -> frozenset[str]:
-    """The interfaces of type afxdp."""
     return frozenset(value_of(row, "name") for row in session.rows("Interface") if value_of(row, "type") == AFXDP)
 
 
 def too_many_afxdp(name: str, most: int) -> SwitchRefused:
-    """The error for one more."""
     return SwitchRefused(
         f"port {name}: the switch has {most} ports of type afxdp, which is all that it may have",
         "each takes 76 MiB of ovs-vswitchd's memory: setting afxdp_max; or open it as system, af_packet or af_xdp",
@@ -296,7 +294,6 @@ class AnotherRound(Command[SwitchSession]):
         self._closed = tuple(closed)
 
     def needs(self) -> frozenset[Clause]:
-        """The rows of these names."""
         return named(*self._closed)
 
     def run_idl(self, txn: Draft) -> None:

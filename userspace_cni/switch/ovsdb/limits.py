@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def clauses_of(step: OvsPort | PortRef) -> frozenset[Clause]:
-    """The clause for the rows of the step's limits."""
     return with_ids(_identity(step))
 
 
@@ -66,7 +65,6 @@ def drop(txn: Draft, step: OvsPort | PortRef, port: Any) -> None:
 
 
 def limit_of(replica: Replica[SwitchIndex], port: Any) -> QosRow | None:
-    """The replicated limit to the pod that the port's row refers to."""
     references = value_of(port, "qos")
     row = replica.tables["QoS"].rows.get(references[0]) if references else None
     if row is None:

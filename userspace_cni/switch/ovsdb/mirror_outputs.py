@@ -79,7 +79,6 @@ class PutMirror(Command[SwitchSession]):
         self._round = Round(txn)
 
     def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
-        """Keep the number of the configuration."""
         self.flows_after = self._round.configuration
 
 
@@ -92,7 +91,6 @@ class DeleteMirror(Command[SwitchSession]):
         self.flows_after: int | None = None
 
     def needs(self) -> frozenset[Clause]:
-        """The rows of bridge and mirror."""
         return needed(self._step)
 
     def run_idl(self, txn: Draft) -> None:
@@ -102,12 +100,10 @@ class DeleteMirror(Command[SwitchSession]):
         self._round = Round(txn)
 
     def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
-        """Keep the number of the configuration."""
         self.flows_after = self._round.configuration
 
 
 def needed(step: MirrorOutput) -> frozenset[Clause]:
-    """The rows that tell of the step's mirror."""
     return named(step.bridge, step.port) | mirrors.clauses_of(step)
 
 

@@ -47,7 +47,6 @@ def find_mirror(replica: Replica[SwitchIndex], bridge: Any, name: str) -> Any:
 
 
 def mirror_rows(replica: Replica[SwitchIndex], bridge: Any, port: Any) -> tuple[MirrorRow, ...]:
-    """The replicated Mirrors of the bridge, as seen from the port."""
     return tuple(
         MirrorRow(
             value_of(row, "name"),
@@ -168,7 +167,6 @@ def take_part(
 def take_output(
     draft: BridgeDraft, replica: Replica[SwitchIndex], step: OvsPort | MirrorOutput, marks: Mapping[str, str], port: Json
 ) -> None:
-    """Have the port be the output of its mirrors."""
     for name in step.mirror_outputs:
         mirror = draft.mirror(name, find_mirror(replica, draft.row, name))
         mirror.take(port, marks, everything=step.shows == EVERYTHING)

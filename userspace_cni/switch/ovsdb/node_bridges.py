@@ -31,7 +31,6 @@ class PutNodeBridge(Put[NodeBridge]):
     """Makes the bridge with its local port, or changes it to what the step says."""
 
     def needs(self) -> frozenset[Clause]:
-        """The rows of its local port."""
         return named(self._step.name)
 
     def run_idl(self, txn: Draft) -> None:

@@ -30,7 +30,6 @@ def is_mirrored(session: SwitchSession, bridge: str, mirror: str) -> bool:
 
 
 def state_of(session: SwitchSession, name: str) -> PortState | None:
-    """The state of the port `name`; None when there is none."""
     row = session.row("Interface", name)
     if row is None:
         return None

@@ -190,14 +190,12 @@ def switch_facts(session: SwitchSession) -> SwitchFacts:
 
 
 def abilities(session: SwitchSession) -> Abilities:
-    """What the switch can do."""
     root = session.root()
     types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
     return Abilities(types, datapaths, value_of(root, "dpdk_initialized"))
 
 
 def limited_ports(session: SwitchSession) -> list[LimitedPort]:
-    """Our ports that the switch limits."""
     replica, found = session.replica, []
     for known in known_ports(session):
         if known.ours:
@@ -210,7 +208,6 @@ def limited_ports(session: SwitchSession) -> list[LimitedPort]:
 
 
 def other_config(session: SwitchSession) -> dict[str, str]:
-    """Open_vSwitch.other_config."""
     return dict(value_of(session.root(), "other_config"))
 
 

@@ -25,11 +25,9 @@ class Round:
 
     @property
     def configuration(self) -> int:
-        """Its number."""
         number: int = self._txn.selected(self._asked)[0]["next_cfg"]
         return number
 
     def watch(self, session: SwitchSession) -> Watch[Literal[True]]:
-        """Waits until it is done."""
         number = self.configuration
         return session.watch(*SWITCH, lambda: True if value_of(session.root(), "cur_cfg") >= number else None)

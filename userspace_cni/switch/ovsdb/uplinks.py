@@ -57,7 +57,6 @@ class PutUplink(Put[UplinkPort]):
         return every_name()
 
     def run_idl(self, txn: Draft) -> None:
-        """Write what differs."""
         step, api = self._step, self.api
         bridge = self._own_bridge()
         port = api.row("Port", step.name)
@@ -222,7 +221,6 @@ class DeleteUplink(Command[SwitchSession]):
 
 
 def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
-    """The port as the replicated rows show it, None if there is none."""
     port = session.row("Port", step.name)
     if port is None:
         return None

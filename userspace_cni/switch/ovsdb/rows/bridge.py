@@ -22,12 +22,10 @@ An internal port that asks for no MTU gets the smallest of its bridge's other po
 
 
 def datapath_of(datapath_type: str) -> str:
-    """The datapath that a value of Bridge.datapath_type means."""
     return datapath_type or "system"
 
 
 def bridge_columns(name: str, datapath_type: str) -> Columns:
-    """Columns of a Bridge that we make."""
     return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER, OWNER_KIND: "pod"}}
 
 
@@ -60,7 +58,6 @@ def _carried(name: str, ports: int) -> str:
 
 
 def node_bridge_columns(step: NodeBridge, marks: Mapping[str, str]) -> Columns:
-    """Columns of a Bridge of the node's own, as `changed_columns` takes them."""
     return {
         "name": step.name,
         "datapath_type": step.datapath,

@@ -45,7 +45,6 @@ def marks_of(step: Owned, store: str) -> dict[str, str]:
 
 
 def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
-    """Our marks among the external_ids of a row."""
     return {key: value for key, value in external_ids.items() if key in MARKS}
 
 
@@ -55,7 +54,6 @@ def is_ours(marks: Mapping[str, str]) -> bool:
 
 
 def made_by(marks: Mapping[str, str]) -> BridgeMaker:
-    """Who made a bridge with these external_ids."""
     return "pods" if is_ours(marks) else "node" if is_nodes(marks) else "another"
 
 

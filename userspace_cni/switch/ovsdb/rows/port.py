@@ -30,7 +30,6 @@ class PortRow:
 
     @property
     def marks(self) -> dict[str, str]:
-        """Our marks among the external_ids."""
         return marks_among(self.port.get("external_ids", {}))
 
 
@@ -76,7 +75,6 @@ def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
 
 
 def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
-    """Columns of the Interface row, as `changed_columns` takes them."""
     row = interface_row(step)
     return {
         "name": step.name,
@@ -182,7 +180,6 @@ _OF_PORT: Final = ("tag", "trunks", "vlan_mode", "Port ", "frames for mirror ")
 
 
 def _look(step: OvsPort, column: str) -> str:
-    """The command that shows this column of the port."""
     if column == "bridge":
         return f"ovs-vsctl port-to-br {step.name}"
     if column == "qos":

@@ -86,7 +86,6 @@ def not_in_force(row: QosRow, shown: str) -> tuple[str, str] | None:
 
 
 def described(row: QosRow | None) -> str:
-    """The row in words."""
     if row is None:
         return "none"
     values = [f"{key} {value}" for key, value in sorted(row.other_config.items())]

@@ -146,7 +146,6 @@ def _look(step: UplinkPort) -> str:
 
 
 def _shown(value: Any) -> Value:
-    """A column's value as people read it."""
     if isinstance(value, dict):
         return " ".join(f"{key}={each}" for key, each in sorted(value.items()))
     if isinstance(value, list):
