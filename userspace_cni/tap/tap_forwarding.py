@@ -133,7 +133,6 @@ def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], o
 
 
 def _absence(found: SourceLook, ifname: str) -> str:
-    """Say what is missing."""
     if found.interfaces:
         there = ifname in ("", *(interface.ifname for interface in found.interfaces))
         return f"{found.source}: {found.trouble if there else f'no interface {ifname}'}"
@@ -165,7 +164,6 @@ class TapBridge:
 
     @property
     def carried(self) -> PumpCounts:
-        """The frames carried so far."""
         return self._pump.carried if self._pump is not None else _NOTHING
 
     def run(self) -> None:
@@ -214,7 +212,6 @@ class TapBridge:
             self.on_change(News(TapState.WAITING, text))
 
     def _serve(self, tap: Tap, pump: Pump, attach: _Attach) -> None:
-        """Attach and carry in turns."""
         pause_s, trouble = 0.0, ""
         while not self._stop.is_set():
             try:
@@ -344,7 +341,6 @@ class _Server(_Attach):
         self._tell(f"no switch has connected to {self._wanted.socket} yet")
 
     def next(self) -> FrontEnd | None:
-        """See _Attach."""
         while True:
             if not self._listener.in_place():
                 self._listen_again()
@@ -356,7 +352,6 @@ class _Server(_Attach):
                     return self._listener.accept(_ATTACH_S)
 
     def close(self) -> None:
-        """Stop listening."""
         self._listener.close()
 
     def _listen(self) -> VhostListener:
