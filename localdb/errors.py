@@ -55,13 +55,11 @@ class Attempt:
     __slots__ = ("outcome", "path", "what")
 
     def __init__(self, what: str, path: str, outcome: str = "") -> None:
-        """Say what is tried, and on which path."""
         self.what = what
         self.path = path
         self.outcome = outcome
 
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
+    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Translate an `OSError`; let everything else pass."""

@@ -97,7 +97,6 @@ class StoreDirectory:
             self.fd = os.open(path, OPEN_DIRECTORY)
 
     def __enter__(self) -> Self:
-        """Return the directory itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -110,7 +109,6 @@ class StoreDirectory:
             raise TimeoutError(errno.ETIMEDOUT, f"another process has been busy in this directory for {seconds:g} s", self.path)
 
     def unlock(self) -> None:
-        """Release the lock."""
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def names(self) -> list[str]:
@@ -142,7 +140,6 @@ class StoreDirectory:
             os.close(fd)
 
     def links(self, name: str) -> int:
-        """Return how many names the file has."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_nlink
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:

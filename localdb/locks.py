@@ -50,7 +50,6 @@ class ThreadQueues:
     """
 
     def __init__(self) -> None:
-        """Start without any queue."""
         self._guard = threading.Lock()
         self._gates: dict[str, tuple[RLock, int]] = {}
 
@@ -114,11 +113,9 @@ class Lock:
                 self._gates.leave(self.name)
 
     def __enter__(self) -> Self:
-        """Return the lock itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Release the lock."""
         self.release()
 
 

@@ -65,7 +65,6 @@ class Store:
 
     @property
     def root(self) -> Path:
-        """The directory of the records."""
         from pathlib import Path  # the import takes milliseconds, and no other method needs it
 
         return Path(self._root)
@@ -222,7 +221,6 @@ class Store:
         return take_lock(self._lock_dir, name, timeout, self._gates)
 
     def try_lock(self, name: str) -> Lock | None:
-        """Take the lock `name` if it is free."""
         try:
             return take_lock(self._lock_dir, name, 0.0, self._gates)
         except LockTimeout:
