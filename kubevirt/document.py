@@ -65,7 +65,6 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def find_all(self, name: str, namespace: str = "") -> list[Element]:
-        """Children of that name, in order."""
         return [child for child in self.children if child.name == name and child.namespace == namespace]
 
     def find(self, name: str, namespace: str = "") -> Element | None:

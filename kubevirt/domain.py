@@ -123,7 +123,6 @@ def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> N
 
 
 def _by_alias(devices: Element) -> Mapping[str, list[Element]]:
-    """The devices by their aliases."""
     found: dict[str, list[Element]] = {}
     for device in devices.children:
         for mark in device.find_all("alias"):

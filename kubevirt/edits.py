@@ -76,7 +76,6 @@ class Edits:
         self.splices: list[Splice] = []
 
     def apply(self) -> bytes:
-        """The document with all edits made."""
         raw, pieces, at = self.document.raw, [], 0
         for splice in sorted(self.splices, key=lambda each: (each.start, each.end)):
             if splice.start < at:

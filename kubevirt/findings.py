@@ -27,7 +27,6 @@ class Trap:
 
     @property
     def why(self) -> str:
-        """What happens to a VM that falls into it."""
         return TRAPS.get(self.name, "")
 
 

@@ -115,7 +115,6 @@ def hco_manifests(wanted: ManifestOptions) -> list[Manifest]:
 
 
 def nad_manifests(wanted: ManifestOptions) -> list[Manifest]:
-    """The network, as Multus takes it."""
     bridge: Object = {"bridgeName": wanted.bridge}
     if wanted.vlan:
         bridge["vlanId"] = wanted.vlan

@@ -94,7 +94,6 @@ def _plugin_socket(wanted: ManifestOptions) -> str:
 
 
 def _of(wanted: ManifestOptions) -> str:
-    """The versions that have the form."""
     newer = hooks_field(wanted.kubevirt) == LAUNCHER_HOOKS
     return f"KubeVirt {written(LAUNCHER)} and newer" if newer else f"KubeVirt before {written(LAUNCHER)}"
 

@@ -40,5 +40,4 @@ def hooks_field(version: Version) -> str:
 
 
 def written(version: Version) -> str:
-    """As people write it."""
     return ".".join(map(str, version))

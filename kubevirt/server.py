@@ -86,7 +86,6 @@ class SidecarServer:
             ) from error
 
     def start(self) -> None:
-        """Answer from now on."""
         self._grpc.start()
 
     def stop(self) -> None:

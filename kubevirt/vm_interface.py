@@ -96,7 +96,6 @@ def facts(interface: VmInterface, source: VmSocketSource, setting: MachineSettin
 
 
 def fragment(wanted: list[Fact]) -> Fragment:
-    """A new interface."""
     return Fragment(
         "interface", {"type": KIND}, tuple(_written(fact) for fact in wanted if fact.add and (fact.attributes or fact.fresh))
     )

@@ -85,7 +85,6 @@ class VirtualMachine:
     hugepages: str = ""
 
     def __str__(self) -> str:
-        """As messages name it."""
         return f"{self.namespace}/{self.name}"
 
 

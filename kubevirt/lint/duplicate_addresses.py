@@ -27,7 +27,6 @@ _Place = tuple[LintedMachine, LintedInterface]
 
 
 def judge_addresses(machine: LintedMachine) -> None:
-    """Addresses that two interfaces of a VM have."""
     macs: dict[str, LintedInterface] = {}
     slots: dict[str, LintedInterface] = {}
     for nic in machine.nics:

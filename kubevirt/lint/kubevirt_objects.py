@@ -106,7 +106,6 @@ class RegisteredObjects:
         )
 
     def vhost_user(self) -> list[Registration]:
-        """The registrations of vhost-user bindings."""
         return [each for each in self.registrations if self.is_vhost_user(each.name)]
 
 
@@ -144,7 +143,6 @@ def _asked_otherwise(plugin: Spot) -> bool:
 
 
 def configuration(kubevirt: Spot) -> Spot:
-    """`spec.configuration` of a KubeVirt object."""
     return kubevirt.child("spec", "configuration")
 
 

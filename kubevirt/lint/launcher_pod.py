@@ -21,7 +21,6 @@ _OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
 
 
 def is_launcher(pod: Spot) -> bool:
-    """Whether it is a VM's pod."""
     metadata = pod.child("metadata")
     labelled = metadata.child("labels").get(_LABEL) == "virt-launcher"
     return labelled or bool(launcher.machine_of_pod(metadata.text("name")))

@@ -142,7 +142,6 @@ def flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
 
 
 def label_of(kind: str, content: object) -> str:
-    """Kind, namespace and name."""
     if isinstance(content, str):
         return "domain XML"
     fields: Mapping[str, Any] = content if isinstance(content, Mapping) else {}

@@ -32,7 +32,6 @@ class Domain:
 
     @property
     def root(self) -> Element:
-        """<domain>."""
         return self.document.root
 
     @property
@@ -47,7 +46,6 @@ class Domain:
         return self.document.text(child).strip() if child else ""
 
     def add(self, name: str, severity: Severity, path: str, message: str, remedy: str) -> None:
-        """One finding."""
         self.report.add(name, severity, message, remedy, path)
 
 
@@ -82,7 +80,6 @@ def judge_domain(domain: Domain, machines: Sequence[LintedMachine] = ()) -> None
 
 
 def machines_by_domain(machines: Iterable[LintedMachine]) -> dict[str, list[LintedMachine]]:
-    """The VMs by the names of their definitions."""
     found: dict[str, list[LintedMachine]] = {}
     for each in machines:
         found.setdefault(f"{each.namespace or 'default'}_{each.name}", []).append(each)

@@ -63,12 +63,10 @@ class LintedMachine:
         return tuple(nic for nic in self.nics if nic.is_wanted)
 
     def __str__(self) -> str:
-        """As people call it."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def read_machine(spot: Spot, kind: str, cluster: RegisteredObjects, definitions: Definitions) -> LintedMachine:
-    """What a VirtualMachine or VirtualMachineInstance says."""
     template = spot.child("spec", "template") if kind == "VirtualMachine" else spot
     instance = template.child("spec")
     namespace = spot.child("metadata").text("namespace")
@@ -96,7 +94,6 @@ def read_machine(spot: Spot, kind: str, cluster: RegisteredObjects, definitions:
 
 
 def judge_networks(machine: LintedMachine, cluster: RegisteredObjects) -> None:
-    """Networks, bindings and sidecars of a VM."""
     _judge_completeness(machine)
     for nic in machine.nics:
         _judge_kernel_binding(nic)

@@ -46,7 +46,6 @@ class Definition:
 
     @property
     def mtu(self) -> int | None:
-        """Its ports' MTU; None when it says none."""
         mtu = folded(self.config.get("host")).get("mtu")
         return mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else None
 
@@ -85,12 +84,10 @@ class Definition:
         return self.spot.child("metadata", "annotations").text(_RESOURCE)
 
     def __str__(self) -> str:
-        """As people call it."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def read_definition(spot: Spot) -> Definition:
-    """What the object says."""
     metadata = spot.child("metadata")
     written = spot.child("spec").json("config")
     plugins = _plugins(written) if written else []
@@ -144,7 +141,6 @@ class Definitions:
         return found, None if found else self._of(short, (None,), None)
 
     def _of(self, name: str, namespaces: Iterable[str | None], file: str | None) -> Definition | None:
-        """The first that has the name and is in one of the namespaces."""
         found = [self._first[key] for namespace in namespaces if (key := (name, namespace, file)) in self._first]
         return min(found, key=lambda each: each[0])[1] if found else None
 

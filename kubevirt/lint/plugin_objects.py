@@ -85,7 +85,6 @@ def _judge_pruned(spot: Spot, version: Version | None) -> None:
 
 
 def _judge_points(sidecar: Spot, *, ours: bool) -> None:
-    """What a sidecar is asked for."""
     points = sidecar.texts("permittedHooks")
     wrong = [point for point in points if point not in HOOK_POINTS]
     if not points or wrong:

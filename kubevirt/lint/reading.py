@@ -28,7 +28,6 @@ class DocumentReport:
     found: dict[Trap, None] = field(default_factory=dict)
 
     def add(self, name: str, severity: Severity, message: str, remedy: str, path: str = "") -> None:
-        """One more finding."""
         self.found[Trap(name, severity, self.where, message, remedy, path)] = None
 
 
@@ -48,7 +47,6 @@ class Spot:
         return spot
 
     def items(self, name: str) -> list[Spot]:
-        """The objects of a list."""
         found = []
         for number, item in enumerate(self._typed(name, list, "a list") or []):
             spot = Spot(item, f"{self.at(name)}[{number}]", self.report)
@@ -59,7 +57,6 @@ class Spot:
         return found
 
     def texts(self, name: str) -> list[str]:
-        """The strings of a list."""
         return [item for item in self._typed(name, list, "a list") or [] if isinstance(item, str)]
 
     def text(self, name: str) -> str:
@@ -67,12 +64,10 @@ class Spot:
         return self._typed(name, str, "a string") or ""
 
     def number(self, name: str) -> int | None:
-        """A whole number; None when absent."""
         found: int | None = self._typed(name, int, "a whole number")
         return found
 
     def flag(self, name: str) -> bool:
-        """Whether it is true."""
         return bool(self._typed(name, bool, "true or false"))
 
     def amount(self, name: str) -> int | None:
@@ -98,11 +93,9 @@ class Spot:
             return None
 
     def has(self, name: str) -> bool:
-        """Whether anything is there."""
         return self.get(name) is not None
 
     def get(self, name: str) -> Any:
-        """Whatever is there."""
         return self.value.get(name) if isinstance(self.value, Mapping) else None
 
     def at(self, name: str) -> str:
