@@ -57,7 +57,6 @@ class LiveNode(Node):
 
     @property
     def socket(self) -> str:
-        """The agent's."""
         return f"{self.directory}/run/agent.sock"
 
     @property
@@ -77,7 +76,6 @@ class LiveNode(Node):
 
     @property
     def pid(self) -> int:
-        """The agent's process."""
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
@@ -210,11 +208,9 @@ class LiveNode(Node):
         return False
 
     def await_clean(self) -> None:
-        """Wait for that."""
         wait_until(self.is_clean, what=f"nothing left below {self.directory}")
 
     def require_clean(self) -> None:
-        """It must be so now."""
         left = self.leftovers(), self.spooled()
         assert left == ({}, []), left
 

@@ -26,7 +26,6 @@ ADDRESS, ADDED = "192.0.2.11", "192.0.2.12"
 
 
 def place(wire: Wire, address: str) -> str:
-    """The links that have the address."""
     shown = json.loads(wire.on_node("ip", "-j", "address", "show"))
     return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == address)
 

@@ -26,7 +26,6 @@ UNDONE = "an ADD whose caller has gone is undone"
 
 @contextmanager
 def connected(live: LiveNode, raw: bytes = b"") -> Iterator[socket.socket]:
-    """A connection to the agent on which `raw` was sent."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(60)
         peer.connect(live.socket)

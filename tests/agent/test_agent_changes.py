@@ -55,7 +55,6 @@ def trunked(live: LiveNode) -> dict[str, Any]:
 def checked(
     live: LiveNode, network: dict[str, Any], result: dict[str, Any], path: str, number: int, ifname: str = "net1"
 ) -> Call:
-    """CHECK."""
     return live.run("CHECK", {**network, "prevResult": result}, path, container(number), ifname)
 
 

@@ -101,7 +101,6 @@ def add_client_port(switch: Switch, bridge: str, name: str, marks: Mapping[str, 
 
 
 def add_bridge(switch: Switch, name: str) -> None:
-    """An administrator's bridge."""
     switch.vsctl("--no-wait", "add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "external_ids:mine=1")
 
 

@@ -20,7 +20,6 @@ RESOURCE = "userspace-cni.io/br-dev"
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
-    """A switch that these tests kill."""
     with Switch() as started:
         yield started
 
@@ -36,7 +35,6 @@ def kubelet(live: LiveNode) -> Iterator[Kubelet]:
 
 
 def make(live: LiveNode, bridge: str, datapath: str = "netdev") -> None:
-    """A bridge as an administrator makes it."""
     switch_of(live).vsctl("add-br", bridge, "--", "set", "Bridge", bridge, f"datapath_type={datapath}")
 
 

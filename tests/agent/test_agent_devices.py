@@ -51,7 +51,6 @@ def asking(live: LiveNode, device: str, bridge: str = "br-dev") -> dict[str, Any
 
 
 def place_of(live: LiveNode, device: str) -> Path:
-    """The device's directory."""
     return live.directory / "run" / "devices" / device
 
 
@@ -66,7 +65,6 @@ def device_behind(live: LiveNode, name: str) -> int:
 
 
 def await_ovs(listening: ListeningSocket) -> None:
-    """Until OVS connects."""
     connection = listening.accept(Instant.after(60))
     assert connection is not None
     connection.close()

@@ -24,7 +24,6 @@ def scarce() -> Iterator[tuple[Switch, Path]]:
 
 @pytest.fixture(scope="module")
 def switch(scarce: tuple[Switch, Path]) -> Switch:
-    """The same switch."""
     return scarce[0]
 
 

@@ -17,7 +17,6 @@ from tests.lab.node.node import Node
 
 @contextmanager
 def probed(node: Node) -> Iterator[str]:
-    """Where the agent of that node answers probes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = f"127.0.0.1:{free.getsockname()[1]}"
     with running(node, USERSPACE_CNI_HEALTH_LISTEN=where):
@@ -25,7 +24,6 @@ def probed(node: Node) -> Iterator[str]:
 
 
 def problems(url: str) -> tuple[int, list[str]]:
-    """Status and problems."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, json.load(answer)["problems"]

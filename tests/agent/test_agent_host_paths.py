@@ -40,11 +40,9 @@ class Contained:
         return done.stdout + done.stderr
 
     def page(self, target: str) -> str:
-        """The body of a page."""
         return self.agent.get(target)[1].decode()
 
     def add(self, sandbox: str, uid: str = UID, **keys: object) -> str:
-        """The answer to an ADD."""
         arguments = f"IgnoreUnknown=1;K8S_POD_UID={uid}"
         return self.node.run("ADD", self.node.network("1.0.0", **keys), sandbox, CNI_ARGS=arguments).stdout.decode()
 
@@ -62,7 +60,6 @@ def contained(node: Node) -> Iterator[Contained]:
 
 
 def no_namespace(it: Contained, sandbox: str) -> str:
-    """ADD for a namespace that is not there."""
     it.agent.start()
     return it.add("/run/netns/never-made")
 

@@ -10,7 +10,6 @@ from tests.cni.test_cli_node import cli, decoded
 
 
 def findings(node: LiveNode, code: int = 1, **environ: str) -> list[str]:
-    """What `status` complains of."""
     told: dict[str, Any] = decoded(node, "status", code=code, **environ)
     return list(told["findings"])
 

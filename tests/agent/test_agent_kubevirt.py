@@ -36,7 +36,6 @@ def attach(live: LiveNode, pod: LauncherPod, number: int, sandbox: str) -> None:
 
 
 def detach(live: LiveNode, pod: LauncherPod, number: int, sandbox: str) -> None:
-    """DEL for it."""
     succeeded(live.run("DEL", vm_network(live), sandbox, container(number), IFNAME, CNI_ARGS=pod.args))
 
 

@@ -52,7 +52,6 @@ def podnet(live: LiveNode, count: int = ROUTES_MAX) -> dict[str, Any]:
 
 
 def long(live: LiveNode, **keys: Any) -> bytes:
-    """A network of a megabyte."""
     return json.dumps(live.network(args={"x": "y" * (1 << 20)}, **keys)).encode()
 
 

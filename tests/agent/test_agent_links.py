@@ -30,7 +30,6 @@ GUARDED = ("system", "af_packet")
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
-    """A switch that these tests kill."""
     with Switch() as started:
         yield started
 
@@ -53,7 +52,6 @@ class Attached:
 
     @property
     def host(self) -> str:
-        """Its host end."""
         return str(self.result["interfaces"][0]["name"])
 
     @property
@@ -67,12 +65,10 @@ class Attached:
         return self.live.run("CHECK", stdin, self.netns, self.container, "eth0").status == 0
 
     def detach(self) -> None:
-        """DEL."""
         succeeded(self.live.run("DEL", podnet(self.live, self.port), self.netns, self.container, "eth0"))
 
 
 def attach(live: LiveNode, number: int, path: str, port: str = "system") -> Attached:
-    """ADD of a pod."""
     result = succeeded(live.run("ADD", podnet(live, port), path, container(number), "eth0"))
     return Attached(live, port, container(number), path, result)
 

@@ -42,7 +42,6 @@ class Kept:
 
     @property
     def switch(self) -> Switch:
-        """The node's switch."""
         assert self.live.switch
         return self.live.switch
 
@@ -52,7 +51,6 @@ class Kept:
         os.kill(self.live.pid, signal.SIGHUP)
 
     def specs(self) -> dict[str, dict[str, Any]]:
-        """What the agent says of each."""
         _, body = agent.get(self.live.socket, "/api/v1/network")
         return {each["name"]: each for each in json.loads(body)["specs"]}
 

@@ -45,7 +45,6 @@ class Followed:
         return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == ADDRESS)
 
     def trunks(self) -> list[int]:
-        """The VLANs of the uplink."""
         [port] = [row for row in self.switch.rows("Port") if row["name"] == "nic0"]
         return sorted([port["trunks"]] if isinstance(port["trunks"], int) else port["trunks"])
 

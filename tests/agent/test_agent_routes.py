@@ -41,7 +41,6 @@ class Routed:
         return cached(self.cache, path or self.pod.path, name, uid, sandbox)
 
     def page(self) -> dict[str, Any]:
-        """What the agent says."""
         status, body = self.live.page("/api/v1/routes")
         assert status == 200, body
         return dict(body)
@@ -92,12 +91,10 @@ def pod_object(name: str = "web-0", **metadata: Any) -> dict[str, Any]:
 
 
 def route(name: str, **spec: Any) -> dict[str, Any]:
-    """A Route object."""
     return {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": name}, "spec": {"route": [], "svc": [], **spec}}
 
 
 def service(name: str, *addresses: str) -> dict[str, Any]:
-    """A Service with these ClusterIPs."""
     spec = {"type": "ClusterIP", "clusterIP": addresses[0], "clusterIPs": list(addresses)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
@@ -178,7 +175,6 @@ def test_objects_and_services(clustered: Routed) -> None:
 
 
 def svc() -> dict[str, str]:
-    """An entry of a Service."""
     return {"namespace": "default", "name": "nginx", "dev": "eth1"}
 
 

@@ -58,7 +58,6 @@ class Front:
         wait_until(lambda: self.routes() == list(routes), what=f"routes {routes}; it has {self.routes()}")
 
     def asks(self, *entries: dict[str, str]) -> None:
-        """The file has these entries."""
         self.file.write_text(json.dumps(entries))
 
 

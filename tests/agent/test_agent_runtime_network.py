@@ -48,7 +48,6 @@ class Networks:
         self.settings.write_text(f'cni_conf_file = "{path}"\n' if path else "")
 
     def hup(self) -> None:
-        """Have the agent read again."""
         os.kill(self.live.pid, signal.SIGHUP)
 
     def names(self) -> list[str]:
@@ -80,7 +79,6 @@ class Networks:
 
 @pytest.fixture
 def networks(live: LiveNode) -> Networks:
-    """Without a network."""
     return Networks(live)
 
 

@@ -16,7 +16,6 @@ from tests.lab.switch.switch import wait_until
 
 
 def answers(live: LiveNode) -> bool:
-    """Whether an agent answers on the socket."""
     with suppress(OSError):
         return get(live.socket, "/healthz")[0] == 200
     return False

@@ -95,7 +95,6 @@ class Pods:
             api.add_pod(manifest)
 
     def run(self, verb: str, number: int, **keys: Any) -> dict[str, Any]:
-        """One call, which succeeds."""
         args = self.pods[number].args
         network = podnet(self.node, **keys)
         return succeeded(self.node.run(verb, network, self.sandbox, container(number), f"net{number}", CNI_ARGS=args))

@@ -27,7 +27,6 @@ DROP_IN = ROOT / "deploy" / "ovs-vswitchd.service.d" / "userspace-cni.conf"
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
-    """A switch that these tests kill."""
     with Switch() as started:
         yield started
 
@@ -38,7 +37,6 @@ def placed(live: LiveNode, name: str = CONTAINER) -> Path:
 
 
 def source(live: LiveNode, name: str = CONTAINER) -> Path:
-    """Where OVS binds it."""
     return Path(switch_of(live).rundir, port_of(name))
 
 

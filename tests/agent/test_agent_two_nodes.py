@@ -49,7 +49,6 @@ def nodes(live: LiveNode) -> Iterator[tuple[LiveNode, LiveNode]]:
 
 
 def has_uplink(node: LiveNode) -> bool:
-    """Whether the agent says so."""
     specs = node.page("/api/v1/network")[1]["specs"]
     return [(each["name"], each["ready"]) for each in specs] == [("net1", True)]
 

@@ -33,7 +33,6 @@ def profiles(node: Node) -> Path:
 
 
 def left(node: Node) -> list[str]:
-    """What of the installation is on the node."""
     places = (Path(node.plugin), node.state, node.directory / "run", node.short, profiles(node))
     return [str(path) for path in places if path.exists()]
 

@@ -72,7 +72,6 @@ class Adding:
 
     @property
     def address(self) -> str:
-        """What the controller gives it."""
         return f"10.16.0.{self._number}/16"
 
     def annotate(self, **values: str) -> None:
@@ -82,7 +81,6 @@ class Adding:
         self._api.change(self.pod.namespace, self.pod.name, {"metadata": {"annotations": written}})
 
     def call(self, netns: str) -> socket.socket:
-        """ADD of a caller that can hang up."""
         client = socket.socket(socket.AF_UNIX)
         client.connect(self._live.socket)
         client.sendall(self.request(netns))
@@ -125,7 +123,6 @@ def test_what_waits_holds_nothing(live: LiveNode, sandbox: str, api: ApiServer, 
 
 
 def succeeded_del(call: Call) -> None:
-    """DEL prints nothing."""
     assert (call.status, call.stdout) == (0, b"")
 
 

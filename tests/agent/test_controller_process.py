@@ -26,7 +26,6 @@ COMMAND = [sys.executable, "-m", "userspace_cni", "controller"]
 
 
 def free_port() -> int:
-    """A port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
@@ -69,7 +68,6 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def controller(api: ApiServer, tmp_path: Path) -> Iterator[Callable[[], Process]]:
-    """Starts controllers, and ends them."""
     path = api.kubeconfig(tmp_path)
     started: list[Process] = []
 

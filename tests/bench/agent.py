@@ -65,14 +65,12 @@ REST_PAGE_S = 0.3
 
 
 def status(shim: Shim, rounds: int) -> dict[str, Any]:
-    """STATUS, again and again."""
     taken = [shim.call("STATUS", 0) for _ in range(rounds + 5)][5:]
     return {"wall": milliseconds([wall for wall, _ in taken]), "shim cpu": milliseconds([cpu for _, cpu in taken])}
 
 
 @contextmanager
 def attached(shim: Shim, count: int) -> Iterator[None]:
-    """So many attachments of ours."""
     for start in range(0, count, 40):
         shim.burst("ADD", range(start, min(start + 40, count)))
     try:
@@ -293,7 +291,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ports", type=_numbers, default=[0, 100, 400], help="counts of existing ports")

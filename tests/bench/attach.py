@@ -47,11 +47,9 @@ CALLERS = ("bare", "upstream", "process", "inside")
 class Caller(Protocol):
     """Attaches and detaches one numbered port."""
 
-    def add(self, number: int) -> None:
-        """Attach it."""
+    def add(self, number: int) -> None: ...
 
-    def delete(self, number: int) -> None:
-        """Detach it."""
+    def delete(self, number: int) -> None: ...
 
 
 @dataclass
@@ -62,7 +60,6 @@ class Samples:
     cpu: list[float] = field(default_factory=list)
 
     def add(self, wall: float, cpu: float) -> None:
-        """One more call."""
         self.wall.append(wall)
         self.cpu.append(cpu)
 
@@ -195,18 +192,15 @@ class Process:
         self._args = args or f"IgnoreUnknown=1;K8S_POD_UID={UID}"
 
     def call(self, command: str, number: int) -> Call:
-        """One call, which must succeed."""
         container = f"{number:012x}{'c' * 52}"
         done = self._node.run(command, self._network, self._sandbox, container, CNI_ARGS=self._args)
         assert done.status == 0, (done.stdout, done.stderr)
         return done
 
     def add(self, number: int) -> None:
-        """ADD."""
         self.call("ADD", number)
 
     def delete(self, number: int) -> None:
-        """DEL."""
         self.call("DEL", number)
 
 
@@ -233,11 +227,9 @@ class Inside:
         assert answer.code == 0, answer.output
 
     def add(self, number: int) -> None:
-        """ADD."""
         self._call("ADD", number)
 
     def delete(self, number: int) -> None:
-        """DEL."""
         self._call("DEL", number)
 
 
@@ -325,7 +317,6 @@ def start_up(node: Node, sandbox: str, rounds: int) -> dict[str, dict[str, float
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """Print the report as tables."""
     console = Console(width=120)
     for verb in ("ADD", "DEL"):
         table = Table(title=f"{verb}: p50 / p95 / CPU, milliseconds; in brackets p50 as a multiple of bare", title_justify="left")
@@ -349,7 +340,6 @@ def show(report: Mapping[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ports", default="0,100,400", help="counts of existing ports")

@@ -39,7 +39,6 @@ class Shim:
         self._environ = node.variables("ADD")
 
     def spawn(self, command: str, number: int) -> int:
-        """Begin a call; its process."""
         environ = self._environ | {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": f"{number:012x}{'c' * 52}",
@@ -115,7 +114,6 @@ def processor_s(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> float:
-    """Resident memory of a process."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return round(int(line.split()[1]) / 1024, 1)
 

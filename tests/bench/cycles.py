@@ -43,7 +43,6 @@ def timed(call: Callable[[], Any], into: list[float]) -> Any:
 
 
 def quantiles(times: list[float]) -> dict[str, float]:
-    """Least, median, 99 of 100."""
     ordered = sorted(times)
     return {
         "min": round(ordered[0], 2),
@@ -104,7 +103,6 @@ def run(kind: str, options: FrontEndOptions, cycles: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and show."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--cycles", type=int, default=1000)

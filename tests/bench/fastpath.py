@@ -75,7 +75,6 @@ class Plan(NamedTuple):
 
 
 def percentile(values: list[int], share: float) -> int:
-    """The value below which `share` of them are."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
@@ -183,13 +182,11 @@ def timed(turn: Callable[[], int], seconds: float) -> Run:
 def loaded(
     pairs: tuple[QueuePair, QueuePair], seconds: float, *, both: bool = False, copy: bool = True, touch: bool = False
 ) -> Run:
-    """Our C loop."""
     found = (blast_both if both else blast)(*pairs, Load(FRAME, BATCH, seconds, copy, touch, WINDOW_NS))
     return Run(found.windows, found.received / found.seconds)
 
 
 def throughput(bench: Bench, plan: Plan, *, both: bool) -> dict[str, Any]:
-    """All loops in turns."""
     runs: dict[str, list[Run]] = {}
 
     def note(name: str, run: Run) -> None:
@@ -301,7 +298,6 @@ def independent(directory: Path, core: int, plan: Plan) -> dict[str, Any]:
 
 
 def measure(names: list[str], plan: Plan) -> dict[str, Any]:
-    """The report."""
     report: dict[str, Any] = {"machine": machine(), "rounds": plan.rounds}
     with TemporaryDirectory(prefix="uc-") as path:
         directory = Path(path)
@@ -338,7 +334,6 @@ def wired(bench: Bench) -> Iterator[Bench]:
 
 
 def on_switch(bench: Bench, names: list[str], plan: Plan, report: dict[str, Any]) -> None:
-    """All that needs the switch."""
     report["core"] = bench.core
     if {"throughput", "both"} & set(names):
         bench.build()
@@ -354,7 +349,6 @@ def on_switch(bench: Bench, names: list[str], plan: Plan, report: dict[str, Any]
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the report as tables."""
     console = Console(width=120)
     titles = {"throughput": "One way, Mpps", "both": "Both ways, sum, Mpps", "latency": "Round trip over two hops, microseconds"}
     for name, title in titles.items():
@@ -385,7 +379,6 @@ def _output(*argv: str) -> str:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("names", nargs="*", metavar="NAMES", help=", ".join(MEASURES))

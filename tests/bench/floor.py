@@ -42,7 +42,6 @@ class Floor:
         self._await_answer(self._ask("monitor", ["Open_vSwitch", None, _MONITORED]))
 
     def close(self) -> None:
-        """End the connection."""
         self._socket.close()
 
     def add(self, names: Iterable[str]) -> float:

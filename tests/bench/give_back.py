@@ -63,7 +63,6 @@ def measured(live: LiveNode, wire: Wire, away_s: float) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """As a table."""
     rounds = report["rounds"]
     table = Table(*rounds[0])
     for each in rounds:
@@ -74,7 +73,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and tell."""
     parser = arguments(__doc__)
     parser.add_argument("--away", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)

@@ -107,7 +107,6 @@ def at_once(switch: Switch, callers: dict[str, Callable[[str, int], bool]], coun
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the report as tables."""
     console = Console(width=120)
     names = [name for name in report["single"][0] if name != "verb"]
     for title, rows, form in (
@@ -128,7 +127,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=40)

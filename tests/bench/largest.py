@@ -100,7 +100,6 @@ def attach(bed: Bed, network: Mapping[str, Any]) -> Call:
 
 
 def check(bed: Bed, network: Mapping[str, Any]) -> Call:
-    """CHECK of what was attached."""
     return bed.call("CHECK", {**network, "prevResult": bed.result})
 
 
@@ -193,7 +192,6 @@ class Asked:
             self.slowest = max(self.slowest, time.monotonic() - began)
 
     def end(self) -> None:
-        """Ask no more."""
         self._ended.set()
         self._thread.join()
 
@@ -205,7 +203,6 @@ def resident_mib(pid: int, field: str) -> float:
 
 
 def measured(switch: Switch, each: Input, rounds: int) -> dict[str, Any]:
-    """One input."""
     name, before, act = each
     found: list[dict[str, Any]] = []
     for _ in range(rounds):
@@ -234,7 +231,6 @@ def measured(switch: Switch, each: Input, rounds: int) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """As a table."""
     table = Table("input", *NAMES, title=report["machine"])
     for row in report["inputs"]:
         table.add_row(row["input"], *(str(row[name]) for name in NAMES))
@@ -242,7 +238,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()

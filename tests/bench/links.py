@@ -265,7 +265,6 @@ def _words(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ports", type=lambda text: [int(word) for word in text.split(",")], default=[0])

@@ -72,7 +72,6 @@ def changed(live: LiveNode, api: ApiServer, ifname: str, port: str, rate: int) -
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--times", type=int, default=20)

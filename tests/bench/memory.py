@@ -57,7 +57,6 @@ class Pods:
         self._call("ADD", number)
 
     def delete(self, number: int) -> None:
-        """Detach the pod, and delete it."""
         self._call("DEL", number)
         self._api.remove_pod("default", self._pod(number).name)
 
@@ -92,7 +91,6 @@ def measure(agent: Agent, pods: Pods, options: argparse.Namespace) -> dict[str, 
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the report."""
     table = Table(title="memory of the agent, MiB", title_justify="left")
     for column in ("", "resident", "own"):
         table.add_column(column, justify="right" if column else "left")
@@ -102,7 +100,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--together", type=int, default=30)

@@ -83,7 +83,6 @@ def summary(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the report as tables."""
     console = Console(width=120)
     table = Table(title=f"Live migration between two ports, {report['rounds']} rounds", title_justify="left")
     for column in ("", "median", "min", "max"):
@@ -96,7 +95,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--every", type=float, default=1.0, metavar="MS", help="pace of the neighbour's requests")

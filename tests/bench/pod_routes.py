@@ -86,7 +86,6 @@ def furnished(path: str, address: str = "10.2.0.2/16") -> None:
 
 
 def ten(hop: object) -> list[DesiredRoute]:
-    """The routes of one pod."""
     return [DesiredRoute(ip_network(f"10.9.{each}.0/24"), "eth1", ip_address(str(hop))) for each in range(ROUTES)]
 
 
@@ -353,7 +352,6 @@ def one_pass(kept: PodRoutes, place: PodNamespace, marker: str, found: dict[str,
 
 
 def shown(found: dict[str, Any]) -> None:
-    """As a table."""
     table = Table("ms", *STEPS, title=f"{found['namespaces']} namespaces, {ROUTES} routes each")
     for way, steps in found["ways"].items():
         table.add_row(way, *(str(steps.get(step, "")) for step in STEPS))
@@ -367,7 +365,6 @@ def shown(found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure, and tell."""
     parser = arguments(__doc__)
     parser.add_argument("--namespaces", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)

@@ -187,7 +187,6 @@ def throughput(bench: Bench, kinds: list[str], seconds: int, rounds: int) -> lis
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """Print the report as tables."""
     console = Console(width=120)
     if report.get("limits"):
         table = Table(title="Limits: Mbit/s of payload", title_justify="left")
@@ -215,7 +214,6 @@ def _some_of(known: tuple[str, ...], text: str) -> list[str]:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--only", type=lambda text: _some_of(PARTS, text), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--kinds", type=lambda text: _some_of(KINDS, text), default=list(KINDS), help=f"of {', '.join(KINDS)}")

@@ -11,7 +11,6 @@ from typing import Any
 
 
 def machine() -> str:
-    """Where this was measured."""
     return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
 
 

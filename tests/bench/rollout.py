@@ -57,7 +57,6 @@ def make_pod(cluster: Cluster) -> float:
 
 
 def roll_out(cluster: Cluster) -> dict[str, float]:
-    """One rollout under traffic."""
     former = cluster.agent_pod()["metadata"]["uid"]
 
     def ends() -> bool:

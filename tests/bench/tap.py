@@ -149,8 +149,6 @@ def process(work: Callable[..., None], *arguments: str) -> Iterator[Connection]:
 
 
 def pumped(pump: Pump, pair: QueuePair, seconds: float, direction: str) -> Rate:
-    """The pump, for so long."""
-
     def count() -> int:
         carried = pump.carried
         return carried.to_ring.frames if direction == "out" else carried.to_tap.frames
@@ -296,7 +294,6 @@ def echo_times(left: str, right: str, count: int = 2000) -> list[float]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the report as tables."""
     console = Console(width=120)
     table = Table(title="Tap bridge: thousand frames a second, processor time of a frame, share of a core", title_justify="left")
     for column in ("direction", "bytes", "pump kpps", "Gbit/s", "ns CPU", "core", "Python kpps", "ns CPU", "core", "CPU ratio"):
@@ -319,7 +316,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and report."""
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)

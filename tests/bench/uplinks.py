@@ -50,7 +50,6 @@ def bridge(switch: Switch, wire: Wire) -> None:
 
 
 def port(switch: Switch) -> None:
-    """Plug the NIC in."""
     switch.vsctl("add-port", BRIDGE, NIC)
 
 
@@ -107,7 +106,6 @@ class Usual:
 
 
 def measured(wire: Wire, work: Callable[[], None]) -> Noticed:
-    """What traffic notices of the work."""
     with traffic(wire, ADDRESS, every_s=EVERY_S) as noticed:
         threading.Event().wait(AROUND_S)
         work()
@@ -116,7 +114,6 @@ def measured(wire: Wire, work: Callable[[], None]) -> Noticed:
 
 
 def summary(found: list[Noticed]) -> dict[str, Any]:
-    """Of all rounds."""
     gaps = [each.longest_gap_s * 1000 for each in found]
     return {
         "gap p50 ms": round(statistics.median(gaps)),
@@ -130,7 +127,6 @@ def summary(found: list[Noticed]) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """As a table."""
     table = Table("order", "direction", *next(iter(next(iter(report["orders"].values())).values())))
     for order, directions in report["orders"].items():
         for direction, figures in directions.items():
@@ -141,7 +137,6 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and tell."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()

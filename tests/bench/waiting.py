@@ -43,7 +43,6 @@ NETWORK = {
 
 
 def added(api: ApiServer, namespace: str, **annotations: str) -> Pod:
-    """A pod of the node."""
     pod = Pod("app", namespace)
     manifest = pod.manifest()
     manifest["spec"]["nodeName"] = "n1"
@@ -119,12 +118,10 @@ def measured(node: Node, agent: Agent, api: ApiServer, rounds: int, waiting: int
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report for people."""
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 
 def main() -> int:
-    """Measure, and tell."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=80)
     parser.add_argument("--waiting", type=int, default=64)

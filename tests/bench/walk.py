@@ -143,7 +143,6 @@ class Observed(Agent):
     """An agent that runs under `serve`."""
 
     def start(self, *, wait: bool = True) -> Agent:
-        """Start it."""
         environ = {**self.node.environ, **self._settings, "PYTHONPATH": str(ROOT)}
         argv = [sys.executable, "-c", "import sys; from tests.bench.walk import serve; sys.exit(serve())"]
         pipe = subprocess.PIPE
@@ -186,7 +185,6 @@ def measure(node: Node, shim: Shim) -> dict[str, Any]:
 
 
 def show(report: Mapping[str, Any], *, chain: bool) -> None:
-    """For people."""
     if chain:
         print("\n".join(report["chain"]))
     print(f"{report['functions']} functions in {report['files']} files")
@@ -195,7 +193,6 @@ def show(report: Mapping[str, Any], *, chain: bool) -> None:
 
 
 def main() -> int:
-    """Measure, and tell."""
     parser = arguments(__doc__)
     parser.add_argument("--list", action="store_true", help="the functions of the chain")
     chosen = parser.parse_args()

@@ -36,7 +36,6 @@ APPLICATIONS = 3
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The run's cluster."""
     with one_cluster(APPLICATIONS * MEMORY_MIB // 2) as made:
         yield made
 

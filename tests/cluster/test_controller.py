@@ -56,6 +56,5 @@ def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: lis
 
 
 def holder(cluster: Cluster) -> str:
-    """Who leads."""
     lease = cluster.control.look(LEASES.within(NAMESPACE).path("userspace-cni-controller"))
     return str(lease["spec"].get("holderIdentity", ""))

@@ -35,7 +35,6 @@ def opened(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """An excerpt of KubeVirt's schemas."""
     return opened(yaml.safe_load((_SCHEMAS / f"{name}.yaml").read_text())["openAPIV3Schema"])
 
 

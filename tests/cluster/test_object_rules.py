@@ -35,12 +35,10 @@ def thing(resource: Resource, name: str, **parts: Any) -> dict[str, Any]:
 
 
 def create(resource: Resource, name: str, **parts: Any) -> Call:
-    """A POST."""
     return "POST", resource.path(), JSON, thing(resource, name, **parts)
 
 
 def merge(resource: Resource, name: str, body: Any, part: str = "") -> Call:
-    """A merge patch."""
     return "PATCH", resource.path(name, subresource=part), MERGE_PATCH, body
 
 

@@ -28,7 +28,6 @@ LOGGED = ("app.kubernetes.io/name=userspace-cni", "app.kubernetes.io/name=usersp
 
 
 def route(name: str, **spec: Any) -> dict[str, Any]:
-    """A Route object."""
     return {"apiVersion": ROUTES.api_version, "kind": ROUTES.kind, "metadata": {"name": name}, "spec": spec}
 
 
@@ -82,7 +81,6 @@ class Inside:
         return sorted(f"{each['dst']} {each.get('gateway', '-')} {each['dev']}" for each in shown)
 
     def others(self) -> list[dict[str, Any]]:
-        """All other routes."""
         shown = json.loads(self._cluster.node_shell(*self._enter, "-N", "route", "show"))
         return [each for each in shown if each.get("protocol") != str(PROTOCOL)]
 

@@ -11,7 +11,6 @@ from tests.lab.kube.apiserver import ApiServer
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """An API server without pods."""
     with ApiServer() as started:
         yield started
 

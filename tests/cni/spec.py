@@ -91,7 +91,6 @@ def scripted(node: Node, name: str = "scripted") -> Scripted:
 
 
 def ipam(delegate: Scripted) -> dict[str, Any]:
-    """`ipam` for a scripted plugin."""
     return {"type": delegate.name}
 
 
@@ -114,7 +113,6 @@ def tree(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def without(environ: Mapping[str, str], *names: str) -> dict[str, str]:
-    """An environment without some variables."""
     return {name: value for name, value in environ.items() if name not in names}
 
 

@@ -43,7 +43,6 @@ def target_of(node: Node, pod: LauncherPod) -> Path:
 
 
 def owner(path: Path) -> tuple[int, int]:
-    """User and group."""
     facts = path.lstat()
     return facts.st_uid, facts.st_gid
 

@@ -26,7 +26,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def links(node: Node) -> Iterator[None]:
-    """Removes the links of a test."""
     yield
     for name in (TAKEN, "t1-e0", "nic0"):
         delete_link(switch_of(node).netns, name)

@@ -31,13 +31,11 @@ class Noted:
         self.network = node.network("1.0.0", ipam=node.host_local(), kubeconfig=api.kubeconfig(node.directory))
 
     def call(self, verb: str, ifname: str = "net1", container: str = CONTAINER, **keys: Any) -> Any:
-        """One call for this pod."""
         network = {**self.network, **keys}
         return self.node.run(verb, network, self.netns, container, ifname, CNI_ARGS=self.pod.args)
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations now."""
         return self.pod.annotations(self.api)
 
     def ifnames(self) -> list[str]:
@@ -51,7 +49,6 @@ class Noted:
 
 @pytest.fixture
 def noted(node: Node, api: ApiServer, sandbox: str) -> Noted:
-    """A pod to be attached."""
     return Noted(node, api, sandbox)
 
 

@@ -23,14 +23,12 @@ def container(number: int) -> str:
 
 
 def at_once(work: Callable[[int], Call], numbers: Iterable[int]) -> list[dict[str, Any]]:
-    """All calls in parallel; each must succeed."""
     listed = list(numbers)
     with ThreadPoolExecutor(len(listed)) as pool:
         return [succeeded(call) for call in pool.map(work, listed)]
 
 
 def ports_of(numbers: Iterable[int]) -> list[str]:
-    """Their ports, as the switch lists them."""
     return sorted(f"{container(number)[:12]}-net1" for number in numbers)
 
 

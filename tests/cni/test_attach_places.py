@@ -26,7 +26,6 @@ PROTECTING = {"nosymfollow", "nosuid", "nodev", "noexec"}
 
 
 def container(number: int) -> str:
-    """Another container ID."""
     return f"{number:012x}" + "d" * 52
 
 
@@ -38,7 +37,6 @@ def serving(node: Node, **vhost: Any) -> dict[str, Any]:
 
 
 def server_path(node: Node, port: str = PORT) -> str:
-    """Where OVS connects to."""
     return str(switch_of(node).interface(port)["options"]["vhost-server-path"])
 
 

@@ -48,7 +48,6 @@ def test_shared_dir_without_a_pod_is_anywhere(node: Node, sandbox: str) -> None:
 
 
 def prev_result(node: Node, netns: str = "") -> dict[str, Any]:
-    """The result on record."""
     [record] = records(node)
     result: dict[str, Any] = record["result"]
     return result
@@ -136,7 +135,6 @@ def rules(node: Node, text: str) -> None:
 
 
 def on(node: Node, bridge: str, **keys: Any) -> dict[str, Any]:
-    """A network on that bridge."""
     network = node.network()
     network["host"]["bridge"] = {"bridgeName": bridge, **keys}
     return network

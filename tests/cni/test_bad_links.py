@@ -16,7 +16,6 @@ LIMIT = {"ingressRate": 10_000_000}
 
 
 def network(node: Node, host: dict[str, Any], *, ipam: bool = True, **keys: Any) -> dict[str, Any]:
-    """A network with this `host` block."""
     addresses = {"ipam": node.host_local()} if ipam else {}
     return {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": host, **addresses, **keys}
 

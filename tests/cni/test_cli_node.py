@@ -32,7 +32,6 @@ def cli(node: Node, *arguments: str, code: int = 0, **environ: str) -> subproces
 
 
 def decoded(node: Node, *arguments: str, code: int = 0, **environ: str) -> Any:
-    """The JSON of a command."""
     return json.loads(cli(node, *arguments, "--json", code=code, **environ).stdout)
 
 

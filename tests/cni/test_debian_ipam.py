@@ -21,7 +21,6 @@ def soon() -> Deadline:
 
 
 def debians(plugin: str, container: str = "c0ffee") -> Delegate:
-    """One of Debian's plugins, for an attachment of this container."""
     attachment = {"CNI_CONTAINERID": container, "CNI_NETNS": "/var/run/netns/none", "CNI_IFNAME": "net1", "CNI_PATH": PLUGINS}
     return Delegate(plugin, [PLUGINS], {"PATH": os.defpath, **attachment})
 

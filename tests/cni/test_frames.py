@@ -36,7 +36,6 @@ def roomy_switch() -> Iterator[Switch]:
 
 @pytest.fixture
 def node(roomy_switch: Switch) -> Iterator[Node]:
-    """A node on that switch."""
     with TemporaryDirectory(prefix="uc-") as directory, clean(Node(Path(directory) / "n", roomy_switch)) as made:
         yield made
 
@@ -53,7 +52,6 @@ class Attached:
 
     @property
     def port(self) -> str:
-        """Its port on the switch."""
         return f"{self.container[:12]}-net1"
 
     def eal(self) -> list[str]:
@@ -88,7 +86,6 @@ def detach(network: dict[str, Any], *pods: Attached) -> None:
 
 
 def network_of(node: Node, mode: str = "client", vlan: int = 0) -> dict[str, Any]:
-    """A network by mode and VLAN."""
     network = node.network("1.0.0", ipam=node.host_local())
     network["host"]["vhost"]["mode"] = mode
     network["host"]["bridge"]["vlanId"] = vlan

@@ -29,7 +29,6 @@ def up_for(node: Node, seconds: int) -> Node:
 
 @pytest.fixture
 def pod(node: Node) -> Pod:
-    """A pod with a volume on this node."""
     pod = Pod(volume={"emptyDir": {}})
     node.empty_dir(pod.uid)
     return pod

@@ -18,7 +18,6 @@ PRODUCER = [{"name": "ids", "ingress": True, "egress": False}]
 
 @pytest.fixture
 def other() -> Iterator[str]:
-    """A second sandbox."""
     with netns() as path:
         yield path
 

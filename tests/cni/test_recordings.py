@@ -135,7 +135,6 @@ def without_previous(recording: Recording) -> bytes:
 
 
 def whole(recording: Recording) -> bytes:
-    """As it was sent."""
     return recording.stdin
 
 

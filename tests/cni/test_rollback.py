@@ -59,7 +59,6 @@ class Attaching:
         return self.node.variables(verb, self.netns, ifname=ifname, CNI_ARGS=self.pod.args)
 
     def add(self, trip: Trip, mode: str = "client", ifname: str = "net1") -> CniAnswer:
-        """ADD in this process."""
         return answer(self.variables("ADD", ifname), self.network(mode, ifname), trip)
 
     def delete(self, ifname: str = "net1") -> None:
@@ -97,7 +96,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def attaching(node: Node, api: ApiServer, sandbox: str) -> Attaching:
-    """A pod that is to be attached."""
     return Attaching(node, api, sandbox)
 
 

@@ -43,7 +43,6 @@ def configure(tmp_path: Path, **keys: Any) -> None:
 
 
 def stdins(plugin: Scripted) -> list[dict[str, Any]]:
-    """What the plugin read, call by call."""
     return [json.loads(entry["stdin"]) for entry in plugin.calls()]
 
 
@@ -261,7 +260,6 @@ class TestRealPlugins:
             yield host, container
 
     def links(self, namespace: str) -> dict[str, dict[str, Any]]:
-        """The links in a namespace by name."""
         command = ["nsenter", f"--net={namespace}", "ip", "-json", "address"]
         listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         return {link["ifname"]: link for link in listed}

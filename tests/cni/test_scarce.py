@@ -26,7 +26,6 @@ MOST = 200
 
 
 def call(node: Node, verb: str, sandbox: str, stdin: dict[str, Any]) -> tuple[dict[str, str], bytes]:
-    """Environment and stdin of a verb."""
     return node.variables(verb, sandbox), json.dumps(stdin).encode()
 
 

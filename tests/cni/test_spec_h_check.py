@@ -32,7 +32,6 @@ from tests.lab.runtimes.runtime import netns
 
 
 def attached(node: Node, sandbox: str, **keys: Any) -> dict[str, Any]:
-    """An attachment, and the configuration with which it is checked."""
     network = node.network(**keys)
     return {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
 

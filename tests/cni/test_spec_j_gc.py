@@ -37,7 +37,6 @@ def collect(node: Node, valid: Any, **keys: Any) -> dict[str, Any]:
 
 
 def attach(node: Node, sandbox: str, *interfaces: tuple[str, str], **keys: Any) -> None:
-    """Attachments of the network."""
     for container, ifname in interfaces:
         succeeded(node.run("ADD", node.network(**keys), sandbox, container=container, ifname=ifname))
 

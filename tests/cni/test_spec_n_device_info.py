@@ -14,7 +14,6 @@ from tests.lab.node.node import CONTAINER, Node
 
 MAPPED = "/var/lib/cni/usrspcni"
 ROLES = [("client", "server"), ("server", "client")]
-"""OVS's role and the application's."""
 
 
 def info_of(node: Node) -> Path:

@@ -36,7 +36,6 @@ class Pods:
         return sandbox, container
 
     def delete(self) -> None:
-        """Detach all."""
         while self._calls:
             node, network, sandbox, container = self._calls.pop()
             succeeded(node.run("DEL", network, sandbox, container))

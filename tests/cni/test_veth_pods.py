@@ -21,7 +21,6 @@ OTHER = "b0" * 32
 
 @pytest.fixture
 def other() -> Iterator[str]:
-    """A second sandbox."""
     with netns() as path:
         yield path
 

@@ -94,7 +94,6 @@ class Calling:
         return self._make(plugin, how, variables, self.pods.configuration(network, None, **keys), None)[0]
 
     def known(self, name: Name, *calls: Call) -> None:
-        """Give calls to the model."""
         self.found += self.model.called(name, *calls)
 
     def _make(self, plugin: Plugin, how: How, variables: dict[str, str], stdin: bytes, death: Death | None) -> tuple[Call, Reply]:
@@ -155,7 +154,6 @@ class Callers:
 
     @property
     def found(self) -> list[Violation]:
-        """Violations in answers."""
         return self.calling.found
 
     def populate(self, rng: random.Random, pods: int, networks: Sequence[str]) -> None:

@@ -58,13 +58,11 @@ class Clock:
         return self.seconds - self.now
 
     def count(self) -> None:
-        """Count a call as done."""
         with self._moved:
             self.calls += 1
             self._moved.notify_all()
 
     def stop(self) -> None:
-        """End all waits."""
         with self._moved:
             self._over = True
             self._moved.notify_all()

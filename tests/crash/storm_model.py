@@ -80,7 +80,6 @@ class Belongings:
 
     @property
     def all(self) -> frozenset[str]:
-        """All parts."""
         return self.required | self.optional
 
 

@@ -108,12 +108,10 @@ class Pods:
 
     @property
     def namespaces(self) -> Path:
-        """Of sandboxes."""
         return self.node.directory / "netns"
 
     @property
     def devices(self) -> Path:
-        """Of device-info files."""
         return self.node.directory / "devinfo"
 
     @property
@@ -128,11 +126,9 @@ class Pods:
         return {str(self.volume_of(uid)) for uid in uids}
 
     def volume_of(self, uid: str) -> Path:
-        """A pod's emptyDir."""
         return self.node.kubelet / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "shared-dir"
 
     def namespace(self, container: str) -> Path:
-        """A sandbox's."""
         return self.namespaces / f"cni-{container[:12]}"
 
     def make(self, volume: str, sandboxes: int, networks: tuple[Network, ...]) -> Pod:
@@ -184,11 +180,9 @@ class Pods:
             subprocess.run(["umount", "--lazy", str(path)], check=False, capture_output=True)
 
     def of(self, pod: Pod) -> list[Attachment]:
-        """A pod's attachments."""
         return [self.attachments[Name(container, ifname)] for container in pod.sandboxes for ifname in IFNAMES]
 
     def place(self, attachment: Attachment) -> Path:
-        """The directory of its socket."""
         if attachment.pod.volume:
             return self.volume_of(attachment.pod.uid)
         return (self.aside if attachment.network.aside else self.node.shared) / attachment.name.container[:12]

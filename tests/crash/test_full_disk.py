@@ -25,7 +25,6 @@ def left(victim: Victim) -> dict[str, Any]:
 
 
 def error_of(answered: CniAnswer) -> dict[str, Any]:
-    """The one JSON error in an answer."""
     assert answered.code == 1
     error: dict[str, Any] = json.loads(answered.output)
     return error

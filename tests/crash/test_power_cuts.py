@@ -49,7 +49,6 @@ class Disk(World):
     """How many changes were made before the story began; before that nothing was promised."""
 
     def note(self) -> None:
-        """Note a change."""
         if self.trace:
             self.history.append((len(self.trace.changes), frozenset(self.true), dict(self.rows)))
 
@@ -107,7 +106,6 @@ def call(world: World, verb: str, container: str, network: Mapping[str, Any] = P
 
 
 def add(world: Disk) -> None:
-    """Make an attachment."""
     assert call(world, "ADD", OLD) == 0
 
 

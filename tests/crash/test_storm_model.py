@@ -30,12 +30,10 @@ def model(*answers: tuple[str, int], name: Name = ONE) -> Model:
 
 
 def call(verb: str, code: int, at: float = 0.0, lasts: float = 0.5) -> Call:
-    """A call."""
     return Call(verb, code, at, at + lasts)  # type: ignore[arg-type]
 
 
 def judged(made: Model, *found: str) -> list[str]:
-    """Violations when this is found."""
     return [violation.what for violation in made.judge(BELONGINGS, frozenset(), frozenset(found), {})]
 
 

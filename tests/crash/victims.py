@@ -61,7 +61,6 @@ class Victim:
 
     @property
     def network(self) -> bytes:
-        """Its configuration."""
         device_info = {"CNIDeviceInfoFile": f"{self.node.directory}/devinfo/net1"}
         network = self.node.network("1.0.0", ipam=self.node.host_local(), runtimeConfig=device_info)
         if self.mode == "veth":
@@ -143,7 +142,6 @@ class Stillness:
     _seen: object = None
 
     def __call__(self, point: str) -> None:
-        """A point is passed."""
         seen = self._look()
         if point.startswith("before ") and self.passed and self.passed[-1].startswith("after ") and seen != self._seen:
             self.broken.append(point)

@@ -20,5 +20,4 @@ def guest() -> Iterator[FullGuest]:
 
 @pytest.fixture
 def node(guest: FullGuest) -> GuestNode:
-    """The project's node in it."""
     return GuestNode(guest)

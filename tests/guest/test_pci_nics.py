@@ -18,7 +18,6 @@ def device(guest: FullGuest, nic: str) -> str:
 
 
 def kernel_device(guest: FullGuest, nic: str) -> str:
-    """The same of a NIC of the kernel."""
     return f"pci:{guest.shell(f'basename $(readlink -f /sys/class/net/{nic}/device)').strip()}"
 
 

@@ -47,7 +47,6 @@ def mount(room: str) -> object:
 
 
 def unmount(room: str) -> object:
-    """Undo the mount."""
     _MOUNTS.undo(_step(room), soon())
     return _MOUNTS.present(_step(room))
 

@@ -49,7 +49,6 @@ def bind_over(source: Path, target: Path) -> None:
 
 
 def tree(directory: Path) -> set[str]:
-    """The names in a directory."""
     return {entry.name for entry in directory.iterdir()}
 
 

@@ -36,7 +36,6 @@ def pod() -> Iterator[str]:
 
 @pytest.fixture
 def guard(sandbox: str) -> Guard:
-    """The guard of one host end."""
     return Guard("ucveth0", STORE, sandbox)
 
 
@@ -52,7 +51,6 @@ def names(switch_netns: str) -> set[str]:
 
 
 def has_table(switch_netns: str) -> bool:
-    """Whether our table is there."""
     with opened(switch_netns) as entered, entered.do(lambda: Connection(NETFILTER)) as kernel:
         return kernel.exchange(nftables.get_table(TABLE))[0].error is None
 
@@ -96,7 +94,6 @@ def asleep(guard: Guard) -> None:
 
 
 def ruled(guard: Guard) -> None:
-    """It has a rule."""
     like = nftables.flush_chain(TABLE, guard.link)
     changed(guard.switch_netns, Message(like.type & ~0xFF | NEW_RULE, CREATE, like.payload))
 

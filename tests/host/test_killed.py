@@ -65,7 +65,6 @@ POINTS = [
 
 @pytest.fixture
 def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
-    """One case of each driver."""
     pod, trusted = room / "pods" / "uid", f"{room}/pods"
     pod.mkdir(parents=True)
     if kind == "directory":

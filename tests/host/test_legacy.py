@@ -16,7 +16,6 @@ RECORD = "local-c0ffee012345-net1.json"
 
 @pytest.fixture
 def data(room: Path) -> Path:
-    """The directory with one record."""
     directory = room / "usrspcni" / "data"
     directory.mkdir(parents=True)
     (directory / RECORD).write_text("{}")

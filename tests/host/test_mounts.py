@@ -48,7 +48,6 @@ def step(room: Path) -> PodMount:
 
 @pytest.fixture
 def target(step: PodMount) -> Path:
-    """The place of the mount."""
     return Path(step.target)
 
 

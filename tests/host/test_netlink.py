@@ -17,7 +17,6 @@ IFNAME, LINKINFO, KIND = 3, 18, 1
 
 
 def link(kind: int, flags: int, *attributes: bytes, index: int = 0) -> Message:
-    """A message about a link."""
     return Message(kind, flags, struct.pack("=BxHiII", 0, 0, index, 0, 0) + b"".join(attributes))
 
 
@@ -35,7 +34,6 @@ def kernel(sandbox: str) -> Iterator[Connection]:
 
 
 def names(kernel: Connection) -> set[str]:
-    """The names of all links."""
     found = kernel.ask(link(GETLINK, codec.DUMP))
     return {codec.as_text(codec.attributes(payload[16:])[IFNAME]) for _, payload in found}
 

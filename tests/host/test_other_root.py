@@ -65,7 +65,6 @@ echo '{"cniVersion": "1.0.0", "ips": [], "marker": "'"$marker"'", "netns": "'"$C
 
 @pytest.fixture
 def host(room: Path) -> Path:
-    """The host's root."""
     top = room / "host"
     for name in ("run", "var", "usr", "etc", "opt", "srv/cni-1.2", "proc", "dev"):
         (top / name).mkdir(parents=True)
@@ -251,7 +250,6 @@ def test_trusted_link_out_of_the_root(root: HostRoot, host: Path, room: Path) ->
 
 
 def place_of(consumer: str, pod: Pod, settings: Settings, root: HostRoot, shared_dir: str = "") -> SocketPlace:
-    """Where the sockets of a container of that pod are."""
     return CONSUMERS[consumer].find_place(pod, "c0ffee", shared_dir, settings, root)
 
 

@@ -39,13 +39,11 @@ class Tree:
             entry.symlink_to(os.path.relpath(real, entry.parent))
 
     def write(self, path: str, text: str) -> None:
-        """Have a file of sysfs."""
         file = self.directory / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
     def lacking(self, address: str = NIC) -> tuple[str, ...]:
-        """What the device lacks."""
         return pci.lacking(address, HostRoot(str(self.directory)))
 
 

@@ -60,7 +60,6 @@ def step(request: pytest.FixtureRequest, room: Path, shm: Path, pod: Path) -> Pl
 
 @pytest.fixture
 def placed(step: PlacedSocket) -> Path:
-    """The socket's place for the pod."""
     return Path(step.directory, step.name)
 
 

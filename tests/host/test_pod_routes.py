@@ -35,7 +35,6 @@ class LookedAt(DualPod):
     """A pod, and how a pass sees it."""
 
     def look(self) -> Inside:
-        """As PodRoutes.look."""
         return PodRoutes(OURS).look(PodNamespace("box", self.path))
 
 

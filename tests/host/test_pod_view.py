@@ -28,7 +28,6 @@ driver = PlacedSocketDriver()
 
 @pytest.fixture
 def sandbox() -> Iterator[str]:
-    """A network namespace."""
     with netns() as path:
         yield path
 

@@ -20,7 +20,6 @@ driver = SocketFileDriver()
 
 @pytest.fixture
 def pod(room: Path) -> Path:
-    """The pod's directory."""
     path = room / "pods" / "uid"
     path.mkdir(parents=True)
     return path
@@ -28,7 +27,6 @@ def pod(room: Path) -> Path:
 
 @pytest.fixture
 def step(room: Path, pod: Path) -> SocketFile:
-    """A name in it."""
     return SocketFile(directory=str(pod), trusted=f"{room}/pods", name="c0ffee-net1")
 
 

@@ -29,7 +29,6 @@ class Told:
         self.watch.start()
 
     def nft(self, *words: str) -> None:
-        """One command of nft(8)."""
         inside(self.place, "nft", *words)
 
 

@@ -28,7 +28,6 @@ def pod() -> Iterator[str]:
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A path for a socket."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory) / "s"
 

@@ -90,7 +90,6 @@ def apply_and_check(step: Link) -> list[str]:
 
 
 def drifts(step: Link) -> list[str]:
-    """The drifts in words."""
     return [sentence(each) for each in LinkDriver().check(step, soon())]
 
 

@@ -40,14 +40,12 @@ def listener(place: Path) -> Iterator[socket.socket]:
 
 
 def connected(pod: str, path: Path) -> socket.socket:
-    """A connection of the pod to a socket."""
     made = socket_in(pod, socket.AF_UNIX)
     made.connect(str(path))
     return made
 
 
 def seen(pod: str, path: Path) -> int:
-    """Number of connections that are seen in the pod."""
     return entered(pod, lambda: connections_here(str(path)))
 
 

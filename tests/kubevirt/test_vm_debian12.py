@@ -40,7 +40,6 @@ def pod(switch: Switch) -> Iterator[Launched]:
 
 
 def pinging(launched: Launched, shape: str) -> Vm:
-    """A VM that pings the peer."""
     boot = command_line(Nic(launched.mac(), "10.9.0.2/24"), ping=(ADDRESS,))
     return Vm(memory=SHAPES[shape], boot=boot, after=NO_VECTORS)
 

@@ -23,7 +23,6 @@ JUMBO = 8000
 
 @pytest.fixture
 def node(switch: Switch) -> Iterator[Node]:
-    """A node of this test's own."""
     with node_for_vms(switch) as node:
         yield node
 

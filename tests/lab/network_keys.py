@@ -16,7 +16,6 @@ _OF_RUNTIMES: Final = ("runtimeConfig", "args", "args.cni", "ipam", "dns")
 
 
 def table() -> str:
-    """The table, in Markdown."""
     ours = [key for key in TABLE if key.place not in _OF_RUNTIMES]
     keys = [key for key in ours if not (key.place.startswith("container.") and key.help.startswith("told"))]
     rows = [f"| `{key.path}` | {values_of(key)} | {key.default} | {key.help} |" for key in keys]

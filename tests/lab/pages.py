@@ -112,7 +112,6 @@ def spans(page: Path) -> list[str]:
 
 
 def links(page: Path) -> list[str]:
-    """The targets of its links."""
     return _LINK.findall(_SPAN.sub("", prose(page)))
 
 

@@ -40,7 +40,6 @@ KINDS = {
 
 @pytest.fixture
 def place() -> Iterator[str]:
-    """A path for a socket."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield f"{directory}/socket"
 

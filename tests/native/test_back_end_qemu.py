@@ -111,7 +111,6 @@ def _lease(pair: QueuePair) -> None:
 
 
 def _command(place: Path, *commands: dict[str, Any]) -> None:
-    """Commands for QEMU, none of which may fail."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_STEP_S)
         sock.connect(f"{place}/qmp")

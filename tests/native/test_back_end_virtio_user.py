@@ -50,7 +50,6 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def place() -> Iterator[str]:
-    """A path for a socket."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield f"{directory}/socket"
 

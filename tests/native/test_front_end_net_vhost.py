@@ -41,7 +41,6 @@ def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A path for a socket."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory) / "s"
 

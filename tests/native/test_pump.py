@@ -30,7 +30,6 @@ TRIALS = {
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[str]:
-    """The compiled trials."""
     with TemporaryDirectory(prefix="uc-") as directory:
         path = f"{directory}/trial"
         subprocess.run([*SANITIZED, f"-I{RINGS}", "-o", path, *SOURCES], check=True)

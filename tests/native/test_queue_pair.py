@@ -26,13 +26,11 @@ LONG = 60.0  # seconds: more than anything here takes
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Two pairs, connected."""
     with Wire() as made:
         yield made
 
 
 def ends(wire: Wire) -> tuple[QueuePair, QueuePair]:
-    """Both pairs."""
     a, b = wire.pairs
     return a, b
 

@@ -26,7 +26,6 @@ class CutWay(Pair):
 
     @property
     def queues(self) -> tuple[QueuePair, QueuePair]:
-        """The pairs of the wire."""
         return cast("tuple[QueuePair, QueuePair]", self.__dict__["ends"])
 
     def hung_up(self) -> str:
@@ -34,7 +33,6 @@ class CutWay(Pair):
         return ""
 
     def cut(self, what: str) -> str:
-        """What happened."""
         return what
 
 

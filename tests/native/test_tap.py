@@ -36,7 +36,6 @@ HEAD = bytes.fromhex("ffffffffffff 020000000001 88b5")
 
 @pytest.fixture(scope="module")
 def pod() -> Iterator[str]:
-    """A network namespace."""
     with netns() as path:
         yield path
 
@@ -51,7 +50,6 @@ def tap(pod: str) -> Iterator[Tap]:
 
 @pytest.fixture
 def ends(place: Path) -> Iterator[tuple[FrontEnd, BackEnd]]:
-    """A front-end and the back-end that it is attached to."""
     with BackEndListener(f"{place}/s") as listener, ExitStack() as stack:
         accepted: list[BackEnd] = []
         thread = threading.Thread(target=lambda: accepted.append(listener.accept()))

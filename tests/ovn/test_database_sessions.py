@@ -33,11 +33,9 @@ class Told:
         self.changes: list[tuple[str, str]] = []
 
     def show(self, table: str, name: str, row: Any) -> None:
-        """Keep the row."""
         self.names[table, name] = row
 
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
-        """Keep what has happened."""
         self.changes.append((table, event))
 
 
@@ -68,7 +66,6 @@ class MakeSwitch(Command[Session[Told]]):
         self.runs = 0
 
     def needs(self) -> frozenset[Clause]:
-        """The rows of its name."""
         return named(self.target)
 
     def run_idl(self, txn: Draft) -> None:
@@ -90,7 +87,6 @@ class MakeSet(Command[Session[Told]]):
         self._name = name
 
     def run_idl(self, txn: Draft) -> None:
-        """Insert it."""
         txn.write(SETS, {"name": self._name})
 
 
@@ -102,7 +98,6 @@ class Ports:
         self.added: list[Json] = []
 
     def write(self, draft: Draft) -> None:
-        """Write it."""
         draft.verify(self._row, "ports")
         draft.update(self._row, {"ports": [*map(as_json, value_of(self._row, "ports")), *self.added]})
 
@@ -116,11 +111,9 @@ class AddPort(Command[Session[Told]]):
         self._switch = switch
 
     def needs(self) -> frozenset[Clause]:
-        """The row of the switch."""
         return named(self._switch)
 
     def run_idl(self, txn: Draft) -> None:
-        """Insert it."""
         row = self.api.row(SWITCHES, self._switch)
         txn.part(Ports, self._switch, lambda: Ports(row)).added.append(txn.write("Logical_Switch_Port", {"name": self.target}))
 
@@ -133,7 +126,6 @@ class Hold(Command[Session[Told]]):
         self.held, self.go_on = threading.Event(), threading.Event()
 
     def run_idl(self, txn: Draft) -> None:
-        """Wait."""
         self.held.set()
         assert self.go_on.wait(60)
 
@@ -147,7 +139,6 @@ def authority() -> Iterator[Authority]:
 
 @pytest.fixture
 def database(authority: Authority) -> Iterator[NorthboundDatabase]:
-    """A northbound database."""
     with TemporaryDirectory(prefix="nb-") as directory, NorthboundDatabase(Path(directory), authority) as served:
         yield served
 

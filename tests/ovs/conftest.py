@@ -52,7 +52,6 @@ def soon() -> Deadline:
 
 
 def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None = 1500) -> OvsPort:
-    """A kernel port on br-test."""
     marks = {"container-id": "c" * 64, "network": "podnet", "ifname": name}
     return OvsPort("br-test", name, HostEnd(kind, mtu), marks=marks)
 
@@ -116,7 +115,6 @@ def connect() -> Iterator[Callable[..., PortDriver]]:
 
 @pytest.fixture
 def driver(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver for the shared switch."""
     return connect(switch)
 
 

@@ -58,7 +58,6 @@ def wire(switch: Switch) -> Iterator[Wire]:
 
 @pytest.fixture
 def plugged(wire: Wire, switch: Switch) -> Iterator[Uplink]:
-    """The NIC on its bridge."""
     with uplink(wire, switch) as made:
         yield made
 

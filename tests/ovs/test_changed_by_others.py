@@ -45,7 +45,6 @@ WRITTEN = {
 
 @pytest.fixture
 def wire(switch: Switch) -> Iterator[Wire]:
-    """The node's NIC."""
     with wired(switch.netns) as made:
         yield made
 

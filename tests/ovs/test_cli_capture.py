@@ -31,7 +31,6 @@ _TYPE, _OTHER_TYPE = bytes.fromhex("88b5"), bytes.fromhex("88b6")
 
 @pytest.fixture
 def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
-    """A node without pods yet."""
     with pods_on(node, switch, sandbox) as made:
         yield made
 
@@ -84,7 +83,6 @@ def talkers(pods: Pods, **bridge: Any) -> Iterator[Talkers]:
 
 
 def capture(pods: Pods, *arguments: str, **kinds: Any) -> subprocess.Popen[bytes]:
-    """The command, started."""
     argv = [sys.executable, "-m", "userspace_cni", "capture", *arguments]
     usual = {"env": pods.node.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(argv, **{**usual, **kinds})
@@ -109,7 +107,6 @@ def capturing(pods: Pods, *arguments: str, file: Path | None = None) -> Iterator
 
 
 def ended(process: subprocess.Popen[bytes], code: int = 0) -> str:
-    """Its stderr, when it has ended with this code."""
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == code, (out[-200:], err)
     assert b"Traceback" not in err
@@ -156,7 +153,6 @@ def test_each_frame_once(pods: Pods, tmp_path: Path, bridge: dict[str, int]) -> 
 
 @pytest.fixture
 def two(pods: Pods) -> Iterator[Talkers]:
-    """Two pods that talk."""
     with talkers(pods) as made:
         yield made
 

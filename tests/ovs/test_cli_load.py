@@ -16,7 +16,6 @@ LOAD = ("load", "--seconds", "0.5")
 
 @pytest.fixture
 def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
-    """A node without pods yet."""
     with pods_on(node, switch, sandbox) as made:
         yield made
 
@@ -53,5 +52,4 @@ def test_an_interrupted_load_on_temporary_ports(pods: Pods, switch: Switch) -> N
 
 
 def ups(switch: Switch) -> int:
-    """How many ports are up."""
     return sum(row["link_state"] == "up" for row in switch.rows("Interface", "type=dpdkvhostuserclient"))

@@ -27,7 +27,6 @@ FOREVER = ("--interval", "0.01", "--count", "1000000")
 
 @pytest.fixture
 def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
-    """A node without pods yet."""
     with pods_on(node, switch, sandbox) as made:
         yield made
 
@@ -277,7 +276,6 @@ def round_trips(pods: Pods, *arguments: str) -> dict[str, Any]:
 
 
 def up_ports(switch: Switch) -> list[str]:
-    """Names of the ports that are up."""
     rows = switch.rows("Interface", "type=dpdkvhostuserclient")
     return [row["name"] for row in rows if row["link_state"] == "up"]
 

@@ -37,7 +37,6 @@ def probe(node: Node, *arguments: str, code: int = 0, **environ: str) -> subproc
 
 
 def told(node: Node, *arguments: str, code: int = 0, **environ: str) -> Any:
-    """Its JSON."""
     return json.loads(probe(node, *arguments, "--json", code=code, **environ).stdout)
 
 

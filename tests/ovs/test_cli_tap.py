@@ -24,7 +24,6 @@ MAC = "02:00:00:0a:09:02"
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory for sockets."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory)
 
@@ -37,7 +36,6 @@ def pods() -> Iterator[tuple[str, str]]:
 
 
 def add_bridge(switch: Switch) -> None:
-    """The bridge of these tests."""
     switch.vsctl("add-br", "br-tap", "--", "set", "bridge", "br-tap", "datapath_type=netdev")
 
 

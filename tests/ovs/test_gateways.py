@@ -28,7 +28,6 @@ def wire(node: Node) -> Iterator[Wire]:
 
 @pytest.fixture
 def site(node: Node) -> Iterator[Site]:
-    """The node's own network."""
     with kept(node, switch_of(node).netns) as made:
         yield made
 

@@ -42,7 +42,6 @@ class Hold(Command[SwitchSession]):
         self.let_go = threading.Event()
 
     def run_idl(self, txn: Any) -> None:
-        """Wait, once."""
         self.held.set()
         assert self.let_go.wait(60)
 
@@ -55,7 +54,6 @@ class Pause(Command[SwitchSession]):
         self._switch = switch
 
     def run_idl(self, txn: Any) -> None:
-        """Stop it."""
         self._switch.pause_ovsdb()
 
 
@@ -63,7 +61,6 @@ class Buggy(Command[SwitchSession]):
     """Raises what no command should."""
 
     def run_idl(self, txn: Any) -> None:
-        """Fail."""
         raise ZeroDivisionError
 
 
@@ -82,8 +79,6 @@ class Callers:
     all: list[Caller] = field(default_factory=list)
 
     def call(self, what: Callable[[], object]) -> Caller:
-        """Call it in a thread of its own."""
-
         def run() -> None:
             try:
                 what()
@@ -129,7 +124,6 @@ def sizes() -> list[int]:
 
 @pytest.fixture(params=[True, False], ids=["resident", "for one verb"])
 def grouping(request: pytest.FixtureRequest, switch: Switch, connect: Connect, sizes: list[int]) -> PortDriver:
-    """A driver that records the sizes of its groups."""
     return connect(switch, resident=request.param, on_group=sizes.append)
 
 
@@ -295,7 +289,6 @@ def test_a_group_notices_that_another_session_took_the_last_port(
         runs = 0
 
         def run_idl(self, txn: Any) -> None:
-            """As the base class."""
             super().run_idl(txn)
             Late.runs += 1
             if Late.runs == 1:

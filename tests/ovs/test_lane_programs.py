@@ -33,7 +33,6 @@ def made(tmp_path: Path) -> Programs:
 
 
 def told(*argv: str) -> str:
-    """What a command prints."""
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 

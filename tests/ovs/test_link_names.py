@@ -36,7 +36,6 @@ from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 
 BRIDGE = "br-test"
-"""The bridge of the steps."""
 TAKEN = "vpn0"
 """The name of another program's tap."""
 
@@ -58,13 +57,11 @@ def links(switch: Switch) -> Iterator[None]:
 
 
 def gateway(**changes: object) -> OvsPort:
-    """An internal port."""
     marks = node_marks("gateway", "gw0", STORE)
     return replace(OvsPort(BRIDGE, "gw0", Internal("02:00:00:00:0b:01", 1400), marks=marks), **changes)  # type: ignore[arg-type]
 
 
 def node_bridge(switch: Switch, driver: PortDriver) -> NodeBridgeDriver:
-    """The driver of the node's own bridges."""
     return NodeBridgeDriver(driver, lambda: STORE, SwitchLinks(switch.netns))
 
 

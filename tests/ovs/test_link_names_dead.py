@@ -35,7 +35,6 @@ def own_bridge(switch: Switch, driver: PortDriver) -> tuple[NodeBridgeDriver, No
 
 
 def gateway() -> OvsPort:
-    """An internal port."""
     return OvsPort(BRIDGE, "gw0", Internal("02:00:00:00:0b:01", 1400), marks=node_marks("gateway", "gw0", STORE))
 
 

@@ -271,13 +271,11 @@ class Pods:
         self._open[step.name] = listener, listener.accept()
 
     def close(self) -> None:
-        """End all applications."""
         for listener, front_end in self._open.values():
             front_end.close()
             listener.close()
 
     def say(self, step: OvsPort, to: bytes, frm: bytes, numbers: range) -> None:
-        """Send numbered frames."""
         pair = self._open[step.name][1].pairs[0]
         for number in numbers:
             assert pair.send_frames([to + frm + b"\x88\xb5" + number.to_bytes(4, "big") + bytes(46)]) == 1
@@ -316,7 +314,6 @@ class Pods:
 
 @pytest.fixture
 def pods(warm: None, driver: PortDriver) -> Iterator[Pods]:
-    """The applications of a test."""
     made = Pods(driver)
     yield made
     made.close()

@@ -41,7 +41,6 @@ class Mirrors:
         return {each.name: each.problem for each in found if not each.holds}
 
     def steps(self) -> list[str]:
-        """What the node has of them."""
         return [step.kind for record in self.node.store.journal.node_records() for step in record.steps]
 
 
@@ -59,18 +58,15 @@ def node(switch: Switch, tmp_path: Path) -> Iterator[LocalNode]:
 
 @pytest.fixture
 def resident(node: LocalNode) -> PortDriver:
-    """Its driver of ports."""
     return node.switch.ports
 
 
 @pytest.fixture
 def mirrors(node: LocalNode) -> Mirrors:
-    """What the agent does for them."""
     return Mirrors(node)
 
 
 def names(switch: Switch) -> list[str]:
-    """All mirrors."""
     return sorted(row["name"] for row in switch.rows("Mirror"))
 
 

@@ -36,12 +36,10 @@ def driver(request: pytest.FixtureRequest, switch: Switch, connect: Callable[...
 
 @pytest.fixture
 def resident(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver of an agent."""
     return connect(switch, links=SwitchLinks(switch.netns), resident=True)
 
 
 def gateway(name: str = "", **changes: Any) -> OvsPort:
-    """The step of a gateway's port."""
     marks = node_marks("gateway", name or GATEWAY, STORE)
     return replace(OvsPort("br-test", name or GATEWAY, Internal(MAC, 1400), marks=marks), **changes)
 

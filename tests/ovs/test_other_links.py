@@ -47,7 +47,6 @@ class Pod:
         return self.kind in ("client", "server")
 
     def network(self, node: Node, **host: Any) -> dict[str, Any]:
-        """Its network."""
         asked = {"mtu": self.mtu} if self.mtu else {}
         kind = {"vhost": {"mode": self.kind}} if self.is_vhost else {"port": self.kind}
         iftype = "vhostuser" if self.is_vhost else "veth"
@@ -69,7 +68,6 @@ def shown(link: str, place: str) -> tuple[int, str]:
 
 
 def all_shown(place: str, *links: str) -> dict[str, tuple[int, str]]:
-    """The same of several."""
     return {link: shown(link, place) for link in links}
 
 

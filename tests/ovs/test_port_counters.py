@@ -28,7 +28,6 @@ MANY = 400
 
 @pytest.fixture
 def resident(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver as the agent has it, connected."""
     driver = connect(switch, resident=True)
     driver.connect(Deadline.after(SECONDS))
     return driver
@@ -179,7 +178,6 @@ class TestManyPorts:
 
     @pytest.fixture
     def switch(self, own_switch: Switch) -> Switch:
-        """The switch of all fixtures here."""
         return own_switch
 
     def test_many_ports(self, switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:

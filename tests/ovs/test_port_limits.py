@@ -35,12 +35,10 @@ def driver(request: pytest.FixtureRequest, switch: Switch, veths: Veths, connect
 
 @pytest.fixture
 def resident(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver of an agent."""
     return connect(switch, links=veths, resident=True)
 
 
 def limited(step: OvsPort, **limits: Any) -> OvsPort:
-    """The port with these limits."""
     return replace(step, limits=Limits(**limits))
 
 

@@ -109,7 +109,6 @@ def settings_of(switch: Switch, directory: str) -> Settings:
 
 @pytest.fixture
 def bridge(switch: Switch) -> str:
-    """An administrator's bridge."""
     switch.vsctl("add-br", "br-test", *NETDEV)
     return "br-test"
 
@@ -131,7 +130,6 @@ def flows(switch: Switch, bridge: str, version: str = "OpenFlow13") -> list[str]
 
 
 def environ_of(settings: Settings) -> dict[str, str]:
-    """The environment of a command with these settings."""
     names = ("ovsdb", "state_dir", "run_dir", "short_dir")
     chosen = {f"USERSPACE_CNI_{name.upper()}": getattr(settings, name) for name in names}
     return {**os.environ, **chosen, "OVS_RUNDIR": settings.ovs_rundir}
@@ -317,7 +315,6 @@ def test_bridges_that_are_named(switch: Switch, settings: Settings, bridge: str)
 
 
 def del_flows(switch: Switch, bridge: str) -> None:
-    """Delete all flows of the bridge."""
     subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", f"{switch.rundir}/{bridge}.mgmt"], check=True)
 
 

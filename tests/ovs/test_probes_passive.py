@@ -35,11 +35,9 @@ class Attachment:
         succeeded(self.node.run("STATUS", self._network))
 
     def delete(self) -> None:
-        """DEL."""
         succeeded(self.node.run("DEL", self._network, self._sandbox))
 
     def listed(self) -> Any:
-        """What `list` tells of it."""
         [listed] = told(self.node, "list")
         return listed
 

@@ -41,7 +41,6 @@ def site(switch: Switch) -> Iterator[KeptNode]:
 
 
 def where(wire: Wire, address: str = NODE) -> list[str]:
-    """The links of the node that have the address."""
     found = json.loads(wire.on_node("ip", "-json", "address"))
     return [link["ifname"] for link in found for each in link["addr_info"] if each["local"] == address]
 

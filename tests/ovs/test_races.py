@@ -72,15 +72,12 @@ class Meanwhile(Command[SwitchSession]):
         self._happens = happens
 
     def needs(self) -> frozenset[Clause]:
-        """As the other."""
         return self.command.needs()
 
     def should_retry(self, refused: Any) -> bool:
-        """As the other."""
         return self.command.should_retry(refused)
 
     def post_commit(self, txn: Any) -> None:
-        """As the other."""
         self.command.post_commit(txn)
 
     def run_idl(self, txn: Any) -> None:
@@ -95,7 +92,6 @@ class NaiveAdd(Command[SwitchSession]):
     """Adds a port to a bridge that it has seen, without verifying it."""
 
     def needs(self) -> frozenset[Clause]:
-        """The rows of these names."""
         return named("naive", "br-test")
 
     def run_idl(self, txn: Any) -> None:
@@ -107,7 +103,6 @@ class NaiveAdd(Command[SwitchSession]):
 
 
 def add(session: SwitchSession, step: OvsPort) -> AddPort:
-    """The command of apply."""
     return adding(session, step, marks_of(step, STORE))
 
 

@@ -38,7 +38,6 @@ def soon() -> Deadline:
 
 @pytest.fixture
 def resident(switch: Switch, connect: Connect) -> PortDriver:
-    """A connected driver for the shared switch."""
     driver = connect(switch, resident=True)
     driver.connect(soon())
     return driver
@@ -46,7 +45,6 @@ def resident(switch: Switch, connect: Connect) -> PortDriver:
 
 @pytest.fixture
 def own(own_switch: Switch, connect: Connect) -> PortDriver:
-    """A connected driver for the test's own switch."""
     driver = connect(own_switch, resident=True)
     driver.connect(soon())
     return driver

@@ -45,7 +45,6 @@ class Uplinks:
             (self.bridges if isinstance(step, NodeBridge) else self.uplinks).apply(step, deadline or Deadline.after(60))  # type: ignore[arg-type]
 
     def undo(self, *steps: NodeBridge | UplinkPort) -> None:
-        """Undo the steps, in reverse."""
         for step in reversed(steps):
             (self.bridges if isinstance(step, NodeBridge) else self.uplinks).undo(step, soon())  # type: ignore[arg-type]
 
@@ -68,12 +67,10 @@ def node(request: pytest.FixtureRequest, switch: Switch, veths: Veths, connect: 
 
 @pytest.fixture
 def resident(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> Uplinks:
-    """The drivers of an agent."""
     return Uplinks(switch, connect(switch, links=veths, resident=True))
 
 
 def bridge(**changes: Any) -> NodeBridge:
-    """The step of the bridge."""
     return replace(NodeBridge(BRIDGE, mac=MAC, marks=MARKS), **changes)
 
 

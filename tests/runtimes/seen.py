@@ -46,7 +46,6 @@ def witness(host: RuntimeHost, name: str = "witness") -> Scripted:
 
 
 def listed(plugin: Scripted) -> dict[str, Any]:
-    """A scripted plugin as a member of a list."""
     return {"type": plugin.name}
 
 

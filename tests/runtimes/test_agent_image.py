@@ -42,7 +42,6 @@ PORT = f"{CONTAINER[:12]}-net1"
 
 @pytest.fixture(scope="module")
 def images(machine_as_it_was: None) -> Iterator[Storage]:
-    """A podman that has the image."""
     archive = agent_image.archive()
     with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
         top = Path(directory)
@@ -71,7 +70,6 @@ class Pod:
         return self._podman.call("run", *options, *self.manifest.arguments(self.manifest.install, IMAGE))
 
     def start(self) -> None:
-        """Start the agent's container."""
         options = ["--detach", f"--cgroup-parent={self.cgroup}"]
         self._agent = self._podman.call("run", *options, *self.manifest.arguments(self.manifest.agent, IMAGE)).strip()
 
@@ -106,7 +104,6 @@ class Pod:
 
     @property
     def log(self) -> str:
-        """The agent's log."""
         done = self._podman.attempt("logs", self._agent)
         return done.stdout + done.stderr
 

@@ -55,7 +55,6 @@ def told_by_files(*sandboxes: str) -> list[Sandbox]:
 
 
 def told(cri: Cri) -> list[Sandbox]:
-    """What the runtime tells."""
     return sorted(cri.sandboxes(), key=lambda each: each.id)
 
 

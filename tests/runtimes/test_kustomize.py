@@ -22,7 +22,6 @@ HASH = re.compile(r"(userspace-cni-settings)-[a-z0-9]{10}")
 
 @pytest.fixture(scope="module")
 def programs(machine_as_it_was: None) -> dict[str, str]:
-    """Each kubectl by its version."""
     return kubectls()
 
 

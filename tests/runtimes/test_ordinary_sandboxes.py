@@ -83,7 +83,6 @@ def both_of(namespace: str) -> tuple[str, ...]:
 
 
 def address_of(namespace: str) -> str:
-    """Its IPv4 address."""
     return both_of(namespace)[0]
 
 

@@ -48,7 +48,6 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as stream:
 
 @pytest.fixture
 def runtime_node(bare_node: Node) -> Iterator[Node]:
-    """A node whose pods are not ours."""
     with shared_mounts(bare_node.directory.parent):
         yield bare_node
 

@@ -72,7 +72,6 @@ IMPORT = "from userspace_cni.attachment.steps import Guard, HostEnd, Step\n"
 """Types of steps and kinds of ports."""
 
 ASKS = "name: a\ndescription: b\nbody:\n- type: textarea\n  id: c\n  attributes: {label: d}\n"
-"""A form for issues."""
 
 KEEP: list[tuple[Rule, str, str]] = [
     (python.size_of_a_module, MODULE, "x = 1\n" * LINES_MAX),

@@ -111,7 +111,6 @@ def seconds(read: Read) -> float:
 
 
 def members(count: int, value: object = 1) -> str:
-    """An object's members."""
     return ",".join(f'"key{number}":{json.dumps(value)}' for number in range(count))
 
 
@@ -124,7 +123,6 @@ def a_key_given_twice(size: int) -> Read:
 
 @reader(1000)
 def many_keys_given_twice(size: int) -> Read:
-    """Each key twice."""
     text = f"{{{members(size)},{members(size)}}}"
     return lambda: Reader(once, deepest=9).read(text)
 
@@ -152,13 +150,11 @@ def one_long_number(size: int) -> Read:
 
 @reader(500_000)
 def one_long_string(size: int) -> Read:
-    """One that does not end."""
     text = '["' + '\\"' * size
     return lambda: Reader().read(text)
 
 
 def entries(count: int) -> list[dict[str, Any]]:
-    """Entries of configuration-data."""
     config = {"iftype": "vhostuser", "vhost": {"mode": "client", "socketfile": "s"}}
     return [{"containerId": "c", "ifName": f"net{number}", "name": "n", "config": config} for number in range(count)]
 
@@ -177,7 +173,6 @@ def configuration_data(size: int) -> Read:
 
 @reader(300)
 def dpdk_arguments(size: int) -> Read:
-    """Of all interfaces."""
     found = entries(size)
     return lambda: eal.joined(eal.arguments(found, "/x"))
 
@@ -191,7 +186,6 @@ def annotations_of_the_downward_api(size: int) -> Read:
 
 @reader(3000)
 def network_status(size: int) -> Read:
-    """Of so many interfaces."""
     text = json.dumps([{"interface": f"net{number}", "mac": "02:00:00:00:00:01"} for number in range(size)])
     return lambda: _status(text)
 
@@ -208,7 +202,6 @@ def request(**raw: Any) -> Request:
 
 
 def options(**raw: Any) -> Read:
-    """Reads a network's options."""
     asked, warnings = request(**raw), list[str]()
     return lambda: read_options(asked, CONSUMERS, warnings.append)
 
@@ -250,19 +243,16 @@ def blocks_that_are_lists(size: int) -> Read:
 
 @reader(500)
 def trunks_of_all_vlans(size: int) -> Read:
-    """Ranges, each of all VLANs."""
     return options(host={"bridge": {"trunks": ["0-4094"] * size}})
 
 
 @reader(50_000)
 def asked_addresses(size: int) -> Read:
-    """Of runtimeConfig."""
     return options(runtimeConfig={"ips": ["192.0.2.1/24"] * size}, ipam={"type": "static"})
 
 
 @reader(5000)
 def names_in_dns(size: int) -> Read:
-    """Search domains."""
     return options(dns={"search": ["example.org"] * size, "options": ["a"] * size})
 
 
@@ -281,7 +271,6 @@ def leased(count: int) -> dict[str, Any]:
 
 @reader(128)
 def a_lease(size: int) -> Read:
-    """Routes."""
     answer = leased(size)
     return lambda: read_addresses(answer, "1.1.0")
 
@@ -296,7 +285,6 @@ def a_previous_result(size: int) -> Read:
 
 @reader(2000)
 def valid_attachments_of_gc(size: int) -> Read:
-    """So many."""
     listed = [{"containerID": f"c{number}", "ifname": "eth0"} for number in range(size)]
     network = request(**{"cni.dev/valid-attachments": listed}).network
     return lambda: valid_attachments(network)
@@ -319,8 +307,6 @@ INTERFACE: Final = PodInterface("net", "ns", "eth0", kubeovn_read=True)
 
 
 def judged_annotations(annotations: Mapping[str, str]) -> Read:
-    """All that is read of a pod's annotations."""
-
     def read() -> object:
         for each in (missing, read_addresses_noted, read_noted, limits_of):
             try:
@@ -384,7 +370,6 @@ def a_plan_of_a_link(size: int) -> Read:
 
 
 def wanted_routes(count: int) -> list[kernel_routes.Route]:
-    """Routes of the kernel."""
     return [kernel_routes.Route.of(each) for each in leased(count)["routes"]]
 
 
@@ -397,7 +382,6 @@ def routes_that_check_looks_for(size: int) -> Read:
 
 @reader(3000)
 def an_answer_of_netlink(size: int) -> Read:
-    """Messages with attributes."""
     attribute = codec.attribute(1, b"1234")
     payload = b"".join(struct.pack("=IHHII", 16 + len(attribute), 24, 0, 1, 0) + attribute for _ in range(size))
     return lambda: [codec.attributes(payload) for _, _, _, payload in codec._messages(payload)]
@@ -480,13 +464,11 @@ def the_annotations_of_a_pod(size: int) -> Read:
 
 
 def destinations(count: int) -> Iterator[str]:
-    """So many networks."""
     return (f"172.{16 + (number >> 8)}.{number & 255}.0/24" for number in range(count))
 
 
 @reader(128)
 def a_route(size: int) -> Read:
-    """Entries and selectors."""
     selectors = [{"namespace": "ns", "labels": {"a": str(number)}} for number in range(size)]
     entry = [{"dst": dst, "dev": "eth1"} for dst in destinations(size)]
     thing = building.thing("r", route=entry, pods=selectors, feature_gate={f"gate{number}": "x" for number in range(size)})
@@ -529,7 +511,6 @@ def routes_by_as_many_gateways(size: int) -> Read:
 
 @reader(128)
 def routes_by_as_many_devices(size: int) -> Read:
-    """Each claim by a device of its own."""
     asked, inside = asked_of(size, size, size), furnished(size, size)
     return lambda: resolve_routes(asked, inside, NOTHING_KNOWN)
 
@@ -544,8 +525,7 @@ class Still:
         list(decide(Inside()))
         return pod_routes.RoutePass(Inside())
 
-    def keep(self, sandboxes: Any) -> None:
-        """Nothing."""
+    def keep(self, sandboxes: Any) -> None: ...
 
 
 @reader(150)
@@ -574,7 +554,6 @@ def what_is_known_of_routes(size: int) -> Read:
 
 
 def subnet(number: int) -> dict[str, Any]:
-    """A Subnet."""
     return {"cidrBlock": f"10.{number >> 8}.{number & 255}.0/24", "vlan": "v1"}
 
 
@@ -610,7 +589,6 @@ def refused_objects(size: int) -> Read:
 
 @reader(256)
 def routes_of_two_gateways(size: int) -> Read:
-    """One to each node."""
     one, other = (
         Gateway(
             port=f"gw{n}",
@@ -637,7 +615,6 @@ def spans_of_a_subnet(size: int) -> Read:
 
 @reader(200)
 def ranges_of_nodes(size: int) -> Read:
-    """Given and to be given."""
     divided = read_subnet("s", {"cidrBlock": "10.0.0.0/8", "perNodePrefix": 24})
     now = [NodeRange(f"n{n}", f"10.{n >> 8}.{n & 255}.0/24", "192.0.2.1") for n in range(size)]
     nodes = {f"n{n}": "192.0.2.1" for n in range(2 * size)}
@@ -664,7 +641,6 @@ def statuses_of_objects(size: int) -> Read:
 
 @reader(1000)
 def elements_of_a_domain(size: int) -> Read:
-    """Elements with attributes."""
     text = "<domain>" + "<a b='c'></a><d/>" * size + "</domain>"
     return lambda: read_document(text)
 
@@ -804,7 +780,6 @@ def a_file_of_networks(size: int) -> Read:
 
 @reader(300)
 def a_network_with_keys_given_twice(size: int) -> Read:
-    """As lint tells of them."""
     text = f'{{"type":"userspace","cniVersion":"1.0.0","name":"n",{members(size)},{members(size)}}}'
     judged = JudgedNetworks()
     return lambda: judge_text(judged, Place("f"), text)
@@ -812,7 +787,6 @@ def a_network_with_keys_given_twice(size: int) -> Read:
 
 @reader(100)
 def remarks_on_a_network(size: int) -> Read:
-    """Unknown keys."""
     raw = {"cniVersion": "1.0.0", "name": "n", "type": "userspace", "host": {f"key{n}": 1 for n in range(size)}}
     return lambda: remarks_on(raw)
 

@@ -224,12 +224,10 @@ class Cluster:
         return list(self.control.look(f"/api/v1/namespaces/{namespace}/events", fieldSelector=chosen)["items"])
 
     def exec(self, pod: str, *command: str, container: str = "", namespace: str = "default") -> str:
-        """What a command prints in a container of the pod."""
         chosen = [f"--container={container}"] if container else []
         return self.kubectl("exec", pod, f"--namespace={namespace}", *chosen, "--", *command)
 
     def logs(self, pod: str, namespace: str = "default", container: str = "") -> str:
-        """What a container of the pod has printed."""
         return self.kubectl("logs", pod, f"--namespace={namespace}", *([f"--container={container}"] if container else []))
 
     def note_of(self, pod: str, ifname: str = "eth1") -> dict[str, Any]:

@@ -43,7 +43,6 @@ class Daemon:
         return _child(self._process.pid)
 
     def runs(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     def kill(self) -> None:

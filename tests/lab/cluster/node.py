@@ -152,7 +152,6 @@ class ClusterNode:
             cri.await_ready()
 
     def start_kubelet(self) -> None:
-        """Start the kubelet."""
         config = self.top / "kubelet.json"
         config.write_text(json.dumps(_KUBELET))
         self.kubelet = self.machine.start(
@@ -168,7 +167,6 @@ class ClusterNode:
         )
 
     def cri(self) -> Cri:
-        """A client of its containerd."""
         return Cri(self.machine.path(CONTAINERD), "/")
 
     @contextmanager
@@ -284,12 +282,10 @@ def hold_images(top: Path) -> None:
 
 
 def images_directory(top: Path) -> Path:
-    """Where that is."""
     return top / "disk" / "var" / "containerd"
 
 
 def ovs_directory(top: Path) -> Path:
-    """Where its switch is."""
     return top / "disk" / "ovs"
 
 

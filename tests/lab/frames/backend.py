@@ -44,7 +44,6 @@ Answer = Callable[[int, VhostMessage], bytes | Act]
 
 
 def good(number: int, message: VhostMessage) -> Act:
-    """Nothing special."""
     return Act.GOOD
 
 
@@ -85,16 +84,13 @@ class ScriptedBackEnd:
 
     @property
     def names(self) -> list[str]:
-        """Names of the messages heard."""
         return [message.name for message in self.heard]
 
     def hang_up(self) -> None:
-        """End the connection that is there."""
         if self._channel is not None:
             self._channel.shutdown()
 
     def close(self) -> None:
-        """End everything."""
         self._ending = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -147,7 +143,6 @@ class ScriptedBackEnd:
 
 @contextmanager
 def back_end(path: Path, answer: Answer = good, **offers: int) -> Iterator[ScriptedBackEnd]:
-    """A ScriptedBackEnd, closed at the end."""
     made = ScriptedBackEnd(path, answer, **offers)
     made.listen()
     try:

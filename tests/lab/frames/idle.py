@@ -34,7 +34,6 @@ class Idle:
 
     @property
     def port(self) -> str:
-        """Its port on the switch."""
         return f"{self.container[:12]}-net1"
 
 
@@ -79,7 +78,6 @@ class Pods:
         return done
 
     def told(self, *arguments: str, code: int = 0) -> Any:
-        """The JSON of a command."""
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
     @contextmanager

@@ -110,7 +110,6 @@ class Lender:
             return True
 
     def negotiate(self, features: int = FEATURES) -> None:
-        """Owner and features."""
         self.send(VhostRequest.SET_OWNER)
         self.send(VhostRequest.SET_FEATURES, pack_u64(features))
 
@@ -128,7 +127,6 @@ class Lender:
         self.send(VhostRequest.SET_VRING_ADDR, address.pack())
 
     def start(self, vring: int) -> None:
-        """Eventfds, and frames may pass."""
         self.send(VhostRequest.SET_VRING_CALL, VringFd(vring).pack(), [self.call[vring]])
         self.send(VhostRequest.SET_VRING_KICK, VringFd(vring).pack(), [self.kick[vring]])
         self.send(VhostRequest.SET_VRING_ENABLE, VringState(vring, 1).pack())
@@ -143,13 +141,11 @@ class Lender:
         self.ask(VhostRequest.GET_FEATURES)
 
     def attach_again(self) -> None:
-        """Enable what was disabled."""
         for vring in (0, 1):
             self.send(VhostRequest.SET_VRING_ENABLE, VringState(vring, 1).pack())
         self.ask(VhostRequest.GET_FEATURES)
 
     def describe(self, vring: int, index: int, buffer: Buffer) -> None:
-        """Write a descriptor."""
         _DESC.pack_into(self.memory, vring * _RING_BYTES + _DESC.size * index, *buffer)
 
     def offer(self, vring: int, *heads: int) -> None:
@@ -161,7 +157,6 @@ class Lender:
         self.set_index(vring, self._offered[vring])
 
     def set_index(self, vring: int, index: int) -> None:
-        """Set avail.idx."""
         struct.pack_into("=H", self.memory, vring * _RING_BYTES + _AVAIL + 2, index & 0xFFFF)
 
     def silence(self, vring: int) -> None:

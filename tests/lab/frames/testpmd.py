@@ -51,7 +51,6 @@ class Testpmd:
         return {name: int(value) for name, value in counters.items()}
 
     def close(self) -> None:
-        """End it in any way."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()

@@ -38,7 +38,6 @@ class Side:
         self._used_index: Any = ffi.cast("uint16_t *", rings[2] + 2)
 
     def available(self) -> bool:
-        """Whether there is a buffer."""
         return bool(self._avail_index[0] != self.index)
 
     def descriptor(self) -> tuple[int, int]:
@@ -47,7 +46,6 @@ class Side:
         return address - self.base, length
 
     def use(self, length: int, number: int | None = None) -> None:
-        """Give it back."""
         slot = self.index % self.size
         struct.pack_into("<II", self.memory, self.used + 4 + 8 * slot, slot if number is None else number, length)
         self.index = (self.index + 1) & 0xFFFF
@@ -99,7 +97,6 @@ class Wire:
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Carry all the time."""
         ending = threading.Event()
 
         def carry() -> None:
@@ -127,7 +124,6 @@ class Wire:
         self.wake_fd = -1
 
     def stop(self) -> None:
-        """As a lost connection does."""
         for queue in self._queues:
             lib.fp_stop(queue)
 

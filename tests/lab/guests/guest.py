@@ -129,12 +129,10 @@ def command_line(*nics: Nic, ping: tuple[str, ...] = (), big: int = 0, every_ms:
 
 
 def kernel() -> Path:
-    """The kernel, made when it is not there."""
     return _made() / _KERNEL
 
 
 def initramfs() -> Path:
-    """The initramfs, made when it is not there."""
     return _made() / _INITRAMFS
 
 
@@ -172,7 +170,6 @@ def _unpacked(directory: Path, root: Path) -> str:
 
 
 def _archive(root: Path, modules: Path) -> bytes:
-    """The initramfs, uncompressed."""
     archive = Cpio()
     for directory in ("bin", "dev", "modules", "proc", "sys"):
         archive.add(directory, stat.S_IFDIR | 0o755)

@@ -116,7 +116,6 @@ def vmi(name: str = "vm1", /, **bindings: str) -> dict[str, Any]:
 
 
 def encoded(vmi: Vmi) -> bytes:
-    """A VMI as it travels."""
     if isinstance(vmi, bytes):
         return vmi
     return vmi.encode() if isinstance(vmi, str) else json.dumps(vmi).encode()
@@ -132,7 +131,6 @@ class Callback:
 
     @property
     def points(self) -> set[str]:
-        """The hooks that it asked for."""
         return {point.name for point in self.info.hookPoints}
 
     def ask(self, method: str, seconds: float | None = CALLBACK_S, **fields: Any) -> Any:
@@ -180,7 +178,6 @@ class HookManager:
         return result.cloudInitNoCloudSource, result.cloudInitData
 
     def shutdown(self) -> None:
-        """Tell all to end."""
         for callback in self._asked("Shutdown"):
             if callback.version == "v1alpha3":
                 callback.ask("Shutdown")
@@ -273,19 +270,16 @@ class Sidecar:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         assert self._process
         return self._process.pid
 
     @property
     def socket(self) -> Path:
-        """Where it serves its hooks."""
         container, binding = self._environment["CONTAINER_NAME"], self._environment["NETWORK_BINDING_PLUGIN_NAME"]
         return self.hooks / f"{binding}-{container}.sock"
 
     @property
     def log(self) -> str:
-        """All that it wrote."""
         return Path(self._log.name).read_text()
 
     def memory(self) -> dict[str, int]:

@@ -79,7 +79,6 @@ class Cpio:
         self._parts += [_padded(head), _padded(content)]
 
     def finish(self) -> bytes:
-        """All of it."""
         self.add("TRAILER!!!", 0)
         return b"".join(self._parts)
 

@@ -120,7 +120,6 @@ class Compute:
         self.virsh("start", name, *(["--paused"] if paused else []), seconds=seconds)
 
     def destroy(self, name: str) -> None:
-        """Power off."""
         self.virsh("destroy", name)
 
     def clear(self) -> None:
@@ -131,7 +130,6 @@ class Compute:
             self.undefine(name)
 
     def state(self, name: str) -> str:
-        """`virsh domstate`."""
         return self.virsh("domstate", name).strip()
 
     def dumpxml(self, name: str, *options: str) -> str:
@@ -172,7 +170,6 @@ class Compute:
         return done.stdout
 
     def run(self, *argv: str, stdin: str = "", seconds: float = VIRSH_SECONDS) -> subprocess.CompletedProcess[str]:
-        """A command in the pod."""
         enter = ["nsenter", "--target", str(self._init), "--mount", "--net", "--pid", "--root", "--wd"]
         return subprocess.run([*enter, *argv], input=stdin, capture_output=True, text=True, timeout=seconds, check=False)
 

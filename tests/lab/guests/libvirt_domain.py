@@ -75,11 +75,9 @@ class Vm:
 
     @property
     def domain(self) -> str:
-        """The domain's name."""
         return f"default_{self.name}"
 
     def vmi(self) -> dict[str, Any]:
-        """The VirtualMachineInstance."""
         interfaces: list[dict[str, Any]] = [{"name": name, "binding": {"name": BINDING}} for name in self.networks]
         interfaces[0] |= dict(self.interface)
         memory = {"hugepages": {"pageSize": self.memory.hugepages}} if self.memory.hugepages else {}
@@ -102,7 +100,6 @@ class Vm:
         return json.dumps(self.vmi())
 
     def xml(self) -> str:
-        """The domain."""
         backing = f"<memoryBacking>{self.memory.backing}</memoryBacking>" if self.memory.backing else ""
         cells = f"<numa>{self.memory.cells}</numa>" if self.memory.cells else ""
         places = {"kernel": KERNEL, "initramfs": INITRAMFS, "console": console(self.domain)}

@@ -84,20 +84,17 @@ class Launched:
         self._podinfo.write_text(json.dumps({"interfaces": list(interfaces)}))
 
     def attach(self) -> None:
-        """ADD for each network."""
         for network in self.networks:
             done = self._call("ADD", network)
             assert done.status == 0, (done.stdout, done.stderr)
             self.attached[network] = done.document["interfaces"][0]
 
     def detach(self) -> None:
-        """DEL in reverse."""
         for network in reversed(self.networks):
             done = self._call("DEL", network)
             assert (done.status, done.stdout) == (0, b""), done.stderr
 
     def mac(self, network: str = "blue") -> str:
-        """Of the VM's interface."""
         return str(self.attached[network]["mac"])
 
     def port(self, network: str = "blue") -> dict[str, Any]:

@@ -45,7 +45,6 @@ class Monitor:
         return answer["return"]
 
     def close(self) -> None:
-        """Hang up."""
         self._lines.close()
         self._socket.close()
 

@@ -46,19 +46,16 @@ class Launcher:
         self.public = self.node.empty_dir(self.pod.uid, VOLUME)
 
     def add(self) -> None:
-        """ADD."""
         added = self._call("ADD")
         assert added.status == 0, (added.stdout, added.stderr)
         self.attached = added.document["interfaces"][0]
 
     def delete(self) -> None:
-        """DEL."""
         deleted = self._call("DEL")
         assert (deleted.status, deleted.stdout) == (0, b""), deleted.stderr
 
     @property
     def switch(self) -> Switch:
-        """The node's."""
         assert self.node.switch
         return self.node.switch
 
@@ -75,7 +72,6 @@ class Launcher:
         return {"interfaces": [{**told, "deviceInfo": json.loads(self._device_info.read_text())}]}
 
     def qemu(self, *, incoming: bool = False) -> Qemu:
-        """The VM's QEMU in this pod."""
         mac = self.attached["mac"]
         nic = VhostNic(socket_path(IFNAME), mac, mtu=1500)
         machine = Machine(command_line(Nic(mac, f"{GUEST}/24"), ping=self.pings), (nic,), incoming=incoming)

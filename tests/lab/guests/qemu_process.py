@@ -54,7 +54,6 @@ class QemuProcess:
 
     @property
     def words(self) -> str:
-        """Its own output."""
         return (self.directory / "words").read_text(errors="replace")
 
     def status(self) -> str:

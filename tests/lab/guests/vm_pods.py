@@ -48,11 +48,9 @@ class LauncherPod:
         return path
 
     def directory(self, node: Node) -> Path:
-        """Where its sockets belong."""
         return self.public(node) / launcher.DIRECTORY
 
     def create(self, api: ApiServer) -> None:
-        """Tell the API server of it."""
         container = {"name": "compute", "image": "launcher", "volumeMounts": [{"name": "public", "mountPath": launcher.MOUNT}]}
         pod: dict[str, Any] = {
             "metadata": {

@@ -43,7 +43,6 @@ class PciNic:
 
     @property
     def mac(self) -> str:
-        """Of the NIC."""
         return f"52:54:00:00:00:{self.number:02x}"
 
     @property

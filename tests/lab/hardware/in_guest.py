@@ -38,7 +38,6 @@ class _Connection(http.client.HTTPConnection):
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What is answered to a request."""
     try:
         return _page(request) if "page" in request else _command(request)
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:

@@ -42,7 +42,6 @@ def every_function_has_a_header(tree: Tree) -> Iterator[Finding]:
 
 
 def every_function_of_a_test_has_a_comment(tree: Tree) -> Iterator[Finding]:
-    """A function of the tests says what it does."""
     for file in tree.c_tests:
         for line, _, name, _, comment in _defined(file.text):
             if not comment:

@@ -136,7 +136,6 @@ def _options_of_programs() -> frozenset[str]:
 
 
 def _codes(error: type[UserspaceError]) -> set[int]:
-    """The codes of this error and of those below it."""
     return {error.default_code}.union(*(_codes(below) for below in error.__subclasses__()))
 
 

@@ -48,7 +48,6 @@ def pages_name_what_exists(tree: Tree) -> Iterator[Finding]:
 
 
 def targets_run_what_exists(tree: Tree) -> Iterator[Finding]:
-    """What the Makefile runs is there."""
     for makefile in _named(tree, MAKEFILE):
         for number, line in enumerate(makefile.lines, 1):
             if line.startswith("\t") and (lack := _lack(tree, line.strip("\t@-").split())):
@@ -120,7 +119,6 @@ def _wrong_element(element: dict[str, Any]) -> str:
 
 
 def _lines(commands: str) -> list[str]:
-    """The commands of a block, each on one line."""
     return [line for line in commands.replace("\\\n", " ").splitlines() if line.strip()]
 
 

@@ -78,7 +78,6 @@ def blocks_that_are_no_commands(tree: Tree) -> Iterator[Finding]:
 
 
 def _wrong_in(block: Block) -> str:
-    """What is wrong with a block that can be read."""
     if block.language == "toml":
         return "" if tomllib.loads(block.text) else "it is empty"
     if block.language == "python":

@@ -24,7 +24,6 @@ class Finding:
     text: str
 
     def __str__(self) -> str:
-        """As compilers say it."""
         return f"{self.path}:{self.line}: {self.text}"
 
 
@@ -37,12 +36,10 @@ class File:
 
     @cached_property
     def text(self) -> str:
-        """What it contains."""
         return self.path.read_text(encoding="utf-8")
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines without their ends."""
         return self.text.splitlines()
 
     @cached_property
@@ -52,11 +49,9 @@ class File:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of its syntax tree."""
         return list(ast.walk(self.syntax))
 
     def wrong(self, line: int, text: str) -> Finding:
-        """A finding in this file."""
         return Finding(self.name, line, text)
 
     def line_of(self, *texts: str) -> int:
@@ -87,17 +82,14 @@ class Tree:
 
     @property
     def python(self) -> list[File]:
-        """All Python of the project."""
         return [*self.sources, *self.tests]
 
     @property
     def c(self) -> list[File]:
-        """All C of the project."""
         return [*self.c_sources, *self.c_tests]
 
     @property
     def prose(self) -> list[File]:
-        """All that is no program."""
         return [*self.pages, *self.templates, *self.texts]
 
 

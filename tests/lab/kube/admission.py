@@ -36,7 +36,6 @@ class AdmissionRequest:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The variables of expressions."""
         extra = {"authentication.kubernetes.io/node-name": [self.node]} if self.node else {}
         request = {
             "operation": self.operation,

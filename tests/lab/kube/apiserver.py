@@ -154,13 +154,11 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         assert self._http is not None
         return self._port
 
     @property
     def url(self) -> str:
-        """What a kubeconfig has as `server`."""
         return f"{'https' if self._certificate else 'http'}://127.0.0.1:{self.port}"
 
     @property
@@ -195,7 +193,6 @@ class ApiServer:
         return self.store.get(namespace, name)
 
     def annotations(self, namespace: str, name: str) -> dict[str, str]:
-        """The pod's annotations."""
         return dict(self.pod(namespace, name)["metadata"].get("annotations") or {})
 
     def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
@@ -203,7 +200,6 @@ class ApiServer:
         self.store.merge(namespace, name, patch)
 
     def remove_pod(self, namespace: str, name: str) -> None:
-        """Delete the pod at once."""
         self.store.remove(namespace, name)
 
     def define(self, definition: Mapping[str, Any]) -> ObjectStore:
@@ -247,7 +243,6 @@ class ApiServer:
 
     @property
     def watches(self) -> int:
-        """How many watches are open."""
         with self._guard:
             return len(self._open)
 
@@ -450,7 +445,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing on stderr."""
+        ...
 
     def _serve(self) -> None:
         api = self.server.api

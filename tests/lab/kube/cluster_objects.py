@@ -9,13 +9,11 @@ from tests.lab.kube.network_objects import VERSION
 
 
 def node(name: str, address: str = "") -> dict[str, Any]:
-    """A Node."""
     addresses = [{"type": "Hostname", "address": name}, *([{"type": "InternalIP", "address": address}] if address else [])]
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"addresses": addresses}}
 
 
 def state(name: str, specs: Sequence[Mapping[str, Any]] = (), subnets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """What a node reports."""
     return ours("NodeState", name) | {"status": {"addresses": [], "specs": list(specs), "subnets": list(subnets)}}
 
 
@@ -26,11 +24,9 @@ def spec(name: str = "net1", *, ready: bool = True, message: str = "", source: s
 
 
 def ours(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    """An object of ours."""
     return {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name}, **({"spec": spec} if spec else {})}
 
 
 def ip(name: str, subnet: str, on: str, v4: str = "", v6: str = "") -> dict[str, Any]:
-    """An address of a pod."""
     addresses = {key: value for key, value in (("v4IpAddress", v4), ("v6IpAddress", v6)) if value}
     return ours("IP", name, podName=name, namespace="default", subnet=subnet, nodeName=on, **addresses)

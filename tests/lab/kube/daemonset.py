@@ -41,7 +41,6 @@ class DaemonSet:
 
     @property
     def agent(self) -> Mapping[str, Any]:
-        """The container that stays."""
         [container] = self._pod["containers"]
         return dict(container)
 

@@ -29,14 +29,12 @@ def _read_once() -> str:
 
 
 def define_all(api: ApiServer) -> None:
-    """Have the server serve them."""
     for each in definitions():
         api.define(each)
 
 
 @contextmanager
 def defined_server() -> Iterator[ApiServer]:
-    """A server that serves them, and has no object."""
     with ApiServer() as started:
         define_all(started)
         yield started

@@ -87,7 +87,6 @@ def changed(schema: Mapping[str, Any], before: Mapping[str, Any], after: Mapping
 
 
 def union(one: Fields, other: Fields) -> Fields:
-    """The fields of both."""
     made = {**one}
     for key, below in other.items():
         made[key] = union(made[key], below) if key in made else below
@@ -95,7 +94,6 @@ def union(one: Fields, other: Fields) -> Fields:
 
 
 def minus(one: Fields, other: Fields) -> Fields:
-    """The fields of `one` that `other` does not have."""
     made: Fields = {}
     for key, below in one.items():
         if key not in other:
@@ -108,7 +106,6 @@ def minus(one: Fields, other: Fields) -> Fields:
 
 
 def common(one: Fields, other: Fields) -> Fields:
-    """The fields that both have."""
     made: Fields = {}
     for key, below in one.items():
         if key not in other:

@@ -45,7 +45,6 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """The apiVersion of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
@@ -303,7 +302,6 @@ def of_status(write: Write) -> Write:
 
 
 def _managers(thing: Mapping[str, Any]) -> dict[Manager, Fields]:
-    """Who owns what, from metadata.managedFields."""
     entries = thing["metadata"].get("managedFields") or []
     return {Manager(each["manager"], each["operation"], each.get("subresource", "")): each["fieldsV1"] for each in entries}
 

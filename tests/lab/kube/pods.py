@@ -51,11 +51,9 @@ class Pod:
         }
 
     def create(self, api: ApiServer) -> None:
-        """Tell the API server of it."""
         api.add_pod(self.manifest())
 
     def annotations(self, api: ApiServer) -> dict[str, str]:
-        """What is noted in it."""
         return api.annotations(self.namespace, self.name)
 
     def entries(self, api: ApiServer) -> list[dict[str, Any]]:

@@ -29,7 +29,6 @@ class Refusal(Exception):
         self.status, self.reason, self.message, self.details = status, reason, message, details or {}
 
     def body(self) -> dict[str, Any]:
-        """The Status object."""
         facts = {"message": self.message, "reason": self.reason, "code": self.status, "details": dict(self.details)}
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", **facts}
 
@@ -94,7 +93,6 @@ class Store:
 
     @property
     def version(self) -> int:
-        """The last write's."""
         with self.changed:
             return self._version
 

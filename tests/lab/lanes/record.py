@@ -82,7 +82,6 @@ def own_versions() -> dict[str, str]:
 
 
 def read(path: Path = FILE) -> Record:
-    """What is known."""
     kept = json.loads(path.read_text())
     lanes = {lane: Ran(**(ran | {"failed": tuple(ran["failed"])})) for lane, ran in kept["lanes"].items()}
     return Record(kept["own"], lanes)

@@ -23,7 +23,6 @@ class DualPod:
     beyond: str
 
     def ip(self, *argv: str) -> str:
-        """The output of ip(8) in the pod."""
         return inside(self.path, "ip", *argv)
 
     def routes(self, version: int = 4, *more: str) -> list[str]:

@@ -41,7 +41,6 @@ def routed(place: str) -> Iterator[Wire]:
 
 @contextmanager
 def forwarding(netns: str) -> Iterator[None]:
-    """The namespace forwards meanwhile."""
     before = {key: inside(netns, "cat", f"/proc/sys/{key}").strip() for key in _FORWARDING}
     for key in _FORWARDING:
         inside(netns, "sh", "-c", f"echo 1 > /proc/sys/{key}")

@@ -42,7 +42,6 @@ class KeptNode:
         return self._specs.reconcile(specs, {SOURCE} if complete else set(), now=True)
 
     def spec(self, network: ProviderNetwork) -> Spec:
-        """The spec for the network."""
         return Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, plan(require_possible(network), self.site), network)
 
     def refuse(self, network: ProviderNetwork, why: str) -> Sequence[SpecStatus]:
@@ -61,11 +60,9 @@ class KeptNode:
         return status.problem
 
     def records(self) -> list[Record]:
-        """What is recorded."""
         return self.node.store.journal.node_records()
 
     def drifts(self) -> list[str]:
-        """What differs from the records."""
         steps = [step for record in self.records() for step in record.steps]
         found = [self.node.driver(step).check(step, Deadline.after(60)) for step in steps]
         return [f"{drift.subject} {drift.field}".strip() for drifts in found for drift in drifts]

@@ -87,5 +87,4 @@ def planned(switch: Switch, *, name: str = "nic0", bridge: str = BRIDGE, cut: bo
 
 
 def current(switch: Switch, step: AddressMove) -> AddressMove:
-    """The move as a plan has it now."""
     return merged(step, look("nic0", switch.netns), look(BRIDGE, switch.netns))

@@ -42,17 +42,14 @@ class Agent:
 
     @property
     def socket(self) -> str:
-        """Where it listens."""
         return f"{self.node.environ['USERSPACE_CNI_RUN_DIR']}/agent.sock"
 
     @property
     def pid(self) -> int:
-        """Its process."""
         assert self._process
         return self._process.pid
 
     def start(self, *, wait: bool = True) -> Agent:
-        """Start it."""
         environ = {**os.environ, **self.node.environ, **self._settings}
         with self.log.open("ab") as log:
             argv = [*self._prefix, sys.executable, "-m", "userspace_cni", "agent"]
@@ -78,7 +75,6 @@ class Agent:
         return reconcile(self.socket)
 
     def metric(self, name: str, **labels: str) -> float:
-        """As the function `metric`."""
         return metric(self.socket, name, **labels)
 
     def kill(self) -> None:
@@ -185,6 +181,5 @@ def running(node: Node, *prefix: str, **settings: str) -> Iterator[Agent]:
 
 
 def spooled(node: Node) -> list[Any]:
-    """Names of the spooled DELs."""
     directory = node.state / "spool"
     return sorted(path.name for path in directory.iterdir() if not path.name.startswith(".")) if directory.is_dir() else []

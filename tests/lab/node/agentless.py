@@ -71,17 +71,14 @@ class Caller:
 
     @property
     def socket(self) -> Path:
-        """The agent's socket."""
         return self.directory / "s"
 
     @property
     def spool(self) -> Path:
-        """Where DELs go."""
         return self.directory / "state" / "spool"
 
     @property
     def entries(self) -> list[Path]:
-        """What is in the spool."""
         return sorted(self.spool.iterdir()) if self.spool.exists() else []
 
     def environ(self, verb: str, **changes: str | bytes | None) -> dict[str, str | bytes]:
@@ -104,12 +101,10 @@ class Caller:
     def start(
         self, verb: str, stdin: Any = subprocess.PIPE, stdout: Any = subprocess.PIPE, **changes: str | bytes | None
     ) -> Process:
-        """Start one call."""
         environ: Mapping[str, Any] = self.environ(verb, **changes)
         return subprocess.Popen([self.program], env=environ, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
 
     def run(self, verb: str, stdin: bytes = NETWORK, /, **changes: str | bytes | None) -> Done:
-        """One call to its end."""
         with self.start(verb, **changes) as process:
             return finish(process, stdin)
 
@@ -234,7 +229,6 @@ class _Recorded(socket.socket):
 
 
 def read_request(client: socket.socket) -> bytes:
-    """Read one whole request."""
     data = b""
     while HEAD_END not in data:
         chunk = client.recv(65536)
@@ -249,7 +243,6 @@ def read_request(client: socket.socket) -> bytes:
 
 
 def reply(status: int, body: bytes = b"") -> bytes:
-    """An answer of the agent."""
     head = f"HTTP/1.1 {status} Reason\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
     return head.encode() + HEAD_END + body
 

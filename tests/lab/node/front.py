@@ -70,7 +70,6 @@ class Front:
         return client
 
     def ask(self, raw: bytes) -> protocol.Reply:
-        """The answer to `raw`."""
         with self.send(raw) as client:
             return answer_on(client)
 

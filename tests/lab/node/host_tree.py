@@ -35,7 +35,6 @@ class TreeNode(Node):
 
     @property
     def environ(self) -> dict[str, str]:
-        """Nothing of ours."""
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
     @property

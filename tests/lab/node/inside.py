@@ -43,7 +43,6 @@ class Trip:
     passed: list[str] = field(default_factory=list)
 
     def __call__(self, point: str) -> None:
-        """A point is passed."""
         first = point not in self.passed
         self.passed.append(point)
         if point == self.at and first:
@@ -73,8 +72,6 @@ class Clock:
 
 
 def raising(error: BaseException) -> Callable[[], object]:
-    """An act that raises."""
-
     def act() -> None:
         raise error
 

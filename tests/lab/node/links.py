@@ -37,7 +37,6 @@ def addresses(netns: str, name: str) -> list[str]:
 
 
 def routes(netns: str, *family: str) -> list[dict[str, Any]]:
-    """The routes that are not the kernel's own."""
     found = json.loads(inside(netns, "ip", *family, "-json", "route") or "[]")
     return [each for each in found if each.get("protocol") != "kernel"]
 

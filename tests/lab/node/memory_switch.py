@@ -35,7 +35,6 @@ class Alive:
 
     @property
     def process(self) -> str:
-        """There is one."""
         return f"pid {self.pid or 1}" if self.state == "alive" else ""
 
 
@@ -61,37 +60,29 @@ class MemoryPorts:
     sessions: int = 1
 
     def connect(self, deadline: Deadline) -> None:
-        """Unless it is away."""
         if self.world.unreachable:
             raise self.world.unreachable
 
     def known(self) -> list[Seen]:
-        """Every port."""
         names = [each.removeprefix("port:") for each in self.world.true if each.startswith("port:")]
         return [Seen(name, status=self.status, error=self.errors.get(name, "")) for name in names]
 
     def watch_liveness(self) -> Alive:
-        """As the test says."""
         return self.alive
 
     def facts(self, deadline: Deadline) -> Facts:
-        """As the test says."""
         return self.told
 
     def serving(self, bridge: str, deadline: Deadline) -> None:
-        """As the test says."""
         if self.serving_error:
             raise self.serving_error
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 class MemoryLifeline:
     """A connection to a daemon that never ends."""
 
-    def hold(self) -> None:
-        """It is held."""
+    def hold(self) -> None: ...
 
-    def let_go(self) -> None:
-        """It is not."""
+    def let_go(self) -> None: ...

@@ -49,12 +49,10 @@ class Node:
 
     @property
     def plugin(self) -> str:
-        """What a runtime executes."""
         return str(self.bin / "userspace")
 
     @property
     def state(self) -> Path:
-        """The records."""
         return self.directory / "state"
 
     @property
@@ -64,17 +62,14 @@ class Node:
 
     @property
     def shared(self) -> Path:
-        """The default shared directory."""
         return self.directory / "shared"
 
     @property
     def kubelet(self) -> Path:
-        """Kubelet's root."""
         return self.directory / "kubelet"
 
     @property
     def device_info(self) -> Path:
-        """Below which device-info files are."""
         return self.directory / "devinfo"
 
     @property

@@ -15,7 +15,6 @@ def port_with(*, bridge: str, name: str, **columns: Any) -> OvsPort:
 
 
 def changed(port: OvsPort, **columns: Any) -> OvsPort:
-    """The port with other columns."""
     interface, vlan = port.interface, port.vlan
     given = {"interface_type": interface.type, "server_path": port.server_path, "mtu": interface.mtu, **columns}
     kind, path, mtu = (given.pop(name) for name in ("interface_type", "server_path", "mtu"))

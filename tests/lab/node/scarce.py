@@ -38,8 +38,6 @@ class Scarcity:
     thread: int = field(default_factory=threading.get_ident)
 
     def wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, counted."""
-
         def counted(*arguments: Any, **options: Any) -> Any:
             if threading.get_ident() == self.thread and (not self.only or name in self.only):
                 self.made.append(name)

@@ -37,12 +37,10 @@ class ServedNode(Node):
 
     @property
     def socket(self) -> str:
-        """The agent's."""
         return f"{self.environ['USERSPACE_CNI_RUN_DIR']}/agent.sock"
 
     @property
     def log(self) -> Path:
-        """What the agent says."""
         return self.directory.parent / "agent.log"
 
     def variables(
@@ -116,13 +114,11 @@ class ForkedAgent(Agent):
 
     @property
     def pid(self) -> int:
-        """Its process."""
         assert self._forked
         assert self._forked.pid
         return self._forked.pid
 
     def start(self, *, wait: bool = True) -> ForkedAgent:
-        """Start it."""
         environ = {**self.node.environ, **self._settings}
         self._forked = server().Process(target=_be_the_agent, args=(environ, str(self.log)))
         self._forked.start()
@@ -162,7 +158,6 @@ class ForkedAgent(Agent):
 
 @contextmanager
 def forked_agent(node: Node) -> Iterator[ForkedAgent]:
-    """A node with the shim and an agent that serves."""
     install_shim(node)
     agent = ForkedAgent(node)
     try:
@@ -185,7 +180,6 @@ def _be_the_agent(environ: dict[str, str], log: str) -> None:
 
 @contextmanager
 def served(directory: Path, switch: object, kind: type[ServedNode] = ServedNode) -> Iterator[ServedNode]:
-    """A node with an agent."""
     from tests.lab.node.node import clean
 
     with clean(kind(directory, switch)) as node:  # type: ignore[arg-type]

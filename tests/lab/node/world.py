@@ -76,7 +76,6 @@ class MemoryDriver(Driver[Step]):
         return self.apply(step, deadline)
 
     def undo(self, step: Step, deadline: Deadline) -> None:
-        """Remove it."""
         self.world.fault("before undo", step)
         self.world.true.discard(name_of(step))
         if isinstance(step, PlacedSocket):
@@ -84,14 +83,12 @@ class MemoryDriver(Driver[Step]):
         self.world.fault("after undo", step)
 
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
-        """Missing or not."""
         is_there = name_of(step) in self.world.true or isinstance(step, Lease)
         if isinstance(step, SocketFile) and step.name in self.world.dead:
             return [Drift(name_of(step), "", "an application, or nothing", Dead("a dead socket"))]
         return [] if is_there else [Drift(name_of(step), "", "what ADD made", Absent())]
 
     def present(self, step: Step) -> bool:
-        """Whether it is there."""
         return name_of(step) in self.world.true
 
     def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
@@ -126,11 +123,9 @@ class MemoryGathering:
     request: Request
     options: Options
 
-    def awaited(self) -> None:
-        """Nothing."""
+    def awaited(self) -> None: ...
 
     def facts(self, netns_inode: int) -> Facts:
-        """What the world says."""
         return self.world.facts(self.request, self.options, netns_inode)
 
 
@@ -141,15 +136,12 @@ class MemorySandboxes:
     world: World
 
     def inode(self, environment: Environment) -> int:
-        """Every namespace is good."""
         return 4711
 
     def has_link(self, environment: Environment) -> bool:
-        """Those in `links`."""
         return (environment.netns, environment.ifname) in self.world.links
 
     def is_gone(self, path: str) -> bool:
-        """As the test says."""
         return path in self.world.gone
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
@@ -157,7 +149,6 @@ class MemorySandboxes:
         return None
 
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """No kernel links here."""
         return ()
 
 
@@ -173,11 +164,9 @@ class MemoryAddresses:
         return completed(request, subnet, "/leases", shared=False) if subnet else request
 
     def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
-        """As the real node."""
         return as_leased(request, "/leases", lease.configuration if lease else None) if request.network.subnet else request
 
-    def require_delegate(self, request: Request) -> None:
-        """There is one."""
+    def require_delegate(self, request: Request) -> None: ...
 
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
         """Lease, and answer what the test said."""
@@ -187,7 +176,6 @@ class MemoryAddresses:
         return self.world.answer
 
     def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """Remember it."""
         self.world.forwarded.append(verb)
         self.world.given.append(request.stdin)
 
@@ -207,15 +195,12 @@ class MemoryPods:
         """The rules allow everything."""
 
     def noted(self, record: Record) -> Noted | None:
-        """What the test put there."""
         return self.world.said.get(record.pod_name)
 
     def is_gone(self, uid: str) -> bool:
-        """As the test says."""
         return uid in self.world.gone
 
     def tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
-        """Remember it."""
         self.world.told += [(recipient, notice) for notice in notices]
 
 
@@ -227,15 +212,12 @@ class MemorySwitch:
 
     @property
     def ports(self) -> MemoryPorts:
-        """Its ports, as the test has made them."""
         return self.world.ports
 
     def watch_life(self, ended: Callable[[], None]) -> MemoryLifeline:
-        """It goes on living."""
         return MemoryLifeline()
 
     def free_sources(self) -> int:
-        """There are none."""
         return 0
 
     def of_node(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
@@ -262,7 +244,6 @@ class MemorySwitch:
         return 0, 0
 
     def sweep(self) -> int:
-        """Nothing to sweep here."""
         return 0
 
     def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
@@ -270,7 +251,6 @@ class MemorySwitch:
         return [port for port in self.world.marked if network is None or port.marks["network"] == network]
 
     def serving(self, options: Options, deadline: Deadline) -> None:
-        """As the test says."""
         if self.world.serving_error:
             raise self.world.serving_error
 
@@ -340,19 +320,15 @@ class World:
 
     @property
     def service(self) -> Service:
-        """As the test says."""
         return Service(self.log_level, self.deadline_s, self.resident)
 
     def driver(self, step: Step) -> Driver[Any]:
-        """One driver for all."""
         return MemoryDriver(self)
 
     def boot_id(self) -> str:
-        """Settable, for reboots."""
         return self.boot
 
     def facts(self, request: Request, options: Options, netns_inode: int) -> Facts:
-        """What `gathering` gives."""
         if options.link:
             return LinkFacts(
                 boot_id=self.boot,

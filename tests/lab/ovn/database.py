@@ -90,7 +90,6 @@ class NorthboundDatabase:
         return f"{kind}:{address}:{told[1]}" if told else ""
 
     def nbctl(self, *args: str) -> str:
-        """Output of ovn-nbctl."""
         return self._run("ovn-nbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", *args)
 
     @property

@@ -46,7 +46,6 @@ class RuntimeHost:
 
     @property
     def networks_dir(self) -> Path:
-        """Where the runtime finds its networks."""
         return self.directory / "net.d"
 
     @property

@@ -84,11 +84,9 @@ class Cri:
         return str(self._call("RunPodSandbox", **request).pod_sandbox_id)
 
     def stop(self, sandbox: str) -> None:
-        """StopPodSandbox."""
         self._call("StopPodSandbox", pod_sandbox_id=sandbox)
 
     def remove(self, sandbox: str) -> None:
-        """RemovePodSandbox."""
         self._call("RemovePodSandbox", pod_sandbox_id=sandbox)
 
     def status(self, sandbox: str) -> Status:

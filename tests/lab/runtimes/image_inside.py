@@ -67,7 +67,6 @@ def commands(command: click.Command, path: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Look, and print."""
     found = list(sources())
     missing = {why for _, path in found for each in imported(ast.parse(path.read_text())) if (why := problem(*each))}
     by_time = [

@@ -31,7 +31,6 @@ class Inhabitant:
         self.root = Path(f"/proc/{pid}/root")
 
     def sees(self, path: str) -> Path:
-        """What it calls `path`."""
         return self.root / path.lstrip("/")
 
 

@@ -487,7 +487,6 @@ def _parsed(found: Mapping[str, Any], raw: bytes, more: Sequence[dict[str, Any]]
 
 
 def _boolean(found: Mapping[str, Any], key: str) -> bool:
-    """A boolean that may be written as a string."""
     value = found.get(key, False)
     if str(value).lower() not in ("true", "false"):
         raise NetworkError(f"error parsing configuration list: invalid value {value!r} for {key}")

@@ -207,7 +207,6 @@ def run_lane(name: str = "", *options: str) -> int:
 
 
 def run_demo(inside: tuple[str, ...]) -> Row:
-    """Run the demo by itself."""
     began = time.monotonic()
     command = (*inside, sys.executable, "-m", "deploy.demo")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)

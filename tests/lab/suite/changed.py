@@ -268,7 +268,6 @@ class Reach:
 
 
 def _unit_room(path: str) -> str:
-    """Where the unit tests of a module are."""
     room = path.removeprefix("userspace_cni/").partition("/")[0]
     return f"tests/unit/{room}"
 
@@ -284,7 +283,6 @@ def told(found: Sequence[Selected]) -> str:
 
 
 def main() -> int:
-    """Print them."""
     bases = [each for each in sys.argv[1:] if each != "--json"]
     try:
         found = select(bases[0] if bases else None, Path.cwd())

@@ -89,7 +89,6 @@ class Group:
 
     @property
     def beds(self) -> tuple[Bed, ...]:
-        """What its tests need made."""
         if self.lane:
             return (Bed(f"lane {self.lane}", "tests.lab.lanes.programs", self.lane),)
         return tuple(bed for bed in BEDS if bed.kind in kinds(self.files))

@@ -238,14 +238,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """A test ended."""
     with (PLACE / _TESTS / _file_of(nodeid).replace("/", "%")).open("a") as ended:
         ended.write(f"{nodeid!r}\n")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """A test begins."""
     _now(_file_of(nodeid))
 
 
@@ -254,7 +252,6 @@ def _file_of(nodeid: str) -> str:
 
 
 def main() -> int:
-    """`start` or `write`."""
     match sys.argv[1:]:
         case ["start"]:
             print(f"{start()} modules record what is executed")

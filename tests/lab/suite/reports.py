@@ -41,7 +41,6 @@ class Writer:
             file.write(json.dumps(line) + "\n")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Where there are no workers, the session has the tests."""
         if session.items:
             self.write({"collected": [item.nodeid for item in session.items]})
 
@@ -67,11 +66,9 @@ class Writer:
             self._report(report.nodeid, "collect", report.outcome, 0.0, report.longreprtext)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins."""
         self.write({"began": nodeid})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A part of a test is over."""
         text = (
             "" if report.passed else "\n".join([report.longreprtext, *(f"--- {name}\n{what}" for name, what in report.sections)])
         )

@@ -32,11 +32,9 @@ class Row:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """What failed both times."""
         return tuple(each for each in self.result.failures if each not in self.flaky)
 
     def named(self, test: str) -> str:
-        """The test, in a lane with that."""
         return f"{self.group}: {test}" if self.inside else test
 
 

@@ -127,11 +127,9 @@ class Tree:
 
     @cached_property
     def tests(self) -> tuple[str, ...]:
-        """The test files."""
         return tuple(sorted(path for path in self.paths if path.startswith("tests/") and is_test(path)))
 
     def read(self, path: str) -> str:
-        """The text of any file."""
         return (self.root / path).read_text(errors="replace")
 
     def source(self, path: str) -> Source:
@@ -154,7 +152,6 @@ class Tree:
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
-        """The text of each module."""
         return {path: self.read(path) for path in self.modules.values()}
 
     def users(self, path: str, names: Iterable[str]) -> set[tuple[str, str]]:

@@ -77,15 +77,12 @@ class Veths:
         return subprocess.run([*enter, *argv], check=check, capture_output=True, text=True, timeout=60).stdout
 
     def delete(self, name: str) -> None:
-        """Delete both ends."""
         self.run("ip", "link", "delete", name)
 
     def pod_end(self, name: str) -> str:
-        """Name of the other end."""
         return f"{name}p"
 
     def __call__(self) -> dict[str, Veth]:
-        """Every link, by name."""
         links = json.loads(self.run("ip", "-json", "link", "show") or "[]")
         return {each["ifname"]: Veth(each["ifindex"], "UP" in each["flags"], each["address"], each["mtu"]) for each in links}
 
@@ -104,14 +101,12 @@ class Veths:
         return name not in self()
 
     def let_go(self, name: str, opened: int = 0) -> bool:
-        """There is none to delete."""
         return not (name or opened)
 
     def mark(self, name: str, opened: int) -> None:
         """None is marked."""
 
     def set_up(self, name: str) -> None:
-        """Set the link up."""
         self.run("ip", "link", "set", name, "up")
 
     def polices(self, name: str) -> bool:

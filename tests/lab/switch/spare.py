@@ -39,7 +39,6 @@ class SpareSwitch:
             self.close()
 
     def close(self) -> None:
-        """End the switch."""
         switch, self._switch = self._switch, None
         if switch:
             switch.stop()

@@ -115,12 +115,10 @@ class Switch:
 
     @property
     def ovsdb_pid(self) -> int:
-        """Process of ovsdb-server."""
         return int(self._pid_file("ovsdb-server").read_text())
 
     @property
     def vswitchd_pid(self) -> int:
-        """Process of ovs-vswitchd."""
         return int(self._pid_file("ovs-vswitchd").read_text())
 
     def pause_ovsdb(self) -> None:
@@ -190,7 +188,6 @@ class Switch:
         self.vsctl("set", "Open_vSwitch", ".", f"other_config:stats-update-interval={self._statistics_ms}")
 
     def bridges(self) -> list[str]:
-        """Names of all bridges."""
         return self.vsctl("--no-wait", "list-br").splitlines()
 
     def held(self) -> dict[str, list[str]]:

@@ -33,5 +33,4 @@ def tap(netns: str, name: str) -> dict[str, Any]:
 
 
 def delete_link(netns: str, name: str) -> None:
-    """Delete the link if it is there."""
     inside(netns, "ip", "link", "delete", name, check=False)

@@ -55,7 +55,6 @@ def made(path: str) -> list[str]:
 
 
 def connects(path: str) -> bool:
-    """Whether a process listens there."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(SECONDS)
         try:
@@ -66,7 +65,6 @@ def connects(path: str) -> bool:
 
 
 def open_listener(path: str) -> Listener:
-    """A listener that listens."""
     listener = Listener(path)
     listener.claim()
     listener.listen()

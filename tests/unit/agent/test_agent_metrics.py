@@ -45,12 +45,10 @@ PORTS = [
 
 
 def metrics(ports: Iterable[SwitchPort] = (), gauges: Mapping[str, Callable[[], float]] | None = None) -> Metrics:
-    """Metrics of these ports and numbers."""
     return Metrics(lambda: ports, gauges or {})
 
 
 def text_of(told: Metrics) -> bytes:
-    """What a scrape gets."""
     return told.render()
 
 

@@ -29,7 +29,6 @@ class Slow:
         self.begun = threading.Event()
 
     def make(self) -> Content:
-        """The number of this making."""
         self.made += 1
         self.begun.set()
         self.go.wait(SECONDS)

@@ -58,7 +58,6 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    """One that listens."""
     with TemporaryDirectory(prefix="uc-") as directory:
         served = Served(Path(directory))
         served.agent.threads.begin(served.agent.server)

@@ -48,7 +48,6 @@ def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[TcpPages]:
 
 
 def connect(served: TcpPages) -> socket.socket:
-    """A connection."""
     return socket.create_connection(("127.0.0.1", served.port), SECONDS)
 
 

@@ -24,7 +24,6 @@ class Gate:
         self.began: list[str] = []
 
     def job(self, verb: str = "ADD", container: str = "") -> Job:
-        """A job that waits at the gate."""
         return Job(lambda: self._wait(container or verb), verb, container)
 
     def _wait(self, name: str) -> None:
@@ -32,7 +31,6 @@ class Gate:
         self._open.wait(SECONDS)
 
     def open(self) -> None:
-        """Let all of them go."""
         self._open.set()
 
 

@@ -16,12 +16,10 @@ class Clock:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Now."""
         return self.now
 
 
 def looks_of(most_s: float = 30.0) -> tuple[DueLooks[str], Clock]:
-    """Looks, none of which is due, and their clock."""
     clock = Clock()
     return DueLooks(most_s, clock), clock
 

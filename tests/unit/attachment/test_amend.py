@@ -24,12 +24,10 @@ VHOST = port_with(bridge="br0", name="p", interface_type="dpdkvhostuserclient", 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A node in memory."""
     return World(tmp_path)
 
 
 def record(*steps: Step) -> Record:
-    """A ready record with these steps."""
     return Record("ready", "net", "c0ffee", "eth0", boot_id="boot", pod_name="app", steps=steps)
 
 

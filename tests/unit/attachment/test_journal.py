@@ -50,7 +50,6 @@ class Flushes:
 
     @classmethod
     def counted(cls, patch: pytest.MonkeyPatch) -> Flushes:
-        """Start counting."""
         counts, real = cls(), os.fsync
 
         def fsync(fd: int) -> None:
@@ -288,7 +287,6 @@ class Disk:
     flushed: int = 0
 
     def flush(self) -> None:
-        """Like the journal's."""
         if self.refuses:
             raise RecordRefused("flushing the records", "Input/output error")
         self.unflushed = False
@@ -297,13 +295,11 @@ class Disk:
 
 @pytest.fixture
 def disk() -> Disk:
-    """A disk that works."""
     return Disk()
 
 
 @pytest.fixture
 def failures() -> list[str]:
-    """The failures that were counted."""
     return []
 
 

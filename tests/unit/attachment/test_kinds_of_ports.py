@@ -23,7 +23,6 @@ KINDS: tuple[PortInterface, ...] = (
 
 
 def port(kind: PortInterface, limits: Limits) -> OvsPort:
-    """A port of that kind with limits."""
     return OvsPort("br0", "p", kind, limits=limits)
 
 

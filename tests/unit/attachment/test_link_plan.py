@@ -54,7 +54,6 @@ def planned(facts: LinkFacts = FACTS, addresses: Addresses = EMPTY, ifname: str 
 
 
 def only(attachment: Attachment, kind: type[Step]) -> Any:
-    """The one step of a type."""
     [step] = [step for step in attachment.steps if isinstance(step, kind)]
     return step
 

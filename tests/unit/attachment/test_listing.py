@@ -68,12 +68,10 @@ RECORD = Record(
 
 
 def known(*ports: Seen) -> dict[str, Seen]:
-    """Ports by name."""
     return {port.name: port for port in ports}
 
 
 def named(container: str, ifname: str = "net1", pod: str = "", namespace: str = "default") -> Record:
-    """A record without steps."""
     return Record("ready", "n", container, ifname, pod_namespace=namespace if pod else "", pod_name=pod)
 
 

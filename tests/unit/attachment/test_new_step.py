@@ -53,17 +53,14 @@ class Lamp(Step):
 
     @property
     def limits(self) -> Limits:
-        """Those of a lamp in the attic."""
         return Limits(from_pod=DIMMED) if self.room == "attic" else UNLIMITED
 
     @property
     def reported(self) -> Mapping[str, Any]:
-        """Its room."""
         return {"interface": self.room}
 
     @property
     def summary(self) -> str:
-        """Where it is."""
         return f"a lamp in {self.room}"
 
 
@@ -76,25 +73,20 @@ class LampDriver(Driver[Lamp]):
     looks: int = 0
 
     def apply(self, step: Lamp, deadline: Deadline) -> None:
-        """Light it."""
         self.lit.add(step.room)
 
     def undo(self, step: Lamp, deadline: Deadline) -> None:
-        """Put it out."""
         if self.stuck:
             raise Unavailable("the switch on the wall does not answer")
         self.lit.discard(step.room)
 
     def effects(self, step: Lamp) -> tuple[Sequence[str], Sequence[str]]:
-        """Of light."""
         return ("there is light",), ("there is none",)
 
     def check(self, step: Lamp, deadline: Deadline) -> list[Drift]:
-        """A lamp that is out."""
         return [] if step.room in self.lit else [Drift(f"lamp in {step.room}", "", "light", "darkness")]
 
     def lost(self, step: Lamp, seen: Seen, deadline: Deadline) -> bool:
-        """Whether it is out."""
         return step.room not in seen.once(self._look)
 
     def unseen(self, step: Lamp, netns_inode: int, deadline: Deadline) -> list[Drift]:
@@ -118,7 +110,6 @@ class House(World):
         return self.lamps if isinstance(step, Lamp) else super().driver(step)
 
     def call(self, verb: str, container: str = CONTAINER, stdin: bytes = STDIN) -> Any:
-        """One call of a runtime."""
         environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": f"/ns/{container}", "CNI_IFNAME": "net1"}
         return call_plugin(environ, lambda: stdin, lambda: self)
 

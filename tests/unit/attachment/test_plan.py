@@ -89,7 +89,6 @@ def planned(
 
 
 def only(attachment: Attachment, kind: type[Step]) -> Any:
-    """The one step of a type."""
     [step] = [step for step in attachment.steps if isinstance(step, kind)]
     return step
 
@@ -101,7 +100,6 @@ LAUNCHER = replace(
     place=SocketPlace(f"{PUBLIC}/vhostuser", "/var/lib/kubelet", create=True, own=True),
     mapped_dir=launcher.MAPPED_DIR,
 )
-"""What is known of a virt-launcher pod."""
 
 
 def server(**vhost: Any) -> dict[str, Any]:
@@ -453,7 +451,6 @@ def test_interface_name_that_is_not_text() -> None:
 
 
 def device_info(mode: str, path: str, **more: Any) -> Allocation:
-    """What a device plugin wrote."""
     content = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": mode, "path": path}, **more}
     return Allocation(mode, path, content)
 

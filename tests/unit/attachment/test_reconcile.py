@@ -40,17 +40,14 @@ class Agent:
 
     @property
     def record(self) -> Record:
-        """The one record."""
         [record] = self.world.journal.records()
         return record
 
     @property
     def port(self) -> OvsPort:
-        """Its port."""
         return self.port_of(CONTAINER)
 
     def port_of(self, container: str) -> OvsPort:
-        """The port of that container."""
         record = self.world.journal.read(container, "net1")
         assert record
         [port] = (step for step in record.steps if isinstance(step, OvsPort))
@@ -61,14 +58,12 @@ class Agent:
         self.world.journal.write(replace(self.record, **changes))  # type: ignore[arg-type]
 
     def lose_record(self) -> PortRef:
-        """Lose the record, and keep its port."""
         port = self.port.ref
         self.world.journal.drop(self.record)
         self.world.marked = [port]
         return port
 
     def passes(self, count: int = 1) -> list[str]:
-        """What so many passes did."""
         self.actions.clear()
         for _ in range(count):
             self.reconciliation.run()
@@ -82,7 +77,6 @@ class Agent:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Agent:
-    """One attachment on a node."""
     return Agent(tmp_path)
 
 

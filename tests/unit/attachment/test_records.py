@@ -77,7 +77,6 @@ def built(kind: type[Any]) -> st.SearchStrategy[Any]:
 
 
 def field_of(item: Field[Any], hint: Any) -> st.SearchStrategy[Any]:
-    """Every value of one field."""
     if item.default is not MISSING:
         return st.just(item.default) | values_of(hint)
     return values_of(hint)
@@ -335,7 +334,6 @@ def test_directories_that_are_none(tmp_path: Path, call: str) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """An empty node."""
     return World(tmp_path)
 
 
@@ -346,7 +344,6 @@ def call(world: World, verb: str, ifname: str) -> int:
 
 
 def holders_file(world: World) -> Path:
-    """The file of the one place."""
     [path] = live(world.directory, "places")
     return path
 

@@ -37,12 +37,10 @@ class Pole(Step):
 
     @property
     def thing(self) -> str:
-        """Where it stands."""
         return self.place
 
     @property
     def summary(self) -> str:
-        """Where it stands."""
         return f"a pole at {self.place}"
 
 
@@ -57,7 +55,6 @@ class Wire(Step):
 
     @property
     def thing(self) -> str:
-        """Its number."""
         return str(self.number)
 
 
@@ -65,7 +62,6 @@ Things = frozenset[str]
 
 
 def things(*steps: Step) -> Things:
-    """Steps in no order."""
     return frozenset(map(repr, steps))
 
 
@@ -83,15 +79,12 @@ class Site(World):
 
     @property
     def journal(self) -> Journal:
-        """One whose writes are moments."""
         return _Noting(self)
 
     def driver(self, step: Step) -> Driver[Any]:
-        """One for both."""
         return _Builder(self)
 
     def steps(self) -> Things:
-        """What stands."""
         return things(*self.stand.values())
 
 
@@ -143,11 +136,9 @@ class _Builder(Driver[Step]):
         self.site.moment(f"after no {step.kind}")
 
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
-        """Nothing differs."""
         return []
 
     def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
-        """Whether it does not stand."""
         return self.site.stand.get((step.kind, step.thing)) != step
 
 
@@ -168,7 +159,6 @@ def spec(*steps: Step, name: str = "line", source: str = SOURCE, error: Exceptio
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """An empty node."""
     return Site(tmp_path)
 
 
@@ -178,7 +168,6 @@ def reconcile(site: Site, *desired: Spec, complete: tuple[str, ...] = (SOURCE,))
 
 
 def only(site: Site) -> Record:
-    """The one record."""
     [record] = site.journal.node_records()
     return record
 

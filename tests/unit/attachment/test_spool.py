@@ -36,13 +36,11 @@ def put(world: World, boottime_ns: int, *, boot: str = "boot-1", container: str 
 
 
 def call(world: World, verb: str, container: str = CONTAINER) -> CniAnswer:
-    """One call of a runtime."""
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
     return call_plugin(environ, lambda: STDIN, lambda: world)
 
 
 def drain(world: World) -> list[str]:
-    """What draining did."""
     actions: list[str] = []
     cleanup.drain(world.store, world.sandboxes, world.addresses, Deadline.after(60), actions.append)
     return actions
@@ -50,7 +48,6 @@ def drain(world: World) -> list[str]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A node of an agent."""
     return World(tmp_path, resident=True, now=100)
 
 

@@ -18,24 +18,20 @@ KEYS: dict[str, Any] = {"subnet": "pods", "ipam": {"type": "host-local"}}
 
 
 def given(cidr: str) -> Placement:
-    """A Subnet with these addresses."""
     return placed(read_subnet("pods", {"cidrBlock": cidr, "bridge": "br-pods"}), (None, ""), ())
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A node with Subnet `pods`."""
     return World(tmp_path, subnet=given("10.56.0.0/24"))
 
 
 def ipam_of(stdin: str) -> Any:
-    """Which range is in it."""
     return json.loads(stdin)["ipam"]["ranges"][0][0]["subnet"]
 
 
 @pytest.fixture
 def undone(world: World) -> list[Lease]:
-    """The leases that are released from now on."""
     leases: list[Lease] = []
 
     def watch(point: str, step: Step) -> None:

@@ -32,7 +32,6 @@ IPAM = {"type": "host-local"}
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """An empty node."""
     return World(tmp_path)
 
 
@@ -51,7 +50,6 @@ def call(world: World, verb: str, container: str = CONTAINER, ifname: str = "net
 
 
 def listing(attachments: object) -> dict[str, Any]:
-    """GC's list under its key."""
     return {"cni.dev/valid-attachments": attachments}
 
 
@@ -352,7 +350,6 @@ class SlowDriver(MemoryDriver):
     undone: list[str]
 
     def undo(self, step: Step, deadline: Deadline) -> None:
-        """Remove it late."""
         self.clock.skip(min(self.seconds, deadline.remaining()))
         deadline.require(f"undoing step '{step.kind}'")
         self.undone.append(step.kind)
@@ -563,7 +560,6 @@ class Overheard(World):
 
     @property
     def store(self) -> Store:
-        """As of the base class."""
         store, heard = super().store, self.heard
 
         class Told(Spool):

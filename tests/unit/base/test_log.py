@@ -44,7 +44,6 @@ def plain() -> Iterator[None]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """An empty node."""
     return World(tmp_path, log_level="debug")
 
 

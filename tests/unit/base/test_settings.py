@@ -133,7 +133,6 @@ def as_text(value: Value) -> str:
 
 
 def as_toml(value: Value) -> str:
-    """The value as the file has it."""
     return str(value).lower() if isinstance(value, bool) else repr(list(value)) if isinstance(value, tuple) else repr(value)
 
 

@@ -23,7 +23,6 @@ CANNOT_SAY = {("metrics_listen", "localhost:0"), ("metrics_listen", "localhost:6
 
 
 def as_json(value: Any) -> Any:
-    """The value as TOML has it."""
     return list(value) if isinstance(value, tuple) else value
 
 

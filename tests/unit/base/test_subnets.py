@@ -17,7 +17,6 @@ NO_VLAN = (None, "")
 
 
 def spans(*texts: str) -> tuple[Span, ...]:
-    """Spans as FIRST..LAST."""
     pairs = [each.split("..") for each in texts]
     return tuple((ip_address(low), ip_address(high)) for low, high in pairs)
 

@@ -23,7 +23,6 @@ class Part:
         self._happened = happened
 
     def start(self) -> None:
-        """Start it."""
         if self.trouble:
             raise Unavailable(self.trouble[0], "")
         self._happened.append(f"{self.name} starts")
@@ -36,7 +35,6 @@ class Part:
         self._happened.append(f"{self.name} ends")
 
     def problems(self) -> list[str]:
-        """What a test says."""
         return self.trouble
 
 

@@ -58,7 +58,6 @@ class Town(World):
         assert call_plugin(environ, lambda: STDIN, lambda: self).code == 0
 
     def record(self, container: str = CONTAINER, ifname: str = "net1") -> Record:
-        """A record, which is there."""
         record = self.journal.read(container, ifname)
         assert record
         return record
@@ -73,7 +72,6 @@ class Town(World):
         self.true.discard(name_of(port))
 
     def spool_del(self, boottime_ns: int, container: str = CONTAINER, stdin: bytes = STDIN) -> Path:
-        """A DEL that the shim spooled."""
         environ = {"CNI_CONTAINERID": container, "CNI_IFNAME": "net1"}
         extra = {"Called-Boot-Id": "boot-1", "Called-Boottime-Ns": str(boottime_ns)}
         path = self.directory / "state" / "spool" / f"{boottime_ns:020}-1-00000000"
@@ -82,7 +80,6 @@ class Town(World):
         return path
 
     def cli(self, *arguments: str) -> Result:
-        """One command on this node."""
         state, run = self.directory / "state", self.directory / "run"
         short = self.directory / "short"
         settings = Settings(

@@ -47,7 +47,6 @@ def test_who_is_at_a_socket(tmp_path: Path) -> None:
 
 
 def _pages(free: int) -> HugepagePool:
-    """Huge pages of a node."""
     return HugepagePool(2 << 20, 0, 512, free, None, 0)
 
 

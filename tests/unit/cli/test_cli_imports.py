@@ -145,7 +145,6 @@ class Starts:
 
 @pytest.fixture(scope="module")
 def starts() -> Iterator[Starts]:
-    """Starts of the command line."""
     made = Starts()
     yield made
     made.stop()
@@ -164,7 +163,6 @@ ALL = {words: (listed, itself) for words, listed, itself in commands(userspace_c
 
 
 def module_of(command: click.Command) -> str:
-    """The module that defines a command."""
     assert command.callback is not None
     return command.callback.__module__
 

@@ -59,14 +59,12 @@ def mac(namespace: str) -> str:
 
 @pytest.fixture
 def domain(tmp_path: Path) -> Path:
-    """The definition before."""
     path = tmp_path / "domain.xml"
     path.write_text(DOMAIN)
     return path
 
 
 def written(tmp_path: Path, *documents: dict[str, Any]) -> Path:
-    """A YAML file with these."""
     path = tmp_path / "vm.yaml"
     path.write_text(yaml.safe_dump_all(documents))
     return path

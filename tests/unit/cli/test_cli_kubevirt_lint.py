@@ -19,7 +19,6 @@ from userspace_cni.cli.main import userspace_cni
 
 
 def lint(*arguments: object, stdin: str | bytes | None = None) -> Result:
-    """One call of the command."""
     return CliRunner().invoke(userspace_cni, ["kubevirt", "lint", *map(str, arguments)], input=stdin)
 
 

@@ -21,7 +21,6 @@ GOOD = {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": {"eng
 
 
 def lint(*arguments: object, stdin: str | None = None) -> Result:
-    """One call of the command."""
     return CliRunner().invoke(userspace_cni, ["lint", *map(str, arguments)], input=stdin)
 
 

@@ -28,7 +28,6 @@ class Blasting:
         self.asked: list[Load] = []
 
     def __call__(self, a: Any, b: Any, load: Load) -> Slice:
-        """Send for a slice."""
         self.asked.append(load)
         if len(self.asked) > self.until:
             self.end()
@@ -51,7 +50,6 @@ def seat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, blasting: Blasting, name: str = "blast") -> Blasting:
-    """Measure with this."""
     monkeypatch.setattr(generator, name, blasting)
     return blasting
 

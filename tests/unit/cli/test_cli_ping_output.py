@@ -27,7 +27,6 @@ class Bouncing:
         self.asked: list[dict[str, Any]] = []
 
     def __call__(self, a: object, b: object, count: int, **how: Any) -> Echoes:
-        """Bounce."""
         self.asked.append({"count": count, **how})
         if self.done >= self.until:
             self.end()
@@ -41,7 +40,6 @@ class Bouncing:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, bouncing: Bouncing) -> Bouncing:
-    """Measure with this."""
     monkeypatch.setattr(generator, "bounce", bouncing)
     return bouncing
 

@@ -83,7 +83,6 @@ def says(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
 
 
 def cells(result: Result) -> list[list[str]]:
-    """The cells of each line."""
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in result.stdout.splitlines() if line]
 
 

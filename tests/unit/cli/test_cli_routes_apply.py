@@ -58,7 +58,6 @@ def states(result: Result) -> dict[str, str]:
 
 
 def stored(api: ApiServer) -> dict[str, Any]:
-    """The Routes that the server has, each whole."""
     store = api.objects("routes.k8s.ovn.org")
     return {name: store.get("", name) for _, name in store.names()}
 

@@ -19,7 +19,6 @@ BASE = Path(__file__).resolve().parents[3] / "deploy" / "cluster" / "base"
 
 
 def printed(*more: str) -> str:
-    """What the command prints."""
     result = CliRunner().invoke(userspace_cni, ["routes", "manifests", *more])
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout

@@ -56,7 +56,6 @@ class Served(World):
         return desired.complete, [each.name for each in desired.provider_networks]
 
     def cli(self, *arguments: str, environ: dict[str, str] | None = None) -> Result:
-        """One command on this node."""
         state, short = self.directory / "state", self.directory / "short"
         networks = load(environ).provider_networks if environ is not None else ()
         settings = Settings(state_dir=str(state), run_dir=str(self.run_dir), short_dir=str(short), provider_networks=networks)
@@ -65,7 +64,6 @@ class Served(World):
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """One whose agent is content."""
     served = Served(tmp_path)
     monkeypatch.setattr(AgentClient, "network", lambda _, *, reconcile=False: served.agent_says(reconcile=reconcile))
     return served

@@ -37,7 +37,6 @@ MANIFEST = """{
 
 
 def within(place: str, held: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that has `held` at that place."""
     for name in reversed(place.split(".") if place else []):
         held = {name: held}
     return held

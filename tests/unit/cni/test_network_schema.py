@@ -30,11 +30,9 @@ FORMER = """{
     "container": {"engine": "vpp", "iftype": "vhostuser", "netType": "interface", "bridge": {"bridgeName": "4", "bridgeId": 4},
                   "vhost": {"mode": "client"}, "memif": {"role": "slave", "mode": "ethernet"}}
 }"""
-"""What networks of the former plugin have."""
 
 
 def network(**keys: Any) -> dict[str, Any]:
-    """A network with these keys."""
     return {"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}
 
 

@@ -24,7 +24,6 @@ LINES = b"POST /api/v1/add HTTP/1.1\r\nUserspace-Cni-Protocol: 1\r\n"
 
 
 def head(*lines: bytes, first: bytes = b"POST /api/v1/add HTTP/1.1") -> bytes:
-    """A head with these header lines."""
     return b"\r\n".join([first, *lines]) + protocol.HEAD_END
 
 

@@ -47,7 +47,6 @@ def table(rows: Sequence[tuple[object, ...]]) -> list[Any]:
 
 
 def refusal(error: pytest.ExceptionInfo[UserspaceError]) -> tuple[int, str, str]:
-    """What an error says."""
     return error.value.code, error.value.message, error.value.details
 
 

@@ -39,19 +39,15 @@ class Process:
             warn("key 'host.vhost.mode' is told")
 
     def access(self, access: Access) -> Access:
-        """A user of its own."""
         return replace(access, user="process")
 
     def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> SocketPlace:
-        """Always the same."""
         return SocketPlace("/run/process", "/run", create=True, own=True)
 
     def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
-        """It is in no pod."""
         return False
 
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:
-        """As the host calls it."""
         return "/run/process/"
 
     def check_allocation(self, allocation: Allocation) -> None:
@@ -63,11 +59,9 @@ class Process:
         return f"{ifname}.process"
 
     def derived_mac(self, request: Request, pod: Pod) -> str:
-        """Always the same."""
         return "02:00:00:00:00:07"
 
     def marks(self, pod: Pod) -> Mapping[str, str]:
-        """One of its own."""
         return {"process": "x"}
 
 

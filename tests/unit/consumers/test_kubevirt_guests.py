@@ -59,7 +59,6 @@ def names(found: Any) -> list[tuple[str, str]]:
 
 
 def at_socket(party: Party) -> SeenSocket:
-    """QEMU's socket, and who is there."""
     return SeenSocket("socket", launcher.QEMU_ID, is_seen=True, party=party)
 
 
@@ -267,7 +266,6 @@ def test_users_who_may_connect() -> None:
 
 
 def pool(free: int, total: int = 512, node: int | None = 0, page: int = 2 << 20) -> HugepagePool:
-    """Huge pages of a node."""
     return HugepagePool(page, node, total, free, None, 0)
 
 

@@ -52,7 +52,6 @@ def documents() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def deployment(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The Deployment's spec."""
     spec: dict[str, Any] = documents["Deployment userspace-cni-controller"]["spec"]
     return spec
 

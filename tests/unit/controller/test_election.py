@@ -52,7 +52,6 @@ def candidate(session: Callable[[], ApiSession]) -> Iterator[Callable[[], Electi
 
 
 def lease(api: ApiServer) -> dict[str, Any]:
-    """The Lease's spec."""
     spec: dict[str, Any] = api.objects("leases.coordination.k8s.io").get("system", NAME)["spec"]
     return spec
 

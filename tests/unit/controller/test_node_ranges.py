@@ -16,12 +16,10 @@ NODES = [f"n{number:02}" for number in range(12)]
 
 
 def pool(block: str = "10.56.0.0/16", prefix: int = 24, excluded: tuple[str, ...] = ()) -> Subnet:
-    """A Subnet to be divided."""
     return read_subnet("pods", {"cidrBlock": block, "perNodePrefix": prefix, "excludeIps": list(excluded)})
 
 
 def runs(of: Subnet) -> list[tuple[int, int]]:
-    """What it excludes."""
     return [(int(first), int(last)) for first, last in of.excluded]
 
 
@@ -32,13 +30,11 @@ def run(text: str) -> tuple[int, int]:
 
 
 def given_to(*names: str, of: Subnet | None = None, now: Division | None = None, held: tuple[str, ...] = ()) -> Division:
-    """The division for these nodes."""
     nodes = {name: f"192.0.2.{number}" for number, name in enumerate(names, 1)}
     return divide(of or pool(), now.ranges if now else (), nodes, {*names, *held}, {})
 
 
 def shown(division: Division) -> dict[str, str]:
-    """The ranges by node."""
     return {each.node: each.range for each in division.ranges}
 
 

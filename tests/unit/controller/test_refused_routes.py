@@ -37,7 +37,6 @@ class Watched:
         api.add(reporting("n0"))
 
     def start(self) -> Controller:
-        """A new one, which leads."""
         self._made.append(Controller(self._session(), NAMESPACE, RoundTimes(rounds_s=0.05, writes_s=0.0), AT_ONCE))
         self._made[-1].start()
         return self._made[-1]
@@ -52,15 +51,12 @@ class Watched:
         return use(name=name, uid=self.api.objects("routes.k8s.ovn.org").get("", name)["metadata"]["uid"], **changes)
 
     def report(self, *uses: dict[str, Any]) -> None:
-        """Have the node say this."""
         self.api.add(reporting("n0", *uses))
 
     def names(self) -> list[str]:
-        """All Routes."""
         return [name for _, name in self.api.objects("routes.k8s.ovn.org").names()]
 
     def status(self, name: str) -> dict[str, Any]:
-        """What the server has."""
         found: dict[str, Any] = self.api.objects("routes.k8s.ovn.org").get("", name).get("status") or {}
         return found
 
@@ -69,14 +65,12 @@ class Watched:
         return self.api.events.of(name).get("RouteRefused", {})
 
     def close(self) -> None:
-        """End all."""
         for each in self._made:
             each.stop()
 
 
 @pytest.fixture
 def watched(api: ApiServer, session: Callable[[], ApiSession]) -> Iterator[Watched]:
-    """No controller yet."""
     made = Watched(api, session)
     yield made
     made.close()

@@ -39,7 +39,6 @@ class Leader:
     def on(
         self, cluster: Callable[[], ClusterState | None], session: Callable[[], ApiSession], times: RoundTimes = QUICK
     ) -> Rounds:
-        """Rounds on what `cluster` gives."""
         hearing = Hearing(lambda resource, outcome: self.counted.update([(resource, outcome)]))
         return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, times)
 
@@ -73,12 +72,10 @@ def leader(session: Callable[[], ApiSession], watching: Callable[[Callable[[], N
 
 
 def writes(api: ApiServer) -> list[Request]:
-    """The requests that write."""
     return [request for request in api.requests if request.method != "GET"]
 
 
 def status(api: ApiServer, plural: str, name: str) -> dict[str, Any]:
-    """An object's status on the server."""
     found: dict[str, Any] = api.objects(f"{plural}.userspace-cni.io").get("", name).get("status") or {}
     return found
 

@@ -37,12 +37,10 @@ def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1,
 
 
 def told(of: ClusterState, now: str = NOW) -> dict[str, Any]:
-    """The Route's status."""
     return route_status("one", of, reports_of(of), now)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Status and message of each condition."""
     return {each["type"]: (each["status"], each.get("message", "")) for each in status["conditions"]}
 
 
@@ -133,6 +131,5 @@ def test_many_nodes(api: ApiServer, leader: Leader) -> None:
 
 
 def reporting(name: str, *uses: dict[str, Any]) -> dict[str, Any]:
-    """What a node reports of Routes."""
     made = state(name)
     return {**made, "status": {**made["status"], "routes": list(uses)}}

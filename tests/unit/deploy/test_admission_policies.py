@@ -20,7 +20,6 @@ Object = dict[str, Any]
 
 
 def of(name: str) -> AdmissionPolicy:
-    """The policy of that name."""
     named = yaml.safe_load((OVERLAY / "kustomization.yaml").read_text())["resources"]
     documents = [yaml.safe_load((OVERLAY / each).read_text()) for each in named]
     [found] = [each for each in documents if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == name]

@@ -28,11 +28,9 @@ class Told(demo_node.Demo):
     """A node whose commands have been run on a narrow terminal."""
 
     def command(self, *args: str, **environ: str) -> str:
-        """What is printed."""
         return WRAPPED
 
     def told(self, *args: str) -> Any:
-        """The same as JSON."""
         names = "abc" if args[0] == "list" else "a"
         steps = [{"step": each} for each in STEPS]
         return [{"name": f"demo/pod-{each}/net1", "port": f"{each * 12}-net1", "steps": steps} for each in names]

@@ -39,14 +39,12 @@ def documents(kustomization: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pod(documents: dict[str, Any]) -> dict[str, Any]:
-    """The pod's spec."""
     spec: dict[str, Any] = documents["DaemonSet"]["spec"]["template"]["spec"]
     return spec
 
 
 @pytest.fixture(scope="module")
 def agent(pod: dict[str, Any]) -> dict[str, Any]:
-    """The one container."""
     (container,) = pod["containers"]
     found: dict[str, Any] = container
     return found
@@ -60,7 +58,6 @@ def settings(agent: dict[str, Any]) -> Settings:
 
 
 def mounts(container: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Volume name to mount."""
     return {mount["name"]: mount for mount in container["volumeMounts"]}
 
 

@@ -23,13 +23,11 @@ NAMES = ["admission-policy", "controller", "kubevirt", "openshift", "ovs-pod", "
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
-    """The documents of a file."""
     return list(yaml.safe_load_all(path.read_text()))
 
 
 @pytest.fixture(scope="module")
 def daemonset() -> dict[str, Any]:
-    """The base's."""
     [found] = objects(MANIFEST)
     return found
 

@@ -10,7 +10,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def script(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
-    """A script of that body, run."""
     path = directory / "prepare.sh"
     path.write_text(f"set -euo pipefail\nsource {ROOT}/deploy/stages.sh\n{body}")
     return subprocess.run(["bash", str(path)], capture_output=True, text=True, timeout=60, check=False)

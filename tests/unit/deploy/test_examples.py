@@ -21,7 +21,6 @@ IMAGE = re.compile(r"image: (?:&\w+ )?([a-z][^\s*]*)$", re.MULTILINE)
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    """The objects of the file."""
     return list(yaml.safe_load_all(path.read_text()))
 
 

@@ -35,7 +35,6 @@ HARDENED: dict[str, Any] = {
 
 
 def spec_of(path: Path) -> dict[str, Any]:
-    """The spec of the pods of an example's Deployment."""
     [deployment] = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Deployment"]
     spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
     return spec

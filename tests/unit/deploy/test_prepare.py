@@ -68,7 +68,6 @@ def known() -> exercised.Exercised:
 
 @cache
 def tree() -> Tree:
-    """This one."""
     return Tree.at(ROOT)
 
 

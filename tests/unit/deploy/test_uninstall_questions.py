@@ -99,7 +99,6 @@ class FakeCluster:
 
     @property
     def changes(self) -> list[str]:
-        """Those of them that change the cluster."""
         return [call for call in self.calls if call.startswith(CHANGES)]
 
     @property

@@ -64,12 +64,10 @@ ATTACHMENT = [
 """The messages that a front-end with one pair of queues sends."""
 FAREWELL = ["SET_VRING_ENABLE", "SET_VRING_ENABLE", "GET_VRING_BASE", "GET_VRING_BASE"]
 ANSWERED = [1, 2, *range(4, 19)]
-"""Those of them that have an answer."""
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a socket may be."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory) / "s"
 
@@ -80,7 +78,6 @@ def at(step: int, answer: bytes | Act) -> Answer:
 
 
 def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 60.0) -> FrontEnd:
-    """A front-end that connects."""
     return FrontEnd.connect(str(path), options, seconds)
 
 
@@ -242,7 +239,6 @@ def test_a_hang_up_at_each_message(path: Path) -> None:
 
 
 def header(request: int, flags: int, size: int, payload: bytes = b"") -> bytes:
-    """A message of any shape."""
     return struct.pack("=III", request, flags, size) + payload
 
 

@@ -31,7 +31,6 @@ REGION = st.builds(Region, U64, U64, U64, U64)
 
 
 def message(request: int, payload: bytes = b"", flags: int = Flag.VERSION, fds: tuple[int, ...] = ()) -> VhostMessage:
-    """A message as it is received."""
     return VhostMessage(request, flags, payload, fds)
 
 

@@ -25,7 +25,6 @@ class Slow:
         self.closed_by: SimpleQueue[Thread] = SimpleQueue()
 
     def close(self) -> None:
-        """Close it."""
         self.closed_by.put(current_thread())
 
 

@@ -33,7 +33,6 @@ def directory(tmp_path: Path) -> Path:
 
 
 def written(directory: Path, name: str, content: Any) -> Path:
-    """A file of the cache."""
     path = directory / "results" / name
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path

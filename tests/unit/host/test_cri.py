@@ -118,7 +118,6 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def runtime(directory: Path) -> Iterator[Runtime]:
-    """A runtime without sandboxes."""
     made = Runtime(directory / "cri.sock")
     yield made
     made.stop()
@@ -126,7 +125,6 @@ def runtime(directory: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def cri(runtime: Runtime) -> Cri:
-    """What asks it."""
     return Cri(str(runtime.path))
 
 

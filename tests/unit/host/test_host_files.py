@@ -23,7 +23,6 @@ CONTENT = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "ser
 
 
 def soon() -> Deadline:
-    """Time enough for a file."""
     return Deadline.after(60)
 
 

@@ -150,7 +150,6 @@ class TestItsErrors:
     """Failures of the delegate, told apart."""
 
     def failure(self, delegate: Delegate) -> UserspaceError:
-        """What ADD raises."""
         with pytest.raises(UserspaceError) as caught:
             delegate.add(config(type="scripted"), soon())
         return caught.value

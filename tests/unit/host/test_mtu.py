@@ -14,7 +14,6 @@ from userspace_cni.host.node_net.mtu import NodeMtu, node_mtu, node_services
 
 
 def settings(path: Path, mtu: int = 0) -> Settings:
-    """Settings that name this file."""
     return Settings(mtu=mtu, mtu_file=str(path))
 
 

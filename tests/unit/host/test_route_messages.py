@@ -38,12 +38,10 @@ class Answering:
         self._listed = {26: routes, 34: rules}
 
     def ask(self, message: Message) -> list[tuple[int, bytes]]:
-        """The answers to a listing."""
         return [(message.type - 2, each) for each in self._listed.get(message.type, ())]
 
 
 def kernel(*routes: bytes, rules: Sequence[bytes] = ()) -> Connection:
-    """The connection."""
     return cast("Connection", Answering(routes, rules))
 
 
@@ -79,7 +77,6 @@ class Disturbed(Connection):
         self.times = times
 
     def exchange(self, *messages: Message) -> list[Answer]:
-        """What came of one."""
         self.times -= 1
         error = InterruptedError(errno.EINTR, "the list changed meanwhile") if self.times >= 0 else None
         return [Answer(error, [(32, rules.added(RULE).payload)])]

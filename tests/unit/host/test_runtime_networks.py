@@ -37,7 +37,6 @@ def step(directory: Path, name: str = "10-net.conflist", *instead_of: str, **key
 
 
 def seen_by_runtimes(directory: Path) -> dict[str, str]:
-    """What a runtime reads there."""
     there = directory.iterdir() if directory.exists() else ()
     return {path.name: path.read_text() for path in there if path.name.endswith(READ_BY_RUNTIMES)}
 

@@ -34,7 +34,6 @@ Begin = Callable[..., ObjectWatch]
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with three Vlans."""
     with defined_server() as started:
         for number in range(3):
             started.add(ours("Vlan", f"v{number}", id=number, provider="net1"))
@@ -57,7 +56,6 @@ def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
 
 
 def names(watch: ObjectWatch) -> set[str]:
-    """The Vlans that it knows."""
     return set(watch.objects() or ())
 
 
@@ -183,7 +181,6 @@ def test_pods_are_gone_by_two_lists(api: ApiServer, tmp_path: Path) -> None:
 
 
 def is_watching_pods(api: ApiServer, watch: PodWatch) -> bool:
-    """As `is_watching`."""
     return api.watches == 1 and not watch.problem
 
 

@@ -25,7 +25,6 @@ LABELS = {"userspace-cni.io/node": "n1"}
 
 
 def thing(container: str, node: str = "n1") -> dict[str, Any]:
-    """An object of that container on that node."""
     return {"metadata": {"labels": {"userspace-cni.io/node": node}}, "spec": {**POD, "nodeName": node, "containerID": container}}
 
 
@@ -40,7 +39,6 @@ class Keeping:
         self._made: list[KeptObjects] = []
 
     def process(self, times: KeepingTimes = FAST) -> KeptObjects:
-        """A new process."""
         kept = KeptObjects(Objects(self._session), resources.IPS, LABELS, "agent", self._look, times)
         self._made.append(kept)
         kept.start()
@@ -60,14 +58,12 @@ class Keeping:
         wait_until(lambda: {name: spec["containerID"] for name, spec in network_objects.ips(self.api).items()} == expected)
 
     def close(self) -> None:
-        """End all processes."""
         for each in self._made:
             each.stop()
 
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with the resources."""
     with defined_server() as started:
         yield started
 

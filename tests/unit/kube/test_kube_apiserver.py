@@ -21,7 +21,6 @@ MERGE = "application/merge-patch+json"
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with one pod."""
     with ApiServer() as started:
         started.add_pod(
             {"metadata": {"name": "app"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running", "podIP": "10.0.0.1"}}
@@ -138,7 +137,6 @@ def events(answer: http.client.HTTPResponse, count: int) -> list[tuple[Any, ...]
 
 
 def pod_on(node: str, name: str) -> dict[str, Any]:
-    """A pod on a node."""
     return {"metadata": {"name": name}, "spec": {"nodeName": node}}
 
 

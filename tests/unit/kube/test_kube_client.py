@@ -44,7 +44,6 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with one pod."""
     with ApiServer() as started:
         started.add_pod({"metadata": {"name": "app", "uid": "u1", "annotations": {"k": "v"}}, "spec": SPEC})
         yield started
@@ -68,7 +67,6 @@ def soon(seconds: float = 60.0) -> Deadline:
 
 
 def read(client: KubeClient, deadline: Deadline | None = None) -> Pod:
-    """The pod of these tests."""
     pod = client.get_pod("default", "app", deadline or soon())
     assert pod is not None
     return pod

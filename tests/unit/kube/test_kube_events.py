@@ -32,7 +32,6 @@ class Teller:
         self._made: list[Events] = []
 
     def agent(self, times: EventLimits = FAST, node: str = "n1", component: str = "userspace-cni") -> Events:
-        """A new agent's."""
         self._made.append(Events(self._session, node, self._drop, times, component))
         self._made[-1].start()
         return self._made[-1]
@@ -46,14 +45,12 @@ class Teller:
         return int(event["count"]) if event else 0
 
     def close(self) -> None:
-        """End all."""
         for events in self._made:
             events.stop()
 
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server."""
     with ApiServer() as started:
         yield started
 

@@ -49,13 +49,11 @@ def driver(tmp_path: Path) -> PodNoteDriver:
 
 @pytest.fixture
 def note(api: ApiServer, tmp_path: Path) -> PodNote:
-    """The note about net1."""
     entry = document.render_file(made("net1"))
     return PodNote("default", "app", "u1", NEW, "net1", entry, "/x/", api.kubeconfig(tmp_path))
 
 
 def made(ifname: str, container: str = NEW, **vhost: Any) -> document.Entry:
-    """The entry of an interface."""
     config = {"iftype": "vhostuser", "vhost": {"mode": "server", "socketfile": f"{container[:12]}-{ifname}", **vhost}}
     link = {"name": ifname, "mac": "02:00:00:00:00:01"}
     return document.build_entry(container, ifname, "net", config, {"cniVersion": "1.1.0", "interfaces": [link]})

@@ -21,14 +21,12 @@ VLAN: dict[str, Any] = {"spec": {"id": 1, "provider": "net1"}}
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with our resources."""
     with defined_server() as started:
         yield started
 
 
 @pytest.fixture
 def objects(api: ApiServer, tmp_path: Path) -> Objects:
-    """Requests to it."""
     return Objects(KubeClient(api.kubeconfig(tmp_path)).session)
 
 

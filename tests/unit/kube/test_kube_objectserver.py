@@ -67,7 +67,6 @@ def definition(*, status: bool = True) -> dict[str, Any]:
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with the resource, and no object."""
     with ApiServer() as started:
         started.define(definition())
         yield started
@@ -91,19 +90,16 @@ def garden(name: str = "g", **parts: Any) -> dict[str, Any]:
 
 
 def made(api: ApiServer, **spec: Any) -> dict[str, Any]:
-    """An object, made by its user."""
     status, body = call(api, "POST", LIST, garden(spec={"size": 1, **spec}))
     assert status == 201, body
     return dict(body)
 
 
 def apply(api: ApiServer, manager: str, body: Any, options: str = "", part: str = "") -> tuple[int, Any]:
-    """A server-side apply."""
     return call(api, "PATCH", f"{LIST}/g{part}?fieldManager={manager}{options}", body, APPLY)
 
 
 def owners(thing: Any) -> dict[str, Any]:
-    """Who owns what."""
     return {each["manager"]: each["fieldsV1"] for each in thing["metadata"]["managedFields"]}
 
 

@@ -27,7 +27,6 @@ BOUNDS = KubeconfigBounds.of(Settings())
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with one pod."""
     with ApiServer() as started:
         started.add_pod({"metadata": {"name": "app", "uid": "u1"}})
         yield started
@@ -49,12 +48,10 @@ def host(tmp_path: Path) -> Path:
 
 
 def read(api: ApiServer, host: Path, path: str, bounds: KubeconfigBounds | None = BOUNDS) -> None:
-    """Read the pod with a kubeconfig of that host."""
     assert KubeClient(path, HostRoot(str(host)), bounds).get_pod("default", "app", Deadline.after(60))
 
 
 def put(api: ApiServer, host: Path, path: str, **user: Any) -> str:
-    """A kubeconfig at a path of that host."""
     written = Path(api.kubeconfig(host, user or None))
     (host / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     written.rename(host / path.lstrip("/"))

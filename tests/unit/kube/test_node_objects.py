@@ -59,13 +59,11 @@ def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
 
 
 def add_node(api: ApiServer, name: str, **labels: str) -> None:
-    """A Node with an address and labels."""
     status = {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": f"192.0.2.1{name[-1]}"}]}
     api.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status})
 
 
 def add(api: ApiServer, kind: str, name: str, **spec: Any) -> None:
-    """Create or replace an object."""
     api.add({"apiVersion": VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec})
 
 

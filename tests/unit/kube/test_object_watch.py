@@ -65,7 +65,6 @@ def number_of(thing: Mapping[str, Any]) -> int:
 
 
 def known(watch: ObjectWatch) -> dict[str, Any]:
-    """What it knows now."""
     return dict(watch.objects() or {})
 
 

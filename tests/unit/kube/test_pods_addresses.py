@@ -32,7 +32,6 @@ Asked = Callable[..., "Future[Pod]"]
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """A server with one pod on our node."""
     with ApiServer() as started:
         started.add_pod({"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}})
         yield started
@@ -92,7 +91,6 @@ def addressed(node: LocalNode, pod: Pod | None, interface: PodInterface, deadlin
 
 
 def annotate(api: ApiServer, **values: Any) -> None:
-    """A controller's write."""
     api.change(
         "default", "p", {"metadata": {"annotations": {f"ovn.kubernetes.io/{key}": value for key, value in values.items()}}}
     )
@@ -192,7 +190,6 @@ def test_a_wait_that_is_given_up(api: ApiServer, node: LocalNode) -> None:
 
 
 def following() -> list[str]:
-    """The threads that follow a pod."""
     return [thread.name for thread in threading.enumerate() if thread.name == "following-pod"]
 
 

@@ -43,7 +43,6 @@ def clients(tmp_path: Path) -> Clients:
 
 @pytest.fixture
 def note(api: ApiServer, tmp_path: Path) -> PodNote:
-    """The note about net1."""
     return PodNote("default", "app", "u1", CONTAINER, "net1", entry("net1"), "/x/", api.kubeconfig(tmp_path))
 
 
@@ -60,12 +59,10 @@ def watch(api: ApiServer, clients: Clients, note: PodNote) -> Iterator[PodWatch]
 
 @pytest.fixture
 def driver(clients: Clients, watch: PodWatch) -> PodNoteDriver:
-    """A driver as the agent has it."""
     return PodNoteDriver(clients, watch)
 
 
 def entry(ifname: str) -> str:
-    """The entry of an interface."""
     config = {"iftype": "vhostuser", "vhost": {"mode": "server", "socketfile": f"{CONTAINER[:12]}-{ifname}"}}
     link = {"name": ifname, "mac": "02:00:00:00:00:01"}
     return document.render_file(
@@ -74,7 +71,6 @@ def entry(ifname: str) -> str:
 
 
 def of(note: PodNote, ifname: str) -> PodNote:
-    """The note about another interface."""
     return dataclasses.replace(note, ifname=ifname, entry=entry(ifname))
 
 

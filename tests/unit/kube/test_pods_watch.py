@@ -76,7 +76,6 @@ def version(watch: PodWatch, name: str) -> str:
 
 
 def all_uids(api: ApiServer) -> frozenset[str]:
-    """The UIDs of the pods on our node."""
     pods = [api.pod(*key) for key in api.store.names()]
     return frozenset(pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName") == "n1")
 

@@ -35,12 +35,10 @@ def vm(*interfaces: VmInterface, **more: Any) -> VirtualMachine:
 
 
 def source(network: str = "net1", **more: Any) -> VmSocketSource:
-    """Where a network's socket is."""
     return replace(VmSocketSource(f"/var/run/kubevirt/vhostuser/{network}.sock", f"02:00:00:00:00:0{network[-1]}"), **more)
 
 
 def sources(machine: VirtualMachine, **more: Any) -> dict[str, VmSocketSource]:
-    """A source for each interface of a VM."""
     return {each.network: source(each.network, **more) for each in machine.interfaces}
 
 
@@ -60,7 +58,6 @@ def mutated(
 
 
 def interfaces(domain: str) -> list[ET.Element]:
-    """All interfaces, in their order."""
     return ET.fromstring(domain).findall("./devices/interface")
 
 

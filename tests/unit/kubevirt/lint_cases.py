@@ -28,7 +28,6 @@ def _gates(files: Files, gate: str, *others: Any) -> None:
 
 
 def _version(files: Files, version: str, *others: Any) -> None:
-    """What a cluster of that KubeVirt has."""
     files.kubevirt["status"] = {"observedKubeVirtVersion": version}
     files.others += others
 
@@ -96,7 +95,6 @@ def _user_data(files: Files, text: str) -> None:
 
 
 def _type(files: Files, name: str) -> object:
-    """The network's CNI type."""
     files.config(type=name)
     return files
 

@@ -28,22 +28,18 @@ class Files:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """Of the KubeVirt object."""
         return self.kubevirt["spec"]["configuration"]  # type: ignore[no-any-return]
 
     @property
     def binding(self) -> dict[str, Any]:
-        """The registration."""
         return self.configuration["network"]["binding"]["vhostuser"]  # type: ignore[no-any-return]
 
     @property
     def template(self) -> dict[str, Any]:
-        """Of the VM."""
         return self.vm["spec"]["template"]  # type: ignore[no-any-return]
 
     @property
     def domain(self) -> dict[str, Any]:
-        """Of the VM."""
         return self.template["spec"]["domain"]  # type: ignore[no-any-return]
 
     @property
@@ -68,17 +64,14 @@ class Files:
         return networks[-1]  # type: ignore[no-any-return]
 
     def findings(self) -> list[Trap]:
-        """What is found in all of them."""
         return found(self.kubevirt, self.network, self.vm, *self.others)
 
 
 def found(*contents: Any) -> list[Trap]:
-    """What is found in these documents."""
     return list(judge([ManifestDocument("f.yaml", content) for content in contents]).findings)
 
 
 def grave(found: list[Trap]) -> list[Trap]:
-    """Those that are no notes."""
     return [each for each in found if each.severity != "note"]
 
 

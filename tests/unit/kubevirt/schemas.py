@@ -24,7 +24,6 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def faults(value: Any, node: dict[str, Any], path: str = "") -> Iterator[str]:
-    """What does not fit, each with its path."""
     if node.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, int | str):
             yield f"{path}: neither a number nor a string"

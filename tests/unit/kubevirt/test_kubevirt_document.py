@@ -63,14 +63,12 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 
 def elements(element: Element) -> Iterator[Element]:
-    """An element and all in it."""
     yield element
     for child in element.children:
         yield from elements(child)
 
 
 def read(raw: str | bytes) -> tuple[XmlDocument, Element]:
-    """A document and its root."""
     document = read_document(raw)
     return document, document.root
 

@@ -32,7 +32,6 @@ CELLS = '<cpu><numa><cell id="0" memAccess="{}"/><cell id="1" memAccess="{}"/></
 
 
 def found(*texts: object) -> list[Trap]:
-    """What is found in these documents."""
     return list(judge([ManifestDocument("d.xml", text) for text in texts]).findings)
 
 

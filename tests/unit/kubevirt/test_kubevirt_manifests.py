@@ -69,7 +69,6 @@ NOT_IN_THE_SCHEMA = ("disks", "rng")
 
 
 def run(*arguments: str) -> Result:
-    """The command's result."""
     return CliRunner().invoke(kubevirt_command, ["manifests", *arguments])
 
 
@@ -81,7 +80,6 @@ def printed(*arguments: str) -> list[Any]:
 
 
 def of_kind(objects: Sequence[Any], kind: str) -> Any:
-    """The one object of a kind."""
     (found,) = [each for each in objects if each["kind"] == kind]
     return found
 

@@ -26,7 +26,6 @@ DTD = "<!DOCTYPE domain [<!ENTITY a 'b'>]>" + HUGE
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    """A frame of HTTP/2."""
     return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
 
 
@@ -43,7 +42,6 @@ def half_a_call(method: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def sidecar() -> Iterator[Sidecar]:
-    """A sidecar that all of these tests ask."""
     with TemporaryDirectory(prefix="uk-") as directory, Sidecar(Path(directory)) as started:
         yield started
 

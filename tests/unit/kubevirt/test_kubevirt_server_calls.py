@@ -31,7 +31,6 @@ class Scripted(Definer):
         object.__setattr__(self, "script", script)
 
     def define(self, call: Call) -> bytes:
-        """As scripted."""
         answer: bytes = self.script(call)  # type: ignore[attr-defined]
         return answer
 

@@ -45,7 +45,6 @@ def volume() -> Iterator[Path]:
 
 
 def bound(path: Path) -> socket.socket:
-    """A listening socket."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
     server.listen()
@@ -53,7 +52,6 @@ def bound(path: Path) -> socket.socket:
 
 
 def served(path: Path) -> tuple[Placed, socket.socket]:
-    """A socket that was placed."""
     placed = Placed(path)
     placed.prepare()
     server = bound(placed.address)

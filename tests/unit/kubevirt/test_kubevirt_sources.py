@@ -66,7 +66,6 @@ class Clock:
     now = 0.0
 
     def __call__(self) -> float:
-        """The time."""
         return self.now
 
     def tick(self) -> bool:
@@ -94,12 +93,10 @@ def machine(*networks: VmNetwork | str, mac: str = "", binding: str = "vhostuser
 
 
 def vhost_user(path: str, mode: str = "server") -> dict[str, Any]:
-    """A device-info."""
     return {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": mode, "path": path}}
 
 
 def refused(bed: Bed, vm: VirtualMachine) -> DefinitionRefused:
-    """Why it is refused."""
     with pytest.raises(DefinitionRefused) as caught:
         bed.resolve(vm)
     return caught.value

@@ -44,7 +44,6 @@ def info(**entry: Any) -> dict[str, Attached] | None:
 
 
 def metadata(*devices: dict[str, Any], version: str = V1ALPHA1, request: str = "vhost-port") -> str:
-    """A metadata file of one request with these devices."""
     return json.dumps({"apiVersion": version, "requests": [{"name": request, "devices": list(devices)}]})
 
 

@@ -45,7 +45,6 @@ VALUES = (3.5, "text", 7, True, [1], {"a": "b"})
 
 
 def value_at(path: tuple[str, ...]) -> Any:
-    """What the full VMI has at a path."""
     node = FULL
     for name in path:
         node = node[name]
@@ -53,12 +52,10 @@ def value_at(path: tuple[str, ...]) -> Any:
 
 
 def vmi(**spec: Any) -> dict[str, Any]:
-    """A VMI with some spec."""
     return {"metadata": {"name": "vm", "namespace": "ns"}, "spec": spec}
 
 
 def with_interface(**fields: Any) -> dict[str, Any]:
-    """A VMI with one interface."""
     return vmi(domain={"devices": {"interfaces": [{"name": "net1", **fields}]}})
 
 

@@ -11,7 +11,6 @@ from tests.lab.guests.roots import kept
 
 
 def make(part: Path) -> None:
-    """What a maker does."""
     (part / "made").touch()
 
 

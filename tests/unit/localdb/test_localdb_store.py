@@ -218,7 +218,6 @@ class Recorder:
     """Notes the system calls that make a change durable, by the path each descriptor stood for, and still makes them."""
 
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Start recording."""
         self.calls: list[str] = []
         self._base = base
         for name in ("fsync", "replace", "mkdir", "unlink", "link"):
@@ -422,7 +421,6 @@ def test_quarantine_never_overwrites(bench: Bench) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory with something in it."""
     path.mkdir()
     (path / "inside").write_text("kept")
 

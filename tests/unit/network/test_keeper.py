@@ -54,7 +54,6 @@ class Kept:
         return due
 
     def wait(self, looks: int) -> None:
-        """Wait for so many looks."""
         wait_until(lambda: self.looks >= looks, what=f"{looks} looks")
 
 

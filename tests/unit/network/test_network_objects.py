@@ -46,7 +46,6 @@ def desired_by(
 
 
 def network(**spec: Any) -> ProviderNetwork:
-    """The one provider network of an object with that spec."""
     found = desired_by({"net1": spec})
     assert not found.refused, found.refused
     [made] = found.provider_networks
@@ -62,7 +61,6 @@ def refusal(spec: Any, kind: str = "networks", name: str = "net1") -> str:
 
 
 def gateway(spec: Mapping[str, Any], **others: Any) -> Gateway:
-    """The one gateway of a Subnet."""
     found = desired_by(subnets={"pods": kept(spec, ranges=RANGES), **others.pop("subnets", {})}, **others)
     assert not found.refused, found.refused
     return next(each for each in found.gateways if each.port == "pods-gw")

@@ -28,7 +28,6 @@ TEXT = json.dumps(CONFIG).encode()
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[LocalNode]:
-    """A node without a switch."""
     settings = Settings(
         state_dir=f"{tmp_path}/state",
         run_dir=f"{tmp_path}/run",
@@ -43,14 +42,12 @@ def node(tmp_path: Path) -> Iterator[LocalNode]:
 
 
 def with_file(node: LocalNode, tmp_path: Path, name: str = "10-net.conflist") -> Settings:
-    """The node's settings with a file of that name."""
     path = tmp_path / name
     path.write_bytes(TEXT)
     return replace(node.installation.settings, cni_conf_file=str(path))
 
 
 def only(settings: Settings, node: LocalNode, *, serving: bool) -> Spec:
-    """The one spec."""
     [spec], _ = specs(settings, node, lambda: serving)
     return spec
 
@@ -64,7 +61,6 @@ def recorded(node: LocalNode, *steps: RuntimeNetwork) -> Record:
 
 
 def file_of(node: LocalNode, name: str) -> RuntimeNetwork:
-    """That file of the network."""
     store = node.store.journal.identity()
     return RuntimeNetwork(node.installation.settings.cni_conf_dir, name, marked(CONFIG, store), store)
 

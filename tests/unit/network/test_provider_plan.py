@@ -52,12 +52,10 @@ def move(name: str = "eth1", target: str = "br-net1", **changes: Any) -> Address
 
 
 def seen(*links: Nic, **changes: Any) -> UplinkLook:
-    """A look that has shown these links."""
     return replace(UplinkLook({each.name: each for each in links or (nic(),)}), **changes)
 
 
 def refusal(network: ProviderNetwork, look: UplinkLook, kind: type[UserspaceError] = InvalidConfig) -> str:
-    """Why there are no steps."""
     with pytest.raises(kind) as refused:
         steps_of(network, look, STORE)
     return str(refused.value)

@@ -19,7 +19,6 @@ def met(found: SpecList) -> set[tuple[str, str]]:
 
 
 def refused(found: SpecList) -> Mapping[tuple[str, str], str]:
-    """Why the others do not."""
     return {key: refusal.why for key, refusal in found.refused.items()}
 
 

@@ -25,12 +25,10 @@ def record(**changes: Any) -> Record:
 
 
 def names(*records: Record) -> list[str]:
-    """Names of the objects of these attachments."""
     return list(ip_objects(records, "n1"))
 
 
 def only(*records: Record) -> dict[str, Any]:
-    """The only object of these attachments."""
     [found] = ip_objects(records, "n1").values()
     assert found
     return found

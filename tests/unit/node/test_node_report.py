@@ -63,12 +63,10 @@ class World:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The NodeState."""
         return self.api.objects("nodestates.userspace-cni.io").get("", NAME)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The Node's metadata."""
         found: dict[str, Any] = self.api.objects("nodes").get("", NAME)["metadata"]
         return found
 
@@ -80,7 +78,6 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A server that has the node."""
     with defined_server() as api:
         api.add(node(NAME, "192.0.2.11") | {"metadata": {"name": NAME, "labels": {"zone": "a"}}})
         clients = Clients(KubeconfigBounds.of(Settings()), HERE, api.kubeconfig(tmp_path))

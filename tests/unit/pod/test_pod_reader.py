@@ -75,7 +75,6 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
 
 def noted(*entries: document.Entry, **more: str) -> dict[str, str]:
-    """Annotations with these entries."""
     return {document.CONFIGURATION_DATA: document.render(entries), document.MAPPED_DIR: "/x/", **more}
 
 

@@ -17,15 +17,12 @@ class Told:
     lines: list[tuple[float, str]] = field(default_factory=list)
 
     def clock(self) -> float:
-        """The time."""
         return self.now
 
     def say(self, line: str) -> None:
-        """Take a line."""
         self.lines.append((self.now - 1000, line))
 
     def waiting(self, first_s: float = 0.0, bound_s: float | None = None) -> Waiting:
-        """A wait that begins now."""
         return Waiting(self.say, first_s, bound_s, self.clock)
 
 

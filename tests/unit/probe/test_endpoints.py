@@ -44,7 +44,6 @@ class IdlePorts(MemoryPorts):
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def known(self) -> list[Seen]:
-        """Every port, with what the test says of it."""
         idle = {"link_state": "down", "status": {"mode": "client", "status": "disconnected"}}
         return [replace(port, **{**idle, **self.seen.get(port.name, {})}) for port in super().known()]
 
@@ -60,19 +59,16 @@ class Queue:
     """The senders, one after the other."""
 
     def send_frames(self, frames: list[bytes]) -> int:
-        """Deliver them."""
         self.order.append(self)
         if self.other and not self.cut:
             self.other.inbox += frames
         return len(frames)
 
     def receive_frames(self, limit: int = 32) -> list[bytes]:
-        """What has arrived."""
         frames, self.inbox = self.inbox[:limit], self.inbox[limit:]
         return frames
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether there is something."""
         return bool(self.inbox)
 
 
@@ -84,7 +80,6 @@ class Front:
     up: bool = True
 
     def alive(self) -> bool:
-        """Until the test ends it."""
         return self.up
 
 
@@ -97,7 +92,6 @@ class MemoryBorrowed:
 
     @property
     def place(self) -> SocketFile:
-        """Where it listens."""
         return SocketFile("/pods/x", "/pods", self.container_id)
 
     def __enter__(self) -> Self:
@@ -126,7 +120,6 @@ class MemoryBorrowed:
         assert (self.lab.named, self.lab.notes()) == (2, [[CONTAINER, OTHER]])
 
     def attach(self, deadline_s: float) -> Front:
-        """The front of this end."""
         assert (self.lab.named, self.lab.notes()) == (0, [])
         if self.lab.refusing:
             raise self.lab.refusing

@@ -28,7 +28,6 @@ def v6(protocol: str, rest: str) -> str:
 
 @pytest.fixture
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clocks show UTC."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "UTC")
         time.tzset()

@@ -7,7 +7,6 @@ import pytest
 from userspace_cni.probe.packet_filter import BadProgram, Instruction, PacketFilter
 
 ARP = "4\n40 0 0 12\n21 0 1 2054\n6 0 0 262144\n6 0 0 0\n"
-"""`tcpdump -ddd arp`."""
 
 
 def test_a_program() -> None:

@@ -16,7 +16,6 @@ OURS = 148
 
 
 def thing(name: str = "r", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> dict[str, Any]:
-    """A Route object."""
     metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created, "generation": 1}
     return {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": metadata, "spec": spec}
 
@@ -38,13 +37,11 @@ def route(name: str = "r", *entries: str, **spec: Any) -> RouteObject:
 
 
 def service(named: str, *addresses: str, **others: Any) -> Service:
-    """A Service of `NAMESPACE/NAME` with these addresses."""
     namespace, _, name = named.partition("/")
     return Service(namespace, name, tuple(map(ip_address, addresses)), **others)
 
 
 def link(name: str, index: int, *addresses: str, up: bool = True) -> PodLink:
-    """A device of a pod."""
     return PodLink(name, index, up, tuple(map(ip_interface, addresses)))
 
 

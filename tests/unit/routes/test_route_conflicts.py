@@ -26,7 +26,6 @@ ALSO: dict[str, Any] = {"namespaces": [{"name": "shop"}], "pods": [{"name": "web
 
 
 def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "2026-01-01T00:00:00Z") -> RouteObject:
-    """A Route to 10.0.0.0/8."""
     spec = {"route": [{"dst": "10.0.0.0/8", "dev": "eth1"}], "priority": priority, **SELECTORS[specificity]}
     return read_route(thing(name, created, **spec))
 

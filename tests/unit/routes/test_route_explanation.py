@@ -27,7 +27,6 @@ def explained(dst: str, *routes: RouteObject, within: Inside | None = None, pod:
 
 
 def applied(within: Inside, outcome: Resolved) -> Inside:
-    """The namespace with the routes in it."""
     made = tuple(PodRoute(each.dst, each.via, each.dev, each.metric, OURS) for each in outcome.routes)
     return replace(within, routes=(*made, *within.routes))
 

@@ -23,7 +23,6 @@ SIX = inside(found("fd00:2::/64 eth1", KERNEL), eth1=DUAL)
 
 
 def resolved(*entries: str, within: Inside | None = None, cluster: ClusterFacts = NOTHING_KNOWN) -> Resolved:
-    """What these entries of one Route are in the pod."""
     book = Rulebook([route("r", *entries)], (), cluster)
     return resolve(book.claims(RoutePod("shop", "web-7", "u1")), within or inside(), book.cluster)
 

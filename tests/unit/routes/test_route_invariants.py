@@ -109,7 +109,6 @@ def any_inside(rng: random.Random) -> Inside:
 
 
 def applied(there: Inside, outcome: Resolved) -> Inside:
-    """The namespace when all is applied."""
     made = tuple(PodRoute(each.dst, each.via, each.dev, each.metric, OURS) for each in outcome.routes)
     return replace(there, routes=(*made, *(each for each in there.routes if each.protocol != OURS)))
 

@@ -34,7 +34,6 @@ class Rounds(RouteKeeper):
         self.again(rounds)
 
     def again(self, rounds: int) -> None:
-        """So many more."""
         self._left = rounds
         self._work()
 
@@ -52,7 +51,6 @@ class Rounds(RouteKeeper):
 
 
 def sources(**problems: str) -> Any:
-    """No pods."""
     return SimpleNamespace(located=lambda _: [], problems=problems, again_s=7.0)
 
 
@@ -88,13 +86,11 @@ class Silent:
         self.asked = 0
 
     def sandboxes(self, wanted: object = None) -> list[Sandbox]:
-        """Fail."""
         self.asked += 1
         raise Unavailable("no answer within 2 s", str(wanted))
 
 
 def namespaces(settings: Settings, runtime: Silent | None = None) -> NamespaceSources:
-    """Those of a node with these settings."""
     node = LocalNode(settings, {}, resident=True)
     return NamespaceSources(node.installation, node.store, runtime)
 

@@ -33,7 +33,6 @@ class Namespaces:
         self.looks: list[str] = []
 
     def converge(self, place: PodNamespace, decide: Callable[[Inside], Iterable[DesiredRoute]]) -> RoutePass:
-        """Note what is wanted."""
         self.looks.append(place.path)
         found = self.inside.get(place.path, Inside({"eth1": ETH1}))
         if isinstance(found, Exception):
@@ -41,8 +40,7 @@ class Namespaces:
         self.made[place.path] = [str(each) for each in decide(found)]
         return RoutePass(found)
 
-    def keep(self, sandboxes: Collection[str]) -> None:
-        """Nothing is remembered."""
+    def keep(self, sandboxes: Collection[str]) -> None: ...
 
 
 class Node:
@@ -55,7 +53,6 @@ class Node:
         self.located = [located("a"), located("b")]
 
     def visit(self, known: Known) -> list[str]:
-        """What was looked at."""
         self.passes.learn(known)
         del self.kernel.looks[:]
         self.passes.visit(self.located, everything=self.passes.overdue)
@@ -63,12 +60,10 @@ class Node:
 
 
 def located(name: str, uid: str = "") -> Located:
-    """A sandbox of the pod."""
     return Located(PodNamespace(f"box-{name}", f"/ns/{name}"), "default", name, uid or f"u-{name}", "cache")
 
 
 def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
-    """A Route to these by eth1."""
     return {
         "metadata": {"name": name, "uid": f"u-{name}", "generation": 1},
         "spec": {"route": [{"dst": each, "dev": "eth1"} for each in dsts], **spec},
@@ -78,7 +73,6 @@ def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
 def known(
     *objects: dict[str, Any], pods: Iterable[RoutePod] = (RoutePod("default", "a", "u-a"), RoutePod("default", "b", "u-b"))
 ) -> Known:
-    """This, in a cluster."""
     return Known(objects, pods={each.uid: each for each in pods}, has_api=True)
 
 

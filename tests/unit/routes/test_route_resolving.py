@@ -33,7 +33,6 @@ DUAL = ("10.124.2.5/24", "fd00:2::5/64", "fe80::5/64")
 
 
 def resolved(*routes: RouteObject, within: Inside | None = None, cluster: ClusterFacts = CLUSTER) -> Resolved:
-    """What these Routes are in the pod."""
     book = Rulebook(routes, (service("shop/cart", "10.96.1.1", "fd00:96::11"),), cluster)
     return resolve(book.claims(POD), within or inside(), book.cluster)
 

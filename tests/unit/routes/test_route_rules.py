@@ -35,12 +35,10 @@ SERVICES = (
 
 
 def asked(pod: RoutePod, *routes: RouteObject, exclude: tuple[str, ...] = (), cluster: ClusterFacts = CLUSTER) -> PodClaims:
-    """What these Routes ask of the pod."""
     return Rulebook(routes, SERVICES, cluster, exclude).claims(pod)
 
 
 def specs(found: PodClaims) -> list[str]:
-    """Destinations with devices."""
     return [f"{each.dst} {each.dev}" for each in found.claims]
 
 

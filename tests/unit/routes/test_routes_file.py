@@ -15,7 +15,6 @@ from userspace_cni.routes.routes_service import read_kept, read_routes_file
 
 
 def node(tmp_path: Path, name: str = "cr-config.yaml") -> Installation:
-    """A node with the setting."""
     return Installation(Settings(routes_file=str(tmp_path / name), state_dir=str(tmp_path)), {}, resident=True)
 
 

@@ -34,7 +34,6 @@ class Site:
 
 @pytest.fixture
 def site() -> Site:
-    """An application that waits."""
     return Site()
 
 

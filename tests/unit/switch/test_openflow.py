@@ -87,7 +87,6 @@ def test_flows_of_others_are_safe() -> None:
 
 
 def hello(version: int, elements: bytes = b"") -> OpenflowMessage:
-    """A received HELLO."""
     return OpenflowMessage(version, messages.HELLO, 1, elements)
 
 

@@ -46,7 +46,6 @@ LIST_PORT = f"ovs-vsctl list Port {STEP.name}"
 
 @st.composite
 def steps(draw: st.DrawFn) -> OvsPort:
-    """Any step that can be written."""
     mtu = draw(st.none() | st.integers(68, 65535))
     path = draw(TEXT)
     return OvsPort(

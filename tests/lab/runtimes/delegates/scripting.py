@@ -31,7 +31,6 @@ class Scripted:
         self._write()
 
     def tell(self, verb: str, **behaviour: Any) -> Scripted:
-        """From now on `verb` does this."""
         self._behaviours[verb] = behaviour
         self._write()
         return self
