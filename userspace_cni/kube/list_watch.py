@@ -152,10 +152,6 @@ class ListWatch(Loop):
         super().stop(within_s)
 
     @property
-    def stopping(self) -> bool:
-        return self._stopping
-
-    @property
     def synced(self) -> bool:
         """Whether there was a complete list; once true it stays so."""
         return self._synced.is_set()

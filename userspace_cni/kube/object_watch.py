@@ -14,10 +14,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_pages import text
-from userspace_cni.kube.list_watch import STOP_S, Collection, ListWatch, WatchTimes
+from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
 from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
 
 USUALLY: Final = WatchTimes(page=100)
@@ -34,7 +33,7 @@ def without_managers(thing: Mapping[str, Any]) -> dict[str, Any]:
     return {**thing, "metadata": metadata}
 
 
-class ObjectWatch:
+class ObjectWatch(ListWatch):
     """The objects of a resource, by name. Safe to use from any thread.
 
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. `keep` gets an object as the server sends
@@ -53,7 +52,7 @@ class ObjectWatch:
         on_change: Callable[[], None] = lambda: None,
         times: WatchTimes | None = None,
     ) -> None:
-        self._store = _Objects(keep, on_change)
+        self._objects = _Objects(keep, on_change)
         collection = Collection(
             resource=resource,
             title=resource.title,
@@ -63,56 +62,19 @@ class ObjectWatch:
             absent="kubectl get crd; they come with deploy/cluster" if resource.group in (GROUP, ROUTES.group) else "",
             optional=resource in _OPTIONAL,
         )
-        self._watch = ListWatch(
-            session, collection, self._store, times or (RARELY if collection.optional else USUALLY), on_change
-        )
-
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        self._watch.start()
-
-    def stop(self, within_s: float = STOP_S) -> None:
-        """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
-        self._watch.stop(within_s)
-
-    def problems(self) -> list[str]:
-        """Why the thread no longer works."""
-        return self._watch.problems()
-
-    @property
-    def alive(self) -> bool:
-        return self._watch.alive
+        super().__init__(session, collection, self._objects, times or (RARELY if collection.optional else USUALLY), on_change)
 
     @property
     def complete(self) -> bool:
         """Whether there was a complete list; once true it stays so, for what came after it is known by events or a later list."""
-        return self._watch.synced
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether an object that is not known does not exist. Before, the first list may have left it out."""
-        return self._watch.confirmed
-
-    @property
-    def tried(self) -> bool:
-        """Whether there was a first list, or a failure to get one."""
-        return self._watch.tried
-
-    @property
-    def problem(self) -> str:
-        """Why the objects are not watched now; "" when they are."""
-        return self._watch.problem
-
-    def wait_complete(self, deadline: Deadline) -> bool:
-        """Wait for the first complete list; False when there was none by `deadline`."""
-        return self._watch.wait_synced(deadline)
+        return self.synced
 
     def objects(self) -> Mapping[str, Any] | None:
         """What is kept, by name, as of one moment; None before the first complete list.
 
         Objects in namespaces are by "namespace/name".
         """
-        return self._store.objects() if self.complete else None
+        return self._objects.objects() if self.complete else None
 
 
 class _Objects:

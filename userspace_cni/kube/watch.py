@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.attachment.facts import Pod
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.log import say
 from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_pages import text
-from userspace_cni.kube.list_watch import STOP_S, Collection, ListWatch, WatchTimes
+from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
 from userspace_cni.kube.pod_requests import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.resources import PODS
 from userspace_cni.kube.versions import is_older
@@ -54,7 +53,7 @@ class _Known:
     said: int = 0
 
 
-class PodWatch:
+class PodWatch(ListWatch):
     """The pods of node `node` (as the API calls it), in all namespaces. Safe to use from any thread.
 
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. Raises InvalidConfig for a wrong name.
@@ -71,7 +70,7 @@ class PodWatch:
     ) -> None:
         if not _NODE.fullmatch(node):
             raise InvalidConfig(f"{node!r} is not a name of a node", "the setting node_name")
-        self._store = _Pods(node, on_change)
+        self._pods = _Pods(node, on_change)
         collection = Collection(
             resource=PODS,
             title="the pods of this node",
@@ -79,47 +78,7 @@ class PodWatch:
             meanwhile="and are read one by one",
             fields=f"spec.nodeName={node}",
         )
-        self._watch = ListWatch(session, collection, self._store, times or WatchTimes())
-
-    def start(self) -> None:
-        """Start the thread; returns at once. Raises Unavailable."""
-        self._watch.start()
-
-    def stop(self, within_s: float = STOP_S) -> None:
-        """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
-        self._watch.stop(within_s)
-
-    def problems(self) -> list[str]:
-        """Why the thread no longer works."""
-        return self._watch.problems()
-
-    @property
-    def alive(self) -> bool:
-        return self._watch.alive
-
-    @property
-    def synced(self) -> bool:
-        """Whether there was a complete list; once true it stays so."""
-        return self._watch.synced
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether two lists have told which pods there are; once true it stays so."""
-        return self._watch.confirmed
-
-    @property
-    def fresh(self) -> bool:
-        """Whether what is known is complete, and the server confirmed it within `fresh_s`."""
-        return self._watch.fresh
-
-    @property
-    def problem(self) -> str:
-        """Why the pods are not watched now; "" when they are."""
-        return self._watch.problem
-
-    def wait_synced(self, deadline: Deadline) -> bool:
-        """Wait for the first complete list; False when there was none by `deadline`."""
-        return self._watch.wait_synced(deadline)
+        super().__init__(session, collection, self._pods, times or WatchTimes())
 
     def get(self, namespace: str, name: str) -> dict[str, Any] | None:
         """The kept part of a pod, in the server's shape; None when it is not known here, though it may exist.
@@ -127,7 +86,7 @@ class PodWatch:
         It has names, UID and version, deletionTimestamp, the annotations that notes use, volumes and volumeMounts: enough for a
         PATCH, never for a PUT.
         """
-        known = self._store.known(namespace, name)
+        known = self._pods.known(namespace, name)
         if known is None or not known.text:
             return None
         pod: dict[str, Any] = json.loads(known.text)
@@ -147,7 +106,7 @@ class PodWatch:
 
         A static pod runs on when its mirror is deleted: its absence here proves nothing without the kubelet's directory.
         """
-        uids = self._store.uids() if self.confirmed and self.fresh else None
+        uids = self._pods.uids() if self.confirmed and self.fresh else None
         return uids or None
 
     def update(self, pod: Mapping[str, Any]) -> None:
@@ -155,7 +114,7 @@ class PodWatch:
 
         It never adds a pod: an answer may arrive after the watch has seen that the pod is gone.
         """
-        self._store.update(pod)
+        self._pods.update(pod)
 
 
 class _Pods:

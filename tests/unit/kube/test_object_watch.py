@@ -16,7 +16,6 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import define_all, defined_server, definitions
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
-from userspace_cni.base.deadline import Deadline
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch, _Objects
 from userspace_cni.kube.pod_requests import KubeClient
@@ -72,7 +71,7 @@ def test_objects_are_known_by_name(api: ApiServer, begin: Begin) -> None:
     """What `keep` gives of them, read in pages; changes, new ones and ends come as events, each of them told once."""
     told: list[None] = []
     watch = begin(keep=number_of, on_change=lambda: told.append(None))
-    assert watch.wait_complete(Deadline.after(60))
+    wait_until(lambda: watch.complete)
     assert known(watch) == {"v0": 0, "v1": 1, "v2": 2}
     wait_until(lambda: watch.confirmed and not watch.problem)
     api.add(vlan("v1", 100))
