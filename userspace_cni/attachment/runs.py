@@ -8,8 +8,7 @@ name tells that its process has ended. A run that lives is never touched by anot
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.apply import await_turn, try_turn
 from userspace_cni.attachment.records import Record, run_container
@@ -18,6 +17,7 @@ from userspace_cni.attachment.steps import PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError, combined
 from userspace_cni.base.log import say
+from userspace_cni.linux.closing import Closing
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import DriverOf, Switch
@@ -28,7 +28,7 @@ CLOSE_S: Final = 5.0
 _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
 
 
-class Run:
+class Run(Closing):
     """One run of this process; a context manager that undoes all of it. `purpose`: what it is for, as people call it.
 
     For one thread at a time. Methods raise errors of `userspace_cni.base.errors`.
@@ -43,12 +43,6 @@ class Run:
         self._driver = driver
         self._container = run_container(self.id)
         self._began = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def add(self, steps: Iterable[Step], deadline: Deadline) -> None:
         """Make these true, too, after those before. After an error some of it may be there, and is recorded."""

@@ -20,11 +20,11 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort
+from userspace_cni.linux.closing import Closing
 
 if TYPE_CHECKING:
     from userspace_cni.fastpath.rings.queue_pair import QueuePair
@@ -52,7 +52,7 @@ class NoTapDevice(TapRefused):
     """This process cannot open the device of taps."""
 
 
-class Tap:
+class Tap(Closing):
     """A tap in the network namespace of the calling thread, down and without carrier; `close` removes it.
 
     `name`: as given; when that is empty or has a `%d` in it, the kernel chooses.
@@ -71,12 +71,6 @@ class Tap:
             raise TapRefused(step, *_reason(error, name)) from error
         self.name = os.fsdecode(answer[:16].rstrip(b"\0"))
         self.set_carrier(present=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """The descriptor, non-blocking: a read or a write is one frame. Raises Closed."""
@@ -158,15 +152,14 @@ class PumpCounts:
     sleeps: int
 
 
-class Pump:
+class Pump(Closing):
     """Carries frames between `tap` and one queue pair after another. One thread runs it; any may stop it or read `carried`.
 
     `tap`: its descriptor has to be non-blocking, and a read or a write one frame. `mtu`: of the tap, bytes; longer frames are
-    dropped. `spin_us`: how long it polls before it sleeps, while frames come fast; 0 always sleeps.
-    `hold_ms`: how long frames are kept for a ring that is full.
+    dropped.
     """
 
-    def __init__(self, tap: Tap, mtu: int = 1500, *, spin_us: float | None = None, hold_ms: float | None = None) -> None:
+    def __init__(self, tap: Tap, mtu: int = 1500) -> None:
         self._tap = tap
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = threading.RLock()  # reentrant: a signal's handler may call stop() during a stop() of the same thread
@@ -175,16 +168,6 @@ class Pump:
             os.close(self._stop)
             raise MemoryShort("making a pump", f"no memory for frames of {mtu} bytes")
         self._pump: Any = ffi.gc(pump, lib.fp_pump_free)
-        if spin_us is not None:
-            pump.spin_max_ns = int(spin_us * 1000)
-        if hold_ms is not None:
-            pump.hold_ns = int(hold_ms * 1_000_000)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def run(self, pair: QueuePair, slice_s: float = 0.5) -> PumpEnd:
         """Carry frames for `slice_s` seconds, without the GIL; returns why it ended.

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import byteorder
-from typing import Final, Self
+from typing import Final
+
+from userspace_cni.linux.closing import Closing
 
 ROUTE: Final = 0
 SOCK_DIAG: Final = 4
@@ -29,7 +31,6 @@ LISTED_MAX: Final = 1 << 15
 REPLACE: Final = 0x100
 EXCL: Final = 0x200
 CREATE: Final = 0x400
-APPEND: Final = 0x800
 DUMP: Final = 0x300
 """Flags of a message; the first four are of those that make something, the last is of those that ask."""
 
@@ -87,7 +88,7 @@ class Answer:
     replies: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class Connection:
+class Connection(Closing):
     """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError.
 
     `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone. `chosen`: a program of
@@ -117,12 +118,6 @@ class Connection:
             self._socket.close()
             raise
         self._numbers = itertools.count(1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._socket.close()

@@ -15,11 +15,11 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi
 from userspace_cni.fastpath.errors import MemoryShort
+from userspace_cni.linux.closing import Closing
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HUGE_SHIFT: Final = 26
@@ -29,7 +29,7 @@ _LARGE: Final = 64 << 20
 """Above this size the free memory is checked first: the kernel would hand out all it has, and then kill a process."""
 
 
-class Memory:
+class Memory(Closing):
     """`size` bytes of zeros at `address`, in pages of `page_bytes`; closed at the end of a `with`.
 
     `hugepage_bytes`: size of the huge pages to use, as 2 << 20. When that fails, pages of the usual size are used, and
@@ -56,12 +56,6 @@ class Memory:
                 raise MemoryShort(f"making {size} bytes of shared memory", _strerror(error), _advice(error)) from error
         assert self._map is not None  # noqa: S101 - for mypy
         self._pointer: Any = ffi.from_buffer("uint8_t[]", self._map)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     @property
     def address(self) -> int:

@@ -14,7 +14,6 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, TimedOut
@@ -24,6 +23,7 @@ from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
 from userspace_cni.fastpath.vhost.messages import VRING_MAX
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
+from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.deadline import Instant
 from userspace_cni.linux.unix_sockets import hung_up
 
@@ -48,7 +48,7 @@ class BackEndOptions:
             raise ValueError(f"{self.queue_pairs} queue pairs, 1 to {_PAIRS_MAX} are possible")
 
 
-class BackEnd:
+class BackEnd(Closing):
     """One front-end that is connected. Its `pairs` carry nothing until the front-end has started their rings.
 
     pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the connection
@@ -91,12 +91,6 @@ class BackEnd:
         Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above `path`; below it no link is followed.
         """
         return cls(socket_paths.connect(path, Instant.after(deadline_s), trusted=trusted), options)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     @property
     def control_fd(self) -> int:
@@ -211,7 +205,7 @@ class BackEnd:
                 os.eventfd_write(self._alarm, 1)
 
 
-class BackEndListener:
+class BackEndListener(Closing):
     """Listens at `path` from construction to `close`, which removes the socket; each connection becomes a BackEnd."""
 
     def __init__(
@@ -220,12 +214,6 @@ class BackEndListener:
         self._options = options or BackEndOptions()
         self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=True)
         self.path = path
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """The descriptor, readable when a front-end has connected."""

@@ -17,8 +17,7 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.messages import (
@@ -30,6 +29,7 @@ from userspace_cni.fastpath.vhost.messages import (
     decode_header,
     name_of,
 )
+from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.deadline import Instant
 
 _FD_BYTES = struct.calcsize("i")
@@ -46,7 +46,7 @@ class Peer(NamedTuple):
     gid: int
 
 
-class Channel:
+class Channel(Closing):
     """One connection. `fds_max`: descriptors that a message from the other side may carry.
 
     With 0, for a front-end, several replies are read at once. Otherwise a message is read in two steps, header and payload, so
@@ -58,12 +58,6 @@ class Channel:
         self._sock = sock
         self._fds_max = fds_max
         self._ahead = bytearray()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """The descriptor, for poll(2); -1 when closed."""

@@ -18,8 +18,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, MemoryShort, PeerError, SocketRefused
@@ -30,6 +29,7 @@ from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, RingSetup, WantedFeatures
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect
+from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.deadline import Instant
 
 ATTACH_SECONDS: Final = 15.0
@@ -88,7 +88,7 @@ class _Source(Protocol):
     def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None: ...
 
 
-class FrontEnd:
+class FrontEnd(Closing):
     """A front-end attached to a back-end; `connect` and `VhostListener.accept` make it. Closed at the end of a `with`.
 
     All methods may be called in any thread. `reattach` keeps the objects in `pairs`; frames in their rings are lost.
@@ -141,12 +141,6 @@ class FrontEnd:
             front_end.close()
             raise
         return front_end
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     @property
     def features(self) -> Feature:
@@ -361,7 +355,7 @@ class FrontEnd:
         poller.poll(int(_RETRY_SECONDS * 1000))
 
 
-class VhostListener:
+class VhostListener(Closing):
     """Waits at `path` for back-ends, such as OVS with a `dpdkvhostuserclient` port. Listens from construction to `close`.
 
     Make it before the port is added: OVS then connects while it adds the port, otherwise up to a second later. Keep it as long as
@@ -381,12 +375,6 @@ class VhostListener:
         self.exclusive = True
         self.options = options
         self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=replace_dead)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def accept(self, deadline_s: float = ATTACH_SECONDS) -> FrontEnd:
         """Wait for the next back-end, within `deadline_s` seconds; returns the front-end that is attached to it.

@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from userspace_cni.fastpath.errors import Closed, MemoryShort, SocketRefused, TimedOut
 from userspace_cni.linux import paths
+from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.deadline import Instant
 
 BACKLOG: Final = 16
@@ -121,7 +121,7 @@ def remove_dead(dirfd: int, name: str) -> bool:
         os.close(fd)
 
 
-class ListeningSocket:
+class ListeningSocket(Closing):
     """A socket that listens at `path` from construction to `close`, which removes the file if it is still this one.
 
     `trusted`: a directory above it; no link between the two is followed. `replace_dead`: remove a socket there that no process
@@ -144,12 +144,6 @@ class ListeningSocket:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """The descriptor, for poll(2): readable when a process has connected; -1 when closed."""

@@ -15,13 +15,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from userspace_cni.base.beneath import reopen
 from userspace_cni.base.errors import PASSING, BadEnvironment, ContainerGone, DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.threads import start
 from userspace_cni.linux import paths
+from userspace_cni.linux.closing import Closing
 
 T = TypeVar("T")
 
@@ -89,18 +90,12 @@ def is_gone(path: str, root: HostRoot = HERE) -> bool:
     return False
 
 
-class Netns:
+class Netns(Closing):
     """A network namespace that is held open. Close it, or use it as a context manager."""
 
     def __init__(self, fd: int | None, named: str) -> None:
         self._fd = fd
         self._named = named
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._fd is not None:

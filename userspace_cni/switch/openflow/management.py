@@ -10,16 +10,15 @@ import itertools
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.linux.closing import Closing
 from userspace_cni.switch.openflow import messages
 from userspace_cni.switch.openflow.messages import OpenflowMessage
 
 
-class Management:
+class Management(Closing):
     """A connection to the bridge whose management socket is `path`, in one of these versions of OpenFlow; a context manager.
 
     Every method raises Unavailable when there is no answer before the deadline, and SwitchRefused with the switch's own words
@@ -48,12 +47,6 @@ class Management:
 
     def close(self) -> None:
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def _connect(self) -> None:
         """Connect by the directory's descriptor, because a socket's address has room for 107 bytes of path only."""
