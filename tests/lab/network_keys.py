@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from userspace_cni.cni.network_keys import TABLE
-from userspace_cni.cni.network_schema import values_of
+from userspace_cni.cni.network_keys import TABLE, Key
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "network.md"
 _BEGIN: Final = "<!-- written by python -m tests.lab.network_keys -->\n"
@@ -20,6 +19,21 @@ def table() -> str:
     keys = [key for key in ours if not (key.place.startswith("container.") and key.help.startswith("told"))]
     rows = [f"| `{key.path}` | {values_of(key)} | {key.default} | {key.help} |" for key in keys]
     return "\n".join(["| Key | Can be | Without it | |", "|---|---|---|---|", *rows, ""])
+
+
+def values_of(key: Key) -> str:
+    """What the key can be, in a few words."""
+    if key.choices and len(key.choices) <= 6:
+        return ", ".join(f"`{str(choice).lower() if key.kind is bool else choice}`" for choice in key.choices)
+    if key.choices:
+        return f"`{key.choices[0]}` to `{key.choices[-1]}`"
+    kind = {str: "text", int: "number", bool: "`true` or `false`", list: "list", dict: "object", object: "anything"}[key.kind]
+    least, most = key.bounds or (None, None)
+    if key.kind is int and key.bounds:
+        return f"{'' if key.unset is None else f'{key.unset}, or '}{least} to {most}"
+    if key.kind is list and most:
+        return f"list of at most {most}"
+    return f"{kind} or number" if key.also else kind
 
 
 def documented() -> str:

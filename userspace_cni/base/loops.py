@@ -125,9 +125,9 @@ class Loop(ABC):
     def _end(self) -> None:  # noqa: B027 -- most have none
         """The last thing that the thread does."""
 
-    def _note(self, problem: str, said: str = "") -> None:
-        """Keep the problem ("" for none), and log it, with `said` before it, when one begins."""
-        self._keep("warning", problem, said)
+    def _note(self, problem: str) -> None:
+        """Keep the problem ("" for none), and log it when one begins."""
+        self._keep("warning", problem, "")
 
     def _rest(self, seconds: float) -> bool:
         """Wait, whatever is asked meanwhile, until a round is urged; whether to go on."""

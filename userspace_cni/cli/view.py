@@ -37,6 +37,7 @@ _NO_SCREENS: Final = ("dumb", "unknown")
 """Values of TERM."""
 _UNFOLDED: Final = 4096
 """Columns of an output that is no terminal: nothing is folded there."""
+_INDENT: Final = 2
 _BAR_MAX: Final = 60
 _IGNORED_SHOWN: Final = 5
 _STYLES: Final = {"error": "red", "warning": "yellow"}
@@ -96,14 +97,14 @@ def say(*cells: Cell | str) -> None:
     _print(_console(), line)
 
 
-def say_figures(figures: Sequence[tuple[str, str]], indent: int = 2) -> None:
+def say_figures(figures: Sequence[tuple[str, str]]) -> None:
     """Names with their values, as many on a line as fit; none is folded."""
-    width, line = _console().width, [_blank(indent)]
+    width, line = _console().width, [_blank(_INDENT)]
     for name, value in figures:
         taken = sum(len(each.text) for each in line)
         if len(line) > 1 and taken + 3 + len(name) + 1 + len(value) > width:
             say(*line)
-            line = [_blank(indent)]
+            line = [_blank(_INDENT)]
         line += [Cell("   " if len(line) > 1 else ""), Cell(f"{name} ", "dim"), Cell(value, "bold")]
     say(*line)
 
@@ -121,7 +122,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) 
     _print(console, table)
 
 
-def show_facts(facts: Sequence[tuple[str, Cell | str]], indent: int = 2) -> None:
+def show_facts(facts: Sequence[tuple[str, Cell | str]]) -> None:
     """Names and values below each other; those without a value are left out."""
     from rich.padding import Padding
     from rich.table import Table
@@ -133,7 +134,7 @@ def show_facts(facts: Sequence[tuple[str, Cell | str]], indent: int = 2) -> None
         text = _text(value)
         if text.plain:
             table.add_row(_text(Cell(name, "dim")), text)
-    _print(_console(), Padding(table, (0, 0, 0, indent), expand=False))
+    _print(_console(), Padding(table, (0, 0, 0, _INDENT), expand=False))
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
@@ -168,16 +169,16 @@ def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
         for place, line in enumerate(lines):
             follows = joints["line"] if number < len(stations) - 1 else " "
             table.add_row(joint if place == 0 else follows, _text(Cell(name if place == 0 else "", "bold")), _text(line))
-    _print(_console(), Padding(table, (0, 0, 0, 2), expand=False))
+    _print(_console(), Padding(table, (0, 0, 0, _INDENT), expand=False))
 
 
-def show_bars(bars: Sequence[Bar], indent: int = 2) -> None:
+def show_bars(bars: Sequence[Bar]) -> None:
     """Bars below each other, as long as there is room for; a length above 0 always shows."""
     from rich.padding import Padding
     from rich.table import Table
 
     console = _console()
-    taken = max(len(bar.label) + sum(len(value) + 2 for value in bar.values) for bar in bars) + indent + 2
+    taken = max(len(bar.label) + sum(len(value) + 2 for value in bar.values) for bar in bars) + _INDENT + 2
     width = max(8, min(_BAR_MAX, console.width - taken - 2))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
@@ -187,7 +188,7 @@ def show_bars(bars: Sequence[Bar], indent: int = 2) -> None:
     for bar in bars:
         drawn = _text(Cell(_drawn(bar.length, width), "cyan"))
         table.add_row(_text(spelled(bar.label)), drawn, *(_text(Cell(value, "dim")) for value in bar.values))
-    _print(console, Padding(table, (0, 0, 0, indent), expand=False))
+    _print(console, Padding(table, (0, 0, 0, _INDENT), expand=False))
 
 
 def spelled(text: str) -> str:

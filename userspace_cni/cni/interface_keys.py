@@ -104,14 +104,18 @@ def require_openable(kind: KernelPort, mtu: int | None) -> None:
         )
 
 
-def require_addressed(link: LinkOptions, why_not: str) -> None:
-    """Raise InvalidConfig for what needs addresses; `why_not`: why the interface has none."""
+def require_no_addresses_needed(link: LinkOptions) -> None:
+    """Raise InvalidConfig for what needs addresses, of an interface that gets none."""
     keys = {"gatewayCheck": link.gateway_check, "duplicateCheck": link.duplicate_check, "nodeRoutes": link.node_routes}
     for key, value in keys.items():
         if value:
-            raise InvalidConfig(f"key '{key}' is true, and {why_not}", "remove it, or give the network an 'ipam'")
+            raise InvalidConfig(
+                f"key '{key}' is true, and the interface gets no addresses", "remove it, or give the network an 'ipam'"
+            )
     if said := link.services_said:
-        raise InvalidConfig(f"key 'serviceCIDRs' is {said!r}, and {why_not}", "remove it, or give the network an 'ipam'")
+        raise InvalidConfig(
+            f"key 'serviceCIDRs' is {said!r}, and the interface gets no addresses", "remove it, or give the network an 'ipam'"
+        )
 
 
 def _one_of(block: Mapping[str, Any], path: str, unbuilt: Mapping[str, str], built: tuple[str, ...] = ()) -> str:

@@ -32,21 +32,6 @@ def network_schema(consumers: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def values_of(key: Key) -> str:
-    """What the key can be, in a few words."""
-    if key.choices and len(key.choices) <= 6:
-        return ", ".join(f"`{str(choice).lower() if key.kind is bool else choice}`" for choice in key.choices)
-    if key.choices:
-        return f"`{key.choices[0]}` to `{key.choices[-1]}`"
-    kind = {str: "text", int: "number", bool: "`true` or `false`", list: "list", dict: "object", object: "anything"}[key.kind]
-    least, most = key.bounds or (None, None)
-    if key.kind is int and key.bounds:
-        return f"{'' if key.unset is None else f'{key.unset}, or '}{least} to {most}"
-    if key.kind is list and most:
-        return f"list of at most {most}"
-    return f"{kind} or number" if key.also else kind
-
-
 def _object(place: str) -> dict[str, Any]:
     """The schema of the object at that place; a list's is that of its items."""
     keys = [key for key in TABLE if key.place == _same(place)]

@@ -25,7 +25,7 @@ from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
 from userspace_cni.cni.bandwidth import Bandwidth, read_bandwidth, require_possible
-from userspace_cni.cni.interface_keys import LinkOptions, opened_as, read_link, require_addressed
+from userspace_cni.cni.interface_keys import LinkOptions, opened_as, read_link, require_no_addresses_needed
 from userspace_cni.cni.mirror_keys import read_mirror_output, read_mirrors
 from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read
 from userspace_cni.cni.request import Request
@@ -258,7 +258,7 @@ def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions
             "key 'ipMasq' is true: an interface at a bridge of OVS has no address on the host to masquerade", "remove it"
         )
     if link and not (said or ipam):
-        require_addressed(link, "the interface gets no addresses")
+        require_no_addresses_needed(link)
     return bool(said)
 
 

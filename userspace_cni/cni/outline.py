@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from userspace_cni.base.errors import InvalidConfig, Undecodable
@@ -54,8 +53,8 @@ def too_large(stdin: bytes, most: Size) -> InvalidConfig:
     )
 
 
-def read_outline(stdin: bytes, words: Collection[str] = WORDS) -> dict[str, str]:
-    """The values of these words in the object that the text is, where they are texts; of one given twice the last.
+def read_outline(stdin: bytes) -> dict[str, str]:
+    """The values of `WORDS` in the object that the text is, where they are texts; of one given twice the last.
 
     Raises Undecodable for what is no object. What is in its other members is not looked at.
     """
@@ -76,7 +75,7 @@ def read_outline(stdin: bytes, words: Collection[str] = WORDS) -> dict[str, str]
                 break
         elif depth == 1 and (colon := _COLON.match(stdin, at)):
             at, key = colon.end(), _text(token[1])
-        elif depth == 1 and key in words and not stdin[token.start() : token.start(1)].strip():
+        elif depth == 1 and key in WORDS and not stdin[token.start() : token.start(1)].strip():
             found[key], key = _text(token[1]), ""
     if depth or stdin[at:].strip():
         raise Undecodable("the network configuration on stdin is not JSON", f"it does not end as it began ({len(stdin)} bytes)")

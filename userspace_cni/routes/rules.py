@@ -149,10 +149,6 @@ class Rulebook:
             found = self._asked[key] = self._merged(key)
         return found
 
-    def selects(self, route: RouteObject, pod: RoutePod) -> bool:
-        """Whether the Route is for the pod, if it can have routes at all."""
-        return not left_alone(pod) and not route.is_unusable and self._specificity(route, pod) is not None
-
     def _specificity(self, route: RouteObject, pod: RoutePod) -> int | None:
         """How specific the selector is by which the Route has the pod; None where it has not."""
         return specificity(route, pod, self.cluster.namespaces.get(pod.namespace), pod.namespace in self._exclude)

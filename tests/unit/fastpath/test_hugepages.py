@@ -112,32 +112,6 @@ def test_other_lines_are_no_mounts() -> None:
     assert mounts(text) == ()
 
 
-def test_mounts_of_a_size() -> None:
-    """The mounts of one page size."""
-    found = HugePages((), (), mounts(LINE))
-    assert (len(found.mounts_of(MIB2)), len(found.mounts_of(GIB))) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("page", "wanted", "words"),
-    [
-        (64 << 10, 1, "no huge pages of 64 KiB (it has: 2 MiB, 1 GiB)"),
-        (MIB2, 61 * MIB2, "61 pages of 2 MiB are wanted, of 96 there are 64 free, 4 of them promised"),
-        (MIB2, 60 * MIB2, ""),
-        (GIB, 1, "1 pages of 1 GiB are wanted, of 2 there are 0 free"),
-    ],
-)
-def test_shortage(sysfs: str, page: int, wanted: int, words: str) -> None:
-    """A shortage of huge pages is explained in words; the text is empty when there are enough."""
-    found = look(sysfs, "/nowhere").shortage(page, wanted)
-    assert found.endswith(words) if words else found == ""
-
-
-def test_empty_pool() -> None:
-    """An empty pool has another text than one that is used up."""
-    assert "none are reserved" in HugePages((HugepagePool(MIB2, None, 0, 0, 0, 0),), (), ()).shortage(MIB2, 1)
-
-
 def test_this_machine() -> None:
     """The pools of this machine are plausible: none has more free pages than pages."""
     found = look()

@@ -69,24 +69,6 @@ class HugePages:
         known = {pool.page_bytes for pool in self.nodes}
         return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
 
-    def mounts_of(self, page_bytes: int) -> tuple[HugetlbMount, ...]:
-        return tuple(mount for mount in self.mounts if mount.page_bytes == page_bytes)
-
-    def shortage(self, page_bytes: int, wanted_bytes: int) -> str:
-        """Why a mapping of `wanted_bytes` in pages of this size cannot succeed now, in words; "" when there are enough pages."""
-        pages = -(-wanted_bytes // page_bytes)
-        size = size_text(page_bytes)
-        pool = next((pool for pool in self.machine if pool.page_bytes == page_bytes), None)
-        if pool is None:
-            sizes = ", ".join(size_text(pool.page_bytes) for pool in self.machine) or "none"
-            return f"the kernel has no huge pages of {size} (it has: {sizes})"
-        if not pool.total:
-            return f"the pool of {size} pages is empty: none are reserved (sysctl vm.nr_hugepages, or hugepages= at boot)"
-        if pool.available < pages:
-            promised = f", {pool.reserved} of them promised" if pool.reserved else ""
-            return f"{pages} pages of {size} are wanted, of {pool.total} there are {pool.free} free{promised}"
-        return ""
-
 
 def look(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePages:
     """Read the pools and mounts of the machine. What cannot be read (no sysfs, no such kernel option) counts as absent."""
