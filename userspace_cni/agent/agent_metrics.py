@@ -1,8 +1,8 @@
 """The agent's metrics: its series and their sources.
 
 Every label's values are known beforehand or are ports of this node: a caller's mistakes must never add series. Callbacks give
-what is read at each scrape (ports and their counters, spool, threads). One that fails, as when the switch is away, leaves out its
-own metrics and never fails the scrape; a metric of which there is nothing to tell is there without series.
+what is read at each scrape (ports and their counters, spool, threads). One that fails, as when the switch is away, leaves out
+its own metrics and never fails the scrape; a metric without data is present without series.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _Call:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Note what the verb, or what is left of it, takes and says in the block."""
+        """Record the time and the warnings of the verb, or of its rest, in the block."""
         with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
             try:
                 yield
@@ -74,7 +74,7 @@ class Calls:
     # -- on a worker ------------------------------------------------------------------------------------------------------
 
     def _serve(self, call: _Call) -> None:
-        """Serve the call, or what is left of it, and answer, unless it has to wait."""
+        """Serve the call, or its rest, and answer, unless it has to wait."""
         exchange = call.exchange
         with refusing(exchange):
             serve = call.serve or self._begin(call)

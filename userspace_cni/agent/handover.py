@@ -9,7 +9,7 @@ serves a request once it is whole, so the last byte is sent only after the agent
 thus never has the whole request. After that byte, a call without an answer may have been served or not. Only a connection that
 is reset, not ended, shows that it was not: the kernel does that when it is closed with bytes unread.
 
-It must import nothing slow: not `socket`, whose enums take as long as all that is done here, nor `typing`.
+It must import nothing slow: neither `socket`, whose enums cost as much as everything else here, nor `typing`.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _record_of(port: PortRef, store: Store, sandboxes: Sandboxes) -> Record:
 def drain(store: Store, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline, report: Report = lambda _: None) -> None:
     """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
 
-    Never fails: an entry that cannot be recorded now, or on whose container another call works, stays for the next time.
+    Never fails: an entry that cannot be recorded now, or whose container is in use by another call, stays for the next time.
     """
     try:
         for entry in store.spool.entries():
@@ -334,6 +334,6 @@ def place_again(record: Record, store: Store, driver: DriverOf) -> bool:
 
 
 def _lost_sockets(record: Record, driver: DriverOf) -> list[Step]:
-    """The steps made of what OVS makes whose thing is not where the pod sees it."""
+    """The steps that place something that OVS makes, and whose thing is missing where the pod sees it."""
     deadline, seen = Deadline.after(TURN_S), Seen()
     return [step for step in record.steps if step.from_switch and driver(step).lost(step, seen, deadline)]

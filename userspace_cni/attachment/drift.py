@@ -41,8 +41,8 @@ Value = str | int | tuple[int, ...] | Condition
 class Drift:
     """One difference between a step and the node.
 
-    `subject`: the thing as people name it, `port x`; `field`: what of it differs, `tag`, or "" for the thing itself; `details`:
-    what to look at; `joint`: what stands between subject and field.
+    `subject`: the thing as people name it, `port x`; `field`: its part that differs, such as `tag`, or "" for the thing itself;
+    `details`: what to look at; `joint`: what stands between subject and field.
     """
 
     subject: str

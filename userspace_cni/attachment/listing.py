@@ -168,8 +168,8 @@ def name_of(record: Record) -> str:
 def select(records: Iterable[Record], names: Sequence[str]) -> list[Record]:
     """Those that the names mean, each once; all for no name. Raises Unresolved for a name that means none, or several.
 
-    A name is POD/ifname, NAMESPACE/POD/ifname or CONTAINERID-PREFIX/ifname; without the interface, all of that pod or container.
-    A pod goes before a container whose ID begins alike, and a whole ID before those that it begins.
+    A name is POD/ifname, NAMESPACE/POD/ifname or CONTAINERID-PREFIX/ifname; without the interface, all of that pod or
+    container. A pod takes precedence over a container whose ID begins with the same text, and a whole ID over longer ones.
     """
     every = list(records)
     if not names:

@@ -1,8 +1,8 @@
 """What a pod's port must leave as it is on its bridge: MAC, addresses and MTU of the node's own links, other pods' MACs. Pure.
 
-What a pod sends is its own affair. But what it asks for is refused where it would take the place of a gateway, or of a pod of
-another namespace, or where Open vSwitch would change another link because of it. A pod of the same namespace may have the same
-MAC: a pod or VM that is started again does, while DEL of its former sandbox is still to come.
+What a pod sends is its own affair. But a request is refused if it would impersonate a gateway or a pod of another namespace, or
+if Open vSwitch would change another link because of it. A pod of the same namespace may have the same MAC: a pod or VM that is
+started again does, while DEL of its former sandbox is still to come.
 """
 
 from __future__ import annotations

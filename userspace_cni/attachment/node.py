@@ -1,6 +1,6 @@
 """What attachments ask of their node, in small objects. `node.local` makes them.
 
-Only types are here. A process that lives for one verb and one that lives for years use the same.
+Only types are here. A process of one verb and an agent that runs for years use the same protocols.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Gathering(Protocol):
 class Node(Protocol):
     """What verbs and reconciliation are given: five objects, the way from a step to its driver, and how this process serves.
 
-    A fold that needs less of it is given less.
+    A fold gets only what it needs.
     """
 
     @property

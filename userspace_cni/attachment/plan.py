@@ -18,9 +18,9 @@ from userspace_cni.cni.result import Addresses
 def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
     """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
-    Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, for addresses and routes that cannot be
-    given, for what would take the place of a link of the node or of another namespace's pod, or change a link, and for a device
-    plugin's allocation that contradicts the configuration; UnsupportedField for what the kind of interface cannot do.
+    Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, for impossible addresses and routes,
+    for a port that would impersonate a link of the node or another namespace's pod, or change a link, and for a device plugin's
+    allocation that contradicts the configuration; UnsupportedField for what the kind of interface cannot do.
     """
     attachment = _plan(request, options, consumer, facts, addresses)
     if attachment.port:

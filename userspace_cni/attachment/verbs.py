@@ -120,7 +120,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
 
 
 def _attach(adding: _Adding, node: Node) -> bytes:
-    """ADD from its first effect on: nothing of it waits for what a tenant does."""
+    """ADD from its first effect on: it never waits for a tenant."""
     request, options, called, deadline = adding.request, adding.options, adding.called, adding.deadline
     environment, journal = request.environment, node.store.journal
     consumer = node.pods.consumers[options.consumer]

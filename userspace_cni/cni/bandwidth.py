@@ -179,7 +179,7 @@ def _default_limits(annotations: Mapping[str, str]) -> Limits:
 def kubeovn_rates(said: Callable[[str], tuple[str, str]]) -> Limits:
     """Rates as kube-ovn writes them, in Mbit/s, and bursts in Mbit; 0 and "" are none. A worse line is not among them.
 
-    `said` gives for a key, as "ingress_rate", how an error speaks of it, and its value. Raises InvalidConfig.
+    `said` returns for a key, such as "ingress_rate", its name in errors, and its value. Raises InvalidConfig.
     """
     return read_rates(*_numbers(said, _KUBEOVN_RATES, 1_000_000))
 

@@ -59,7 +59,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "vhost_user_socket_name": "the socket has its usual name; write 'host.vhost.socketfile'",
     "vhost_user_socket_consumption": "the socket is made for an application of the pod; for VMs write 'consumer': 'kubevirt'",
 }
-"""Keys by which forks of the former plugin, ovs-cni and kube-ovn's plugin ask for what the port will not have: what is so, and
+"""Keys of forks of the former plugin, ovs-cni and kube-ovn's plugin that have no effect here: what is so, and
 what to write."""
 _SHORTEST: Final = 5
 _EDITS: Final = 2

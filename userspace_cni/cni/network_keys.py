@@ -1,4 +1,4 @@
-"""Every key that is read of a network: where it stands, what it can be, what holds without it, and what it is for. Pure.
+"""Every key that is read of a network: its place, its values, its default, and its purpose. Pure.
 
 One table for all who need it: `keys` (spelling, and what a misspelt key is meant to be), the readers of values, the JSON Schema
 of `userspace-cni schema network` and the table in docs/network.md.

@@ -2,8 +2,8 @@
 
 Formats are those of the former plugin of CNI type `userspace`, so its manifests work unchanged: keys match without regard to
 case, unknown keys are ignored with a warning, and a `host` block without `vhost.mode` means server. This plugin is stricter in
-two cases, in which the former one silently made another port than was meant: a key that is nearly a known one (`keys`) is
-refused, and so is a `vhost.mode` that is neither `client` nor `server`.
+two cases, in which the former one silently made the wrong port: a key that is nearly a known one (`keys`) is refused, and so is
+a `vhost.mode` that is neither `client` nor `server`.
 
 What is understood but cannot be served is refused before any effect (UnsupportedField, 2); an invalid value is InvalidConfig (7);
 a value of the wrong JSON type is Undecodable (6).
@@ -208,7 +208,7 @@ def read_log_level(raw: Mapping[str, Any]) -> str:
 def warn_of_role(role: Role, own: str, warn: Warn, advise: Warn) -> None:
     """Tell what is wrong with OVS's role, and with the mode `own` of the network's `container` block, which may be "".
 
-    `warn` is called for what is ignored, `advise` for what is served but should be otherwise.
+    `warn` is called for ignored keys, `advise` for keys that are served but should be changed.
     """
     if role == "server":
         advise("OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it")

@@ -9,7 +9,7 @@ import click
 
 
 class Seconds(click.FloatRange):
-    """A range of numbers in which "nan", which is neither too small nor too large for any range, is refused too."""
+    """A range of numbers that also refuses "nan", which no comparison excludes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)

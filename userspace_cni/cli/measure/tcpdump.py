@@ -47,7 +47,7 @@ def compiled(expression: str) -> PacketFilter:
 
 @contextmanager
 def printing() -> Iterator[int]:
-    """The descriptor to which a pcap stream is written, and whose frames tcpdump prints on stdout at once.
+    """The descriptor for a pcap stream; tcpdump prints its frames on stdout at once.
 
     Raises Refused where it failed.
     """

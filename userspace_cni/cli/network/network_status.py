@@ -65,7 +65,7 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
 
 
 def told(ctx: click.Context, *, forwarding: bool = False, now: bool = False) -> dict[str, Any]:
-    """What `look` finds, as it is told; with settings that are wrong, what the agent keeps of what it read before, and `settings`
+    """What `look` finds, as it is told; with wrong settings, the specs that the agent read before and keeps, and `settings`
     says why.
 
     Raises BadRequest for such settings where no agent answers.
@@ -155,7 +155,7 @@ def _scopes(specs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _versions(spec: Mapping[str, Any], found: Mapping[str, Any], state: str) -> list[str]:
-    """The versions of IP of this spec's gateway of which it was found that they pass, are lost, or are unknown."""
+    """The versions of IP that pass this spec's gateway, are lost there, or are unknown."""
     if spec["kind"] != GATEWAY:
         return []
     told = [each for each in found.get("passages", ()) if each["gateway"] == spec["name"]]

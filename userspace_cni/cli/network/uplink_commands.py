@@ -156,7 +156,7 @@ def _spec(name: str, sources: SpecSources, where: str) -> Spec:
 
 
 def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
-    """The steps that the node has of it, and those that it would have by settings, commands and objects."""
+    """The steps that the node has of it, and the desired ones by settings, commands and objects."""
     from userspace_cni.cli.network.tried import objects_for
     from userspace_cni.network.object_specs import desired
 

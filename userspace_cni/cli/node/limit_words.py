@@ -40,6 +40,6 @@ def rate(number: int) -> str:
 
 
 def source(mirror: Mapping[str, Any]) -> str:
-    """A mirror of which the port is a source, with the frames that it is given."""
+    """A mirror of which the port is a source, with the direction of the mirrored frames."""
     ways = [text for key, text in _WAYS if mirror[key]]
     return mirror["name"] if len(ways) == 2 else f"{mirror['name']} ({' and '.join(ways)} only)"

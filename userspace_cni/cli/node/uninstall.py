@@ -142,7 +142,7 @@ def _claim(agent: Singleton, site: Site, until: float) -> None:
 
 
 def _directories(option: str, given: Iterable[str], usual: Iterable[str], site: Site) -> tuple[str, ...]:
-    """Those given, absolute. Raises Refused for one that is not there, for then it is not the one that was meant.
+    """Those given, absolute. Raises Refused for a missing one, because then another one was probably meant.
 
     The usual ones need not be there: a node that never had the plugin may lack them.
     """
@@ -239,7 +239,7 @@ def _take_out_routes(site: Site) -> list[str]:
 def _remove_plugins(site: Site, where: Iterable[str]) -> tuple[list[str], list[str]]:
     """Remove the plugin, and what a killed `install` left beside it.
 
-    Returns what may be ours and cannot be looked at, and what is not ours, one sentence each. Raises Refused.
+    Returns the files that may be ours but cannot be read, and those that are not ours, one sentence each. Raises Refused.
     """
     unseen, others = [], []
     for plugin in plugins(site, where):

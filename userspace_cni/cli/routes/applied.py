@@ -1,6 +1,6 @@
 """`routes apply`: checks a file of routes, and puts it where it takes effect: Route objects into the API, else the node's file.
 
-A file with anything wrong is not applied at all: who applies it looks at what is told.
+A file with anything wrong is not applied at all: the caller of the command reads its output.
 """
 
 from __future__ import annotations

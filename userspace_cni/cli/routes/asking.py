@@ -53,7 +53,7 @@ def ask(site: Site, *, look: bool = False) -> dict[str, Any]:
 
 
 def is_kept(site: Site) -> bool:
-    """Whether an agent keeps routes here; one that does not say is taken for one that does."""
+    """Whether an agent keeps routes here; an agent that does not answer counts as one that keeps routes."""
     try:
         site.client.routes()
     except (NoAgent, DeadAgent, RoutesOff):
@@ -64,6 +64,6 @@ def is_kept(site: Site) -> bool:
 
 
 def tell_problems(problems: object) -> None:
-    """A note for each of what cannot be read now."""
+    """A note for each source that cannot be read now."""
     for source, problem in problems.items() if isinstance(problems, dict) else ():
         view.note(f"{source}: {problem}")

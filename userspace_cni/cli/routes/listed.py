@@ -134,7 +134,7 @@ def _sum(pod: Mapping[str, Any]) -> list[Cell | str]:
 
 
 def _pod_rows(pod: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
-    """A row for each thing that is wanted in the pod, or is told of it."""
+    """A row for each desired route in the pod, and for each problem of it."""
     name = _name(pod)
     if pod["problem"]:
         yield [name, Cell("failed", "red"), "", pod["problem"]]
