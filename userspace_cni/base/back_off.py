@@ -1,4 +1,4 @@
-"""How long is rested after failures. Must not rest, nor know what has failed."""
+"""How long is rested after failures. It must not wait itself, and does not know what has failed."""
 
 from __future__ import annotations
 

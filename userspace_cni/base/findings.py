@@ -1,4 +1,4 @@
-"""What is said of one thing that was looked at: what is wrong, why it matters, and what to do. Pure.
+"""The result of a check of one thing: what is wrong, why it matters, and what to do. Pure.
 
 Every room that sees something wrong says it as a `Finding`, for commands, Events and reports alike. How it is shown is
 `diagnosis/`'s: nothing here knows who reads it.

@@ -66,9 +66,9 @@ class Gateway:
 
     `addresses` are with prefix length; their networks are the gateway's subnets. `mac` "" is OVS's own choice, `mtu` 0 the
     bridge's, `vlan` None for untagged frames. `masquerade`: what leaves these subnets for elsewhere gets the node's address;
-    `not_masqueraded` are destinations that keep the pod's. `sole`: only this node has the gateway, so that the bridge may have an
-    uplink. `next_hops`: the routers that have to answer if the gateway is to be of use, () for the node's own. `limits`: "to the
-    pod" is from the node to the bridge. `said_by`: where the spec stands, for messages.
+    `not_masqueraded` are destinations that keep the pod's. `sole`: only this node has the gateway, so that the bridge may have
+    an uplink. `next_hops`: the routers that must answer for the gateway to work, () for the node's own. `limits`: "to the pod"
+    is from the node to the bridge. `said_by`: where the spec stands, for messages.
     """
 
     port: str

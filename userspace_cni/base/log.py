@@ -36,7 +36,7 @@ class Counting(Protocol):
     """Knows which lines are repeats; `base.repeats.Repeats`."""
 
     def left_out(self, bound: Mapping[str, str], message: str, facts: Mapping[str, object]) -> int | None:
-        """How many such lines were left out before this one, which is to be written; None for one that is left out, too."""
+        """How many such lines were left out before this one, which must be written; None for one that is left out, too."""
         ...
 
 

@@ -22,7 +22,7 @@ from userspace_cni.base.threads import start
 
 
 class TryAgain(Exception):
-    """A round could not do its work, which is to be expected: it is tried again after the back-off, and nothing is said of it."""
+    """A round could not do its work, which is to be expected: it is tried again after the back-off, without a log line."""
 
 
 class Loop(ABC):
@@ -45,7 +45,7 @@ class Loop(ABC):
     limit_s = 0.0
     """A round that takes longer is stuck; 0 where any may."""
     late = ""
-    """What is said of one that is stuck, before for how long."""
+    """The message about a stuck one; the duration follows."""
 
     def __init__(self, name: str, does: str) -> None:
         self.does = does
@@ -108,7 +108,7 @@ class Loop(ABC):
             self.ask()
 
     def await_round(self, seconds: float) -> bool:
-        """Ask for a round, and wait so long for the end of one that begins from now on: the running one may have looked too
+        """Ask for a round, and wait this long for the end of one that begins from now on: the running one may have looked too
         early. Whether there was one that did its work."""
         with self._wake:
             wanted = self._rounds_begun + 1

@@ -20,7 +20,7 @@ PAUSE_MAX_S: Final = 3600.0
 REASONS_MAX: Final = 32
 """Reasons told apart for one attachment; all others are one."""
 SUBJECTS_MAX: Final = 1024
-"""Attachments of which something is kept; the one of which nothing was said for the longest time goes first."""
+"""Attachments of which something is kept; the one without a line for the longest time goes first."""
 
 Subject = tuple[tuple[str, str], ...]
 _OTHERS: Final = 0

@@ -46,7 +46,7 @@ class _Keyed:
 
     @cached_property
     def key(self) -> RouteKey:
-        """All of it but whose it is."""
+        """Everything except the owner."""
         return self.rank, self.dev, -1 if self.via is None else int(self.via)
 
 

@@ -1,6 +1,6 @@
 """The JSON Schema of a settings file, made of the table of settings: for editors, and for checks of a cluster's files. Pure.
 
-It says of each key alone what it can be, and of tables of the file which keys they have, and of which types.
+It describes the values of each key, and the keys of the file's tables with their types.
 """
 
 from __future__ import annotations

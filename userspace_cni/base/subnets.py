@@ -229,7 +229,7 @@ def without(cidr: Cidr, excluded: Sequence[Span]) -> Iterator[Span]:
 
 
 def _pool(subnet: Subnet, cidr: Cidr, given: Cidr) -> AddressPool:
-    """What may be given of `given`, which is all of the Subnet's network `cidr` or this node's part of it.
+    """The addresses of `given` that may be leased; `given` is the Subnet's whole network `cidr` or this node's part of it.
 
     With a gateway on each node its range is a network of its own, which the nodes route; else all share one network.
     """

@@ -62,7 +62,7 @@ def route_status(name: str, cluster: ClusterState, said_by: Reports, now: str) -
 
 
 def _is_of(report: Mapping[str, Any], kept: SummedObject) -> bool:
-    """Whether a node tells of this version of this very Route, and not of one that had its name."""
+    """Whether a node reports this version of this very Route, and not of a former one of the same name."""
     return number(report, "generation") == kept.generation and text(report, "uid") == kept.uid
 
 

@@ -44,7 +44,7 @@ def told(send: Callable[[Recipient, Sequence[Finding]], None]) -> Callable[[Summ
 
 
 def _news(resource: Resource, before: Mapping[str, Any], status: Mapping[str, Any]) -> Finding | None:
-    """What is to be told of a status after another one; None for nothing."""
+    """The Event that is due when one status follows another; None for none."""
     said, now = _fault(resource, before), _fault(resource, status)
     if now and now != said:
         return now

@@ -97,7 +97,7 @@ class Sums:
         return divide(subnet, now, nodes, self._held, self._used[subnet.name])
 
     def _refusing(self, kind: str, name: str) -> list[tuple[str, str]]:
-        """The nodes that refuse an object, or are not the gateway that it makes of them, each with what it says."""
+        """The nodes that refuse an object, or are not the gateway that it asks for, each with its message."""
         specs = sorted(self._specs[kind, name].items())
         return [(node, text(spec, "message")) for node, spec in specs if _is_of_object(spec) and spec.get("ready") is not True]
 

@@ -162,7 +162,7 @@ def _quiet_library() -> Iterator[None]:
 def _socket_options() -> list[tuple[int, int, int]]:
     """Socket options by which the kernel notices within 30 s that a server vanished: else a waiting connection seems alive.
 
-    SO_KEEPALIVE is for a connection that waits, TCP_USER_TIMEOUT for one that has sent something.
+    SO_KEEPALIVE is for an idle connection, TCP_USER_TIMEOUT for one with unacknowledged data.
     """
     import socket
 

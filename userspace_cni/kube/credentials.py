@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 REQUEST_LIMIT_S = 10.0
-"""One request may take this long, so that one lost connection does not use up a verb's whole deadline."""
+"""One request may take this long, so that a lost connection does not use up a verb's whole deadline."""
 
 ANSWER_LIMIT = 8 << 20
 """Bytes of one answer, and of one line of a stream."""

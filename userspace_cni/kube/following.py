@@ -1,4 +1,4 @@
-"""One pod, followed until something is true of it: where no watch of the node keeps what is said of it.
+"""Follows one pod until something is true of it, where the watch of the node does not keep what is needed of it.
 
 The API server tells each change; nothing is asked in a loop but after a stream has ended.
 """
@@ -26,7 +26,7 @@ _TRIES = 1000
 class Following:
     """One pod that is followed under the account of `client`, until `deadline`. `run` on one thread, `end` from any.
 
-    `pod`: which one, by namespace, name and, where it is not "", UID; `ready` says whether what is known of it is enough.
+    `pod`: which one, by namespace, name and, where it is not "", UID; `ready` says whether its known state is enough.
     """
 
     def __init__(self, client: KubeClient, pod: Pod, ready: Callable[[Pod], bool], deadline: Deadline) -> None:

@@ -1,7 +1,7 @@
 """The answers to lists, page by page: what may be taken for one. Pure.
 
-Whatever answers 200 at the server's address is asked: a page that does not say that it is a list of these things, and of which
-version, tells nothing, least of all that there are none.
+Whatever answers 200 at the server's address is asked: a page without the kind of these things or without a version proves
+nothing, least of all that there are none.
 """
 
 from __future__ import annotations

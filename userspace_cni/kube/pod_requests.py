@@ -133,9 +133,9 @@ class KubeClient:
 class Clients:
     """One KubeClient per kubeconfig, so that connections and credentials are shared.
 
-    `bounds`: what a network's kubeconfig must obey; one that a record names, too, for the name came with the network. `own`: the
-    setting `kubeconfig`, "" for the service account of the pod that this process runs in. Of networks' clients only those that
-    were used last are kept: tenants write the names, also of files that are refused.
+    `bounds`: what a network's kubeconfig must obey; one that a record names, too, for the name came with the network. `own`:
+    the setting `kubeconfig`, "" for the service account of the pod that this process runs in. Only the most recently used
+    clients of networks are kept: tenants write the names, also of files that are refused.
     """
 
     def __init__(self, bounds: KubeconfigBounds, root: HostRoot = HERE, own: str = "") -> None:

@@ -1,8 +1,8 @@
 """The provider networks that commands have asked for: a file of the run directory, which a boot empties.
 
 It has the form of the settings file. It is replaced in one step, so that no reader sees a part of it, and under a lock, so that
-of two commands none is lost. Without the file nothing is known: a run directory that was emptied takes no uplink away, and the
-file that the next command makes says until the node boots that it is not all.
+two commands at once do not lose one. Without the file nothing is known: a run directory that was emptied takes no uplink away,
+and the file that the next command makes says until the node boots that it is not all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What keeps a gateway from being of use although it is as desired. It is reported; nothing of it is ever set, or ends a process.
 
 Sysctls, other programs' rules and routers are the administrator's: each finding says what was found and what is needed. Whether
-the node forwards is not read out of its rules, of which there are many kinds: it is tried.
+the node forwards is not derived from its rules, because there are too many kinds: it is tried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The node's own network in the agent: its sources, the thread that keeps it, and who is told what became of it.
+"""The node's own network in the agent: its sources, the thread that reconciles it, and the receivers of its results.
 
 Objects of the API are followed where a setting says so and there is an account. Nothing here waits for the API server: what is
 known stays desired while that is away.
@@ -170,7 +170,7 @@ class NodeNetwork(Supervisor):
         }
 
     def _watched(self) -> frozenset[str]:
-        """The links at which others may change what the node is to have."""
+        """The links at which others may change parts of the node's specs."""
         return frozenset(name for each in self.statuses for step in each.steps for name in step.links)
 
     @property

@@ -1,4 +1,4 @@
-"""The network that the agent puts in place for the node's runtimes: a file of a setting, or one that `install` was given.
+"""The network that the agent puts in place for the node's runtimes: the file of a setting, or the one given to `install`.
 
 A runtime that has it gives it to the next pod. So it comes when the agent takes calls and the switch can take ports, and not
 before. Once there it stays while the agent is away: runtimes need it to delete pods, too, and a call to an agent that is away is

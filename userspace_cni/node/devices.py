@@ -129,7 +129,7 @@ class _OfferedBridges:
     """The bridges that an administrator made and that can have our ports. Bridges of ours go with their last port, and a pod
     could not be scheduled onto one before it is made: so they are not offered.
 
-    While OVSDB does not answer nothing is known anew, and what was known stays: OVS forwards without it.
+    While OVSDB does not answer, the last known state stays: OVS forwards without it.
     """
 
     def __init__(self, ports: PortDriver, root: HostRoot) -> None:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class LocalNode:
     """This node: `attachment.node.Node` for the settings of this installation.
 
-    `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
-    all our ports are known. `tell`: whom it tells of what happens meanwhile.
+    `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which all
+    our ports are known. `tell`: the callbacks for events.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def interface_of(request: Request, settings: Settings) -> PodInterface:
 
 
 def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAddresses:
-    """What the pod's annotations say of the interface; the pod is told what is not done so. Raises InvalidConfig.
+    """What the pod's annotations say of the interface; the pod gets an Event about the difference. Raises InvalidConfig.
 
     `kind`: the port that the network makes.
     """

@@ -99,7 +99,7 @@ class LocalPods:
     # -- for a process that lives on --------------------------------------------------------------------------------------
 
     def begin_telling(self) -> None:
-        """Make Events of what is told from now on, if there is an account. Raises Unavailable."""
+        """Make Events of later notices, if there is an account. Raises Unavailable."""
         from userspace_cni.kube.events import Events
 
         here = self._installation

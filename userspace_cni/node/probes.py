@@ -75,10 +75,10 @@ class ProbePort:
 class ProbePorts:
     """The probes of one run; a context manager that leaves nothing behind, however it ends, except by SIGKILL.
 
-    On the main thread SIGTERM and SIGHUP end the block as Ctrl-C does, with KeyboardInterrupt, and do not interrupt the clean-up;
-    loops in the block call `heed`. The session of `ports` is used, and stays open.
-    `purpose` is a mark of the ports. `timeout_s` bounds each call. All methods raise errors of `userspace_cni.base.errors`:
-    Unavailable for a switch that does not answer, SwitchRefused with what it says.
+    On the main thread SIGTERM and SIGHUP end the block as Ctrl-C does, with KeyboardInterrupt, and do not interrupt the
+    clean-up; loops in the block call `heed`. The session of `ports` is used, and stays open. `purpose` is a mark of the ports.
+    `timeout_s` bounds each call. All methods raise errors of `userspace_cni.base.errors`: Unavailable for a switch that does
+    not answer, SwitchRefused with its error.
     """
 
     def __init__(

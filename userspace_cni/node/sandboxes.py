@@ -46,7 +46,7 @@ class LocalSandboxes:
         return find_record(self._settings.legacy_state_dir, container_id, ifname, self._root)
 
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """The guard and the host end of an attachment, if there is a link of the name that its plan would have given to that.
+        """The guard and the host end of an attachment, if a link has the name that the plan derives for the host end.
 
         Most DELs without a record are of what was deleted before: they cost one question to the kernel. A guard whose link has
         gone is left to the sweep.

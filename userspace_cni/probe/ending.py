@@ -2,7 +2,7 @@
 
 A handler's exception can be lost: the interpreter prints and drops one that is raised within a destructor, a weak reference's
 callback or the garbage collector. So a signal is also remembered, and loops ask for it between two steps. Clean-up must not be
-interrupted. All else is interrupted by each further signal, for the exception of the one before may have been lost.
+interrupted. Everything else is interrupted by each further signal, because the exception of an earlier one may have been lost.
 """
 
 from __future__ import annotations

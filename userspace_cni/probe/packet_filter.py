@@ -1,8 +1,8 @@
 """Runs a compiled packet filter (classic BPF), so that a capture keeps only the frames that a filter expression means.
 
-Why our own: every frame is judged once, before it is counted, written or shown, and no second process stands between the switch
-and the output. libpcap's compiler is no Python package: `tcpdump -ddd` prints its program. Pure; a program only jumps forward, so
-each frame takes at most as many steps as the program has.
+Why our own: every frame is filtered once, before it is counted, written or shown, without a second process between the switch
+and the output. libpcap's compiler is no Python package: `tcpdump -ddd` prints its program. Pure; a program only jumps forward,
+so each frame takes at most as many steps as the program has.
 
 Source: filter.rst of the kernel, bpf(4), and S. McCanne, V. Jacobson, The BSD Packet Filter (1993).
 """

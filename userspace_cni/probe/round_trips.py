@@ -14,7 +14,7 @@ from userspace_cni.probe.ending import Ending
 from userspace_cni.probe.endpoints import Endpoint, Pair
 
 TIMEOUT_S: Final = 0.5
-"""A frame that is not back after so long is lost."""
+"""A frame that is not back after this time is lost."""
 SLICE: Final = 2000
 SLICE_S: Final = 0.2
 """Round trips, and seconds, at most between two checks of signals and of the connections."""

@@ -171,7 +171,7 @@ def _is_object(thing: Any) -> bool:
 
 
 def _objects(data: Any, name: str, faults: Faults) -> Sequence[Mapping[str, Any] | None]:
-    """As `objects_in`; None in the place of each that cannot be, of which the fault is told."""
+    """As `objects_in`; None in place of each invalid entry, whose fault is reported."""
     things = _things(data)
     if not any(_is_object(each) for each in things):
         return (_simple(data, name, faults),)

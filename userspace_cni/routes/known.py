@@ -162,7 +162,7 @@ def _addresses(texts: Iterable[Any]) -> tuple[Address, ...]:
 
 
 def beside(found: Iterable[T], before: Iterable[T], name: Callable[[T], object]) -> tuple[T, ...]:
-    """What was found, and what is not among it of what was known before."""
+    """Everything that was found, and the known things that are missing in it."""
     return tuple({**{name(each): each for each in before}, **{name(each): each for each in found}}.values())
 
 

@@ -1,7 +1,7 @@
 """Where the network namespaces of this node's pods are: from our own records, the runtime's cache, and the runtime itself.
 
 Each source is only as good as what wrote it: a path is a name, and what it leads to is proven where it is used. The runtime is
-asked for the pods of which the others do not tell, for each of these is a request.
+asked only for pods that the others do not know, because each is a request.
 """
 
 from __future__ import annotations

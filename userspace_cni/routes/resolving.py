@@ -117,7 +117,8 @@ class _Pass:
     def _together(
         self, on_link: Sequence[_Way], by_gateway: Sequence[_Way], reached: _Reached, cluster: ClusterFacts
     ) -> tuple[Sequence[_Way], Sequence[Reasoned]]:
-        """The ways that can be in the pod together, and what is kept with its former default routes; the others are told."""
+        """The ways that can be in the pod together, and the routes that stay with its former default routes; the others are
+        told."""
         while True:
             lost = self._lost(by_gateway, reached)
             held = [*on_link, *(each for number, each in enumerate(by_gateway) if number not in lost)]
@@ -148,7 +149,7 @@ class _Pass:
         return able[0].claim if able else None
 
     def _is_lacking(self, claim: DestinationClaim) -> bool:
-        """Whether the pod lacks something for the claim, which is told then."""
+        """Whether the pod lacks something for the claim; reports it then."""
         if why := self._lacking(claim):
             self._skip(claim, why)
         return bool(why)
@@ -353,7 +354,7 @@ class _Pass:
     # -- what the cluster needs
 
     def _keep(self, way: _Way, held: Sequence[_Way], cluster: ClusterFacts) -> tuple[Sequence[Reasoned], str]:
-        """What the cluster needs of the former default route and is kept with it, before ours takes it; or why it cannot be."""
+        """The routes that the cluster needs and that stay with the former default route; or why it cannot be."""
         claim = way.claim
         former = next((each for dst, each in self._by_metric if dst == claim.prefix), None)
         if former is None or former.is_void or (former.dev, former.via) == (claim.dev, way.via):

@@ -82,7 +82,7 @@ class RouteKeeper(Loop):
             raise Unavailable("the pods' routes are not looked at within the time of this call", "see the agent's log")
 
     def look_at(self, sandbox: str, seconds: float) -> bool:
-        """Look at that sandbox now, in which something has changed, and wait so long for it; whether that was enough."""
+        """Check that sandbox now, because something in it has changed, and wait this long for it; whether that was enough."""
         with self._wake:
             self._sandboxes.add(sandbox)
             return self.await_round(seconds)
@@ -97,7 +97,7 @@ class RouteKeeper(Loop):
             self._everything, self._sandboxes = False, set()
         enough = False
         try:
-            enough = self._learn()  # what is lacking asks for a round when it comes
+            enough = self._learn()  # a missing thing asks for a round when it comes
             if enough:
                 self._visit(everything=everything or self._passes.overdue, sandboxes=sandboxes)
                 self._served = True

@@ -74,7 +74,7 @@ class NodeRoutes(Supervisor):
         self._file_identity: tuple[int, ...] | None = None
         self._keep_at = 0.0
         self._unkept: Known | None = None
-        """What is to be kept later, because something was just kept."""
+        """What to store later, because something was just stored."""
         self._keep_problem = ""
         results = f"{settings.cni_cache_dir}/results"
         self._watches = [DirectoryWatch(self._keeper.ask, results, "the sandboxes of the runtime", here.root)]
@@ -138,7 +138,7 @@ class NodeRoutes(Supervisor):
         }
 
     def _keep_rest(self) -> None:
-        """Keep what was to be kept later: nothing is changed any more, and the routes stay."""
+        """Store what was postponed: nothing is changed any more, and the routes stay."""
         if self._unkept:
             self._keep(self._unkept)
 

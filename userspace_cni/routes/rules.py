@@ -174,7 +174,7 @@ class Rulebook:
         return Expanded(route, tuple(found.values()), tuple(told))
 
     def _taken(self, claim: DestinationClaim) -> Iterator[Told]:
-        """What is to be said of a default route that takes networks of the cluster, for they are not known."""
+        """The report about a default route that takes networks of the cluster, because they are not known."""
         unknown = self.cluster.unknown(claim.prefix.version)
         if unknown and claim.gates.keep_cluster_routes:
             yield Told(claim.route, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}")

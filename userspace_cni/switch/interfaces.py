@@ -33,7 +33,7 @@ def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[s
 
 
 def port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
-    """The number by which OpenFlow knows the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
+    """The OpenFlow number of the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
     from userspace_cni.ovsdb.database import named
     from userspace_cni.ovsdb.values import value_of
 

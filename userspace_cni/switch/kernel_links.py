@@ -71,7 +71,7 @@ class KernelLinks(Protocol):
         ...
 
     def polices(self, name: str) -> bool:
-        """Whether the link has a filter for the frames that it receives, as OVS makes one to drop what is too much."""
+        """Whether the link has an ingress filter, which OVS makes for policing."""
         ...
 
 

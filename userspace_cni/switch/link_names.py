@@ -118,7 +118,7 @@ class LinkNames:
         self._another_round(session, unopened, deadline)
 
     def _await_rows(self, name: str, found: NamedLink, session: SwitchSession, deadline: Deadline) -> None:
-        """Wait for rows and mark of what another caller makes, and for the end of a link whose bridge is deleted."""
+        """Wait for another caller's rows and mark, and for the end of a link whose bridge is deleted."""
         from userspace_cni.ovsdb.database import named
         from userspace_cni.ovsdb.reads import Read
 

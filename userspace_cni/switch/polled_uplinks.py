@@ -75,7 +75,7 @@ class PolledUplinkDriver(UplinkDriver):
         return row is None or any(row.interfaces.get(each.name, {}).get("type") != each.type for each in step.interfaces)
 
     def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
-        """Nothing: what is not lost of it is its port's."""
+        """Nothing: the port's step reports other changes."""
         return []
 
 

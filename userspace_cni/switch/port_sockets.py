@@ -69,7 +69,7 @@ class GivenUp:
         return self._is_proven(step.name)
 
     def take(self, name: str) -> bool:
-        """Whether the port is to be made anew because it has been given up; it is then no longer suspected."""
+        """Whether the port must be made anew because DPDK has given it up; it is then no longer suspected."""
         proven = self._is_proven(name)
         if proven:
             self._tries.tried(name)

@@ -105,7 +105,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
         self._detach_elsewhere(step)
 
     def lost(self, step: PlacedSocket, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
-        """Whether anything is to be told of it: placing it again puts all of that right."""
+        """Whether to report anything about it: placing it again puts all of that right."""
         return bool(self.check(step, deadline))
 
     def mounted(self, step: PlacedSocket, seen: Seen) -> bool:

@@ -1,7 +1,7 @@
 """Whether an application waits at its socket for a switch that is not connected.
 
-The kernel's lists of sockets tell; nothing is connected to, for a vhost-user application would take that for the switch. The file
-decides, whatever name the application gave it.
+The kernel's lists of sockets tell; it connects to nothing, because a vhost-user application would take the connection for the
+switch. The file decides, whatever name the application gave it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages that make the addresses and routes of a link again on another one, and what a link has of them.
+"""Messages that copy the addresses and routes of a link to another one, and that read those of a link.
 
-A route or address that has more than a `KeptRoute` or `KeptAddress` can say is told as one that stays. Nothing here decides what
-is to be moved. Source: rtnetlink(7), linux/if_addr.h, linux/rtnetlink.h.
+A route or address that a `KeptRoute` or `KeptAddress` cannot hold completely is reported as one that stays. Nothing here
+decides what is to be moved. Source: rtnetlink(7), linux/if_addr.h, linux/rtnetlink.h.
 """
 
 from __future__ import annotations

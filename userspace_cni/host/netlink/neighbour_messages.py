@@ -31,7 +31,10 @@ def asked(index: int, address: str) -> Message:
 
 
 def added(index: int, address: str, mac: str) -> Message:
-    """Say who the neighbour is, for as long as one that was just heard. EEXIST: the kernel knows it, or looks for it."""
+    """Set the neighbour's entry, with the lifetime of one that has just answered.
+
+    EEXIST: the kernel knows it, or looks for it.
+    """
     named = _named(index, address, state=_REACHABLE) + attribute(_MAC, bytes.fromhex(mac.replace(":", "")))
     return Message(_NEWNEIGH, codec.CREATE | codec.EXCL, named)
 

@@ -158,7 +158,7 @@ class Kernel:
         self._connection.send(rules.removed(rule))
 
     def _listed(self, message: Message, *versions: int) -> list[bytes]:
-        """What there is, of these versions of IP: asked for one that it has not, the kernel answers for all others."""
+        """What there is, of these versions of IP: asked for a missing one, the kernel answers with all others."""
         families = {FAMILIES[each] for each in versions}
         return [payload for _, payload in self._connection.ask(message) if not families or payload[0] in families]
 

@@ -13,7 +13,7 @@ from userspace_cni.linux import netlink as codec
 from userspace_cni.linux.netlink import Message, attribute, attributes, nested, text, u32
 
 HANDLE: Final = 0x7563 << 16
-"""7563: in the words of tc. What we put at a root has it, and is told from another's by it."""
+"""7563: in the words of tc. The handle of our root queueing disciplines, by which they differ from others'."""
 TICKS: Final = 15_625_000
 """Per second, of 64 ns each: the unit in which the kernel tells a burst (PSCHED_SHIFT)."""
 

@@ -51,7 +51,7 @@ _ROUNDS: Final = 5
 """Of going back, while others add addresses at the bridge: one that is done in some milliseconds needs two."""
 _THERE: Final = frozenset({errno.EEXIST})
 _TAKEN_OFF: Final = frozenset({errno.EADDRNOTAVAIL})
-"""The kernel's word of an address that was to be taken off, and that others have taken off meanwhile."""
+"""The kernel's error for an address that others have removed already."""
 _GONE: Final = frozenset({errno.EADDRNOTAVAIL, errno.ESRCH, errno.ENODEV, errno.ENOENT})
 
 
@@ -188,7 +188,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         return next(found, None) is not None or bool(self._cut_differences(step, seen.once(self._drops(step))))
 
     def _both(self, step: AddressMove) -> tuple[Nic, Nic]:
-        """A fresh look at both links, which must be those that were planned with."""
+        """Reads both links anew; they must be those of the plan."""
         nic, bridge = self._look(step)()
         if nic is None or nic.index != step.ifindex:
             raise StepFailed(f"{_what(step)}: link {step.nic} is gone, or was made anew", "ip link; it is looked at again")
@@ -245,7 +245,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         return [("cut", Absent(), "a chain that drops what arrives")] if chain else []
 
     def _is_up(self, step: AddressMove, name: str) -> bool:
-        """Whether the link is up: one that was set down has lost its addresses of IPv6 by that, and not by another program."""
+        """Whether the link is up: setting a link down removes its IPv6 addresses; that is not another program's change."""
         link = looked((name,), step.switch_netns, self._root).get(name)
         return link is not None and link.up
 

@@ -59,7 +59,7 @@ _RANDOM: Final = SystemRandom()
 class Ends:
     """Both ends of the way. `link`: the gateway's; `subnet`: in which the inside has an address, none of `taken`; `mac`: of the
     inside, six bytes; `table`: the routing table from which its datagrams go to the outside; `uplink`: the link whose settings
-    the outside's gets, "" for none; `avoided`: networks in which the outside's address is not to be. `asks`: whether neighbours
+    the outside's gets, "" for none; `avoided`: networks that the outside's address must avoid. `asks`: whether neighbours
     on the gateway's bridge are asked whether they have the inside's address."""
 
     link: str

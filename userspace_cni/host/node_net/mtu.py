@@ -34,8 +34,8 @@ class NodeMtu:
 def node_mtu(settings: Settings, root: HostRoot = HERE) -> NodeMtu:
     """What holds for a network that says no MTU: the setting `mtu`, else the file `mtu_file`, else 1500.
 
-    Raises Unavailable while the file is not there or cannot be read now, InvalidConfig for a file that is none of the
-    administrator's, or says nothing that can be meant.
+    Raises Unavailable while the file is not there or cannot be read now, InvalidConfig for a file that is not the
+    administrator's or has no valid content.
     """
     if settings.mtu or not settings.mtu_file:
         return NodeMtu(settings.mtu or USUAL)

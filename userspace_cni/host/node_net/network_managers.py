@@ -1,7 +1,7 @@
 """Which programs of the node configure a NIC while the node runs, and what ends that: they would undo a move of its addresses.
 
 Found by what they keep below /run, and by their processes; none is asked or changed. What configures a NIC at boot alone
-(cloud-init, ifupdown without DHCP) is none of them: after a boot the NIC is looked at anew.
+(cloud-init, ifupdown without DHCP) is none of them: after a boot the NIC is checked again.
 """
 
 from __future__ import annotations

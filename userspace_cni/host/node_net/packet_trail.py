@@ -1,4 +1,4 @@
-"""Where a packet went in the node's tables, by what the kernel has told of it; and which of their rules ask for another link.
+"""The way of a packet through the node's tables, from the kernel's trace; and which of their rules ask for another link.
 
 It only reads. A rule that ends the packet is named as nft(8) writes it.
 """

@@ -1,7 +1,7 @@
 """Address translation of the node's gateways: the driver of Translation. One table of ours; no other table is read or changed.
 
-The table is replaced as a whole in one transaction of the kernel: at no moment a packet meets half of it. Connections that are
-translated already stay as they are, for the kernel keeps these apart from the rules.
+The table is replaced as a whole in one transaction of the kernel: at no moment a packet meets half of it. Existing translated
+connections stay as they are, because the kernel keeps them apart from the rules.
 """
 
 from __future__ import annotations

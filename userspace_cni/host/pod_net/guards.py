@@ -63,7 +63,7 @@ class GuardDriver(Driver[Guard]):
         return [Drift(_what(step), *difference, look) for difference in differences(step.link, chain)]
 
     def lost(self, step: Guard, seen: Seen, deadline: Deadline) -> bool:
-        """Whether there is no chain, or none that is called for the host end."""
+        """Whether the chain is missing, or is not called for the host end."""
         deadline.require(_what(step))
         chain = seen.once(self._drops(step)).get(step.link)
         return chain is None or not chain.hook or step.link not in chain.devices

@@ -262,7 +262,7 @@ def _paired(step: Link, kernel: Connection, pod: Netns, deadline: Deadline) -> F
                 raise AlreadyAttached(
                     f"interface {step.name}: the pod has one of this name already", "ip -d link, in the pod's network namespace"
                 )
-        if not patience.remaining():  # a program that held the former link of this name keeps the name a moment longer
+        if not patience.remaining():  # a program that has the former link open keeps its name a moment longer
             raise Unavailable(f"link {step.host}: its name is not free yet", "ip link, at the switch")
         time.sleep(_POLL_S)
 

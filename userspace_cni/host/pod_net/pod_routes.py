@@ -34,7 +34,7 @@ _FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route sh
 KEPT_MAX: Final = 1 << 9
 """Answers of one pod's namespace that are kept until its next look; one with more is read anew each time."""
 _ANSWERS: Final = 1 << 12
-"""Answers that are kept with what they say: pods have most of theirs in common, and every pass meets them again. Not those about
+"""Answers that are kept with their result: pods have most of theirs in common, and every pass meets them again. Not those about
 links, which differ from time to time in what is not read."""
 _address: Final = lru_cache(_ANSWERS)(addresses.read)
 _route_of: Final = lru_cache(_ANSWERS)(routes.read)
@@ -285,7 +285,7 @@ def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, form
 
     Ours are those with any of the numbers; those that are wanted have the first one.
 
-    A route over a link that is not there is left out: `decide` has seen the same look, and has told of it.
+    A route over a link that is not there is left out: `decide` has seen the same state, and has reported it.
     """
     numbers = (protocol, *former)
     foreign = {each.rank for each in inside.others(*numbers)}

@@ -47,7 +47,7 @@ CHROOT: Final = "/usr/sbin/chroot"
 """chroot(8), which changes root and directory and becomes the plugin. In a process with threads, Python must not do that between
 fork and exec. It is our container's program, because the host's may need other libraries."""
 _REAP_S = 1.0
-"""A killed process may hang in the kernel; the verb waits for it so long at most."""
+"""A killed process may hang in the kernel; the verb waits for it at most this long."""
 _PASSING_ERRNOS = PASSING | {errno.ETXTBSY}
 _VERBS_SINCE_1_1 = frozenset({"STATUS", "GC"})
 

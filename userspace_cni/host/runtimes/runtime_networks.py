@@ -62,7 +62,7 @@ class RuntimeNetworkDriver(Driver[RuntimeNetwork]):
             _remove(dirfd, step.instead_of, step.store)
 
     def undo(self, step: RuntimeNetwork, deadline: Deadline) -> None:
-        """Remove the file, if it carries our mark, and what a death amid writing it has left."""
+        """Remove the file, if it carries our mark, and leftovers of an interrupted write."""
         deadline.require(_what(step))
         with _if_there(step, self._root) as dirfd:
             if dirfd is None:
@@ -116,7 +116,7 @@ def require_ours(step: RuntimeNetwork, found: FoundFile | None) -> None:
 
 
 def remove_temporary(dirfd: int, name: str) -> None:
-    """Remove what a death amid writing the file has left."""
+    """Remove leftovers of an interrupted write."""
     facts = look(dirfd, temporary(name))
     if facts is not None and stat.S_ISREG(facts.st_mode):
         os.unlink(temporary(name), dir_fd=dirfd)
@@ -154,8 +154,7 @@ def _require_still_ours(dirfd: int, step: RuntimeNetwork) -> None:
 
 
 def _remove(dirfd: int, names: Iterable[str], store: str) -> None:
-    """Remove those of these files that carry the mark of this state directory, and what a death amid writing them has left,
-    durably."""
+    """Durably remove those of these files that carry the mark of this state directory, and leftovers of interrupted writes."""
     for name in names:
         remove_temporary(dirfd, name)
         found = _found(dirfd, name)
