@@ -3,7 +3,7 @@
 #   stage NAME      begin this stage, and end the last one
 #   stage_over      end the last stage
 #
-# Each line names the script that sources this file. A script that ends amid a stage prints which one, and after how long.
+# Each line names the script that sources this file. A script that ends during a stage prints which one, and after how long.
 
 STAGE='' STAGE_BEGAN=0 STAGES_OF=$(basename "$0" .sh)
 

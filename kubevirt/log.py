@@ -27,7 +27,7 @@ def say(level: Level, message: str, **facts: object) -> None:
     try:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError, RuntimeError):  # the last: in the handler of a signal that came amid a line
+    except (OSError, ValueError, AttributeError, RuntimeError):  # the last: in the handler of a signal that came during a line
         return
 
 

@@ -61,7 +61,7 @@ there() { listed "daemonset.apps/$1" "$daemonsets"; }
 said='' changed=''
 ended() {
     (($? == 0)) || [[ -n $said ]] ||
-        say "failed, as the lines above say: ${changed:-nothing was changed}${changed:+; put that right and run this again}"
+        say "failed, as the lines above say: ${changed:-nothing was changed}${changed:+; correct that and run this again}"
 }
 trap ended EXIT
 # end WORDS: end it, with that as its last line
@@ -137,7 +137,7 @@ if there userspace-cni || there userspace-cni-uninstall; then
             say "$pod:"
             ours logs "$pod" --container uninstall --tail 20 >&2 || true
         done
-        end "put that right and run this again; a node that will not come back is left out once its Node object is deleted"
+        end "correct that and run this again; a node that will not come back is left out once its Node object is deleted"
     }
     changed="the nodes are done, and what is left is in the cluster"
     # with its pods, because the namespace's deletion looks for pods less and less often: a minute is lost to that

@@ -249,7 +249,7 @@ class Reconciliation:
 
     @property
     def dead_sockets(self) -> Collection[PortRef]:
-        """The ports of attachments whose sockets were dead at the last look, and could not be put right in it."""
+        """The ports of attachments whose sockets were dead at the last look, which could not repair them."""
         return self._dead.values()
 
     def run(self) -> None:

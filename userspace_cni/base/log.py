@@ -140,7 +140,7 @@ def say(level: str, message: str, **facts: object) -> bool:
     line = _as_json(fields) if _Process.as_json else _as_text(fields)
     with suppress(
         OSError, ValueError, AttributeError, RuntimeError
-    ):  # the last: in the handler of a signal that came amid a line
+    ):  # the last: in the handler of a signal that came during a line
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     return True

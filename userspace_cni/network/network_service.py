@@ -212,7 +212,7 @@ class NodeNetwork(Supervisor):
     def _told(self, statuses: Sequence[SpecStatus]) -> None:
         kinds = frozenset((each.kind, each.name, *(step.kind for step in each.steps)) for each in statuses)
         if kinds != self._kinds:
-            # what others changed amid it was told of links that were not watched yet; and more may be to be given back
+            # what others changed meanwhile was told of links that were not watched yet; and more may be to be given back
             self.ask()
         self._kinds = kinds
         problems = {(each.kind, each.name): each.problem for each in statuses if not each.holds}

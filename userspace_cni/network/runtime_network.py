@@ -120,14 +120,14 @@ def _refused(error: UserspaceError) -> Plan:
 
 
 def former_names(record: Record | None, given: Given) -> tuple[str, ...]:
-    """The names of the files of the record that may be there and are not this one's; amid a change, those before, too."""
+    """The names of the files of the record that may be there and are not this one's; during a change, those before, too."""
     steps = record.runtime_networks if record else ()
     unfinished = [name for each in steps for name in each.instead_of] if record and record.state != "ready" else []
     return tuple(sorted({*(each.name for each in steps), *unfinished} - {given.name}))
 
 
 def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[RuntimeNetwork, ...]:
-    """The file of the record that is there, if one is: after a death amid a change it may be the new one alone."""
+    """The file of the record that is there, if one is: after a crash during a change it may be the new one alone."""
     if record is None:
         return ()
     files = Steps((*(record.complete or ()), *record.steps)).runtime_networks

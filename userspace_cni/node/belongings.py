@@ -45,7 +45,7 @@ _OF_STATE: Final = {
 }
 """Names of directories of ours, and the form of the names in them."""
 _LAST_OF_STATE: Final = ("identity", "agent.lock")
-"""Without the identity what is left would count as another program's; without the lock an agent could begin amid all this."""
+"""Without the identity what is left would count as another program's; without the lock an agent could begin during this."""
 KNOWN_ROUTES: Final = "routes.json"
 """In the state directory: what the agent knows of routes in pods, for the next one."""
 COMMANDED: Final = ("provider-networks.toml", "provider-networks.toml.lock", "provider-networks.new")

@@ -1,7 +1,7 @@
 """The values of which a Route consists: what it leads to, by which device and gateway. Pure.
 
 Each value becomes a part of a message by which root's agent changes what pods reach. So a value is refused here that the kernel
-would take without a word and that no pod is the better for: a route to loopback, to the metadata address, by a gateway of another
+would silently take and that no pod is the better for: a route to loopback, to the metadata address, by a gateway of another
 family.
 """
 

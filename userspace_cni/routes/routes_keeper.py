@@ -37,7 +37,7 @@ class RouteKeeper(Loop):
     apart_s = APART_S
     back_off = BackOff(_AGAIN_S, _AGAIN_S)
     limit_s = ROUND_S
-    late = "a round of keeping routes has not come to an end"
+    late = "a round of keeping routes has not ended"
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class Parts:
     node_link = _First(NodeLink)
     uplink = _First(UplinkPort)
     uplinks = _All(UplinkPort)
-    """Also amid a change, and once more where it is polled."""
+    """Also during a change, and once more where it is polled."""
     moves = _All(AddressMove)
     node_routes = _All(NodeRoute)
     policy_routes = _All(PolicyRoute)

@@ -61,7 +61,7 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
         if not status["ready"]:
             raise CommandRefused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
     except uplink_commands.CommandUnanswered:
-        raise  # the agent may be at it: taken back now, the spec would be undone amid being met
+        raise  # the agent may be at it: taken back now, the spec would be undone while it is being met
     except (CommandRefused, UserspaceError):
         take_back()
         with suppress(UserspaceError):  # an agent that does not answer reads it later

@@ -41,7 +41,7 @@ _WHY: Final[Mapping[str, str]] = {
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "ADD died while it leased addresses",
     "applying": "ADD died before it was answered",
-    "deleting": "DEL began and has not come to its end",
+    "deleting": "DEL began and has not ended",
 }
 _COLUMNS: Final = (Column("ATTACHMENT"), Column("NETWORK", rank=1), Column("PORT", rank=2), Column("WHY"), Column("WHAT"))
 

@@ -205,7 +205,7 @@ def detach_all(dirfd: int, name: str) -> int:
     """Unmount every mount at `name` in the directory; returns how many there were.
 
     Each is named by a descriptor of its own root, so that a name that is swapped meanwhile does not matter. Lazily, because a
-    process in the mount (an administrator's shell, OVS amid connect) must not make DEL fail: the mount leaves the tree at once,
+    process in the mount (an administrator's shell, OVS during connect) must not make DEL fail: the mount leaves the tree at once,
     and the kernel frees it after its last user.
     """
     for count in range(_LAYERS_MAX):

@@ -111,7 +111,7 @@ class AddressMoveDriver(Driver[AddressMove]):
     def undo(self, step: AddressMove, deadline: Deadline) -> None:
         """Move all that the bridge has to the NIC, and set the bridge's link down where the NIC hears for itself again.
 
-        It ends when a look finds nothing at the bridge: others may have added something amid it. Raises Unavailable while there
+        It ends when a look finds nothing at the bridge: others may have added something meanwhile. Raises Unavailable while there
         is no NIC and the bridge has addresses: with it they would be gone.
         """
         deadline.require(_what(step))

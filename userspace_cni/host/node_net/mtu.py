@@ -2,7 +2,7 @@
 
 openshift-sdn writes such a file (`{"mtu": 1450, "routableMTU": 1400}`; its older releases `{"mtu": 1450, "serviceNetworkCIDR":
 "172.30.0.0/16"}`) once it knows the cluster's network. While it is absent neither is known yet, and nothing may be guessed: two
-ends of a link that differ lose frames without a word.
+ends of a link that differ silently lose frames.
 """
 
 from __future__ import annotations
