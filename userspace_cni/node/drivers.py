@@ -63,7 +63,7 @@ class Drivers:
     pods: LocalPods
     _made: dict[type[Step], Driver[Any]] = field(default_factory=dict)
 
-    def of(self, step: Step) -> Driver[Any]:
+    def __call__(self, step: Step) -> Driver[Any]:
         kind = type(step)
         if kind not in self._made:
             self._made[kind] = MAKERS[kind](self)

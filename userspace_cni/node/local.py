@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.node import Service
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.steps import Driver, Step
 from userspace_cni.attachment.store import Store
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
@@ -82,11 +81,8 @@ class LocalNode:
         return Subnets(self.installation, self.store.journal, self.pods.is_gone)
 
     @cached_property
-    def drivers(self) -> Drivers:
+    def driver(self) -> Drivers:
         return Drivers(self.installation, self.store, self.switch, self.addresses, self.pods)
-
-    def driver(self, step: Step) -> Driver[Any]:
-        return self.drivers.of(step)
 
     def _on_state(self, record: Record) -> None:
         if "subnets" in vars(self):
@@ -97,7 +93,7 @@ class LocalNode:
         from userspace_cni.attachment import plan  # noqa: F401
 
         self.pods.follow()
-        self.drivers.make_all()
+        self.driver.make_all()
         try:
             self.switch.ports.connect(deadline.half())
         except UserspaceError as error:

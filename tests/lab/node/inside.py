@@ -26,6 +26,7 @@ from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import CniAnswer
 from userspace_cni.linux.boot import boot_id
 from userspace_cni.node.addresses import LocalAddresses
+from userspace_cni.node.drivers import Drivers
 from userspace_cni.node.installation import Installation
 from userspace_cni.node.local import LocalNode
 from userspace_cni.node.subnets import Subnets
@@ -155,6 +156,14 @@ class _TrippedAddresses(LocalAddresses):
         return answer
 
 
+@dataclass(frozen=True, kw_only=True)
+class _DriversBehindTrip(Drivers):
+    trip: Watch
+
+    def __call__(self, step: Step) -> Driver[Any]:
+        return _TrippedDriver(super().__call__(step), self.trip)
+
+
 class TrippedDrivers(LocalNode):
     """This node, telling `trip` of every step and of every write of the journal."""
 
@@ -167,9 +176,10 @@ class TrippedDrivers(LocalNode):
         """The real one, with its journal behind the trip."""
         return replace(super().store, journal=_TrippedJournal(self.installation.settings, self._trip))
 
-    def driver(self, step: Step) -> Driver[Any]:
-        """The real driver behind the trip."""
-        return _TrippedDriver(super().driver(step), self._trip)
+    @cached_property
+    def driver(self) -> Drivers:
+        """The real ones behind the trip."""
+        return _DriversBehindTrip(self.installation, self.store, self.switch, self.addresses, self.pods, trip=self._trip)
 
     @cached_property
     def addresses(self) -> LocalAddresses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from userspace_cni.attachment.steps.step import Resource, Step
@@ -30,7 +31,7 @@ class Directory(Step):
     selinux_label: str = ""
     parents: bool = False
 
-    @property
+    @cached_property
     def resource(self) -> Resource:
         """One directory for all attachments whose sockets are in it."""
         return Resource(self.path, f"directory:{self.path}")
@@ -54,7 +55,7 @@ class PodMount(Step):
     trusted: str
     target: str
 
-    @property
+    @cached_property
     def resource(self) -> Resource:
         """One mount for all attachments whose sockets are in the same directory."""
         return Resource(self.source, f"mount:{self.target}")

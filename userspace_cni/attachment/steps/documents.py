@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from userspace_cni.attachment.steps.step import Resource, Step
@@ -38,7 +39,7 @@ class ConfigFile(Step):
     name: str
     content: str
 
-    @property
+    @cached_property
     def resource(self) -> Resource:
         """A file with one owner: two containers whose IDs begin alike share a directory, and must not share the file."""
         return Resource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)

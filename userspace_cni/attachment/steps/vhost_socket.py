@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from userspace_cni.attachment.steps.step import Resource, Step
@@ -25,7 +26,7 @@ class Socket(Step):
         """Where the switch makes it; "" where the application does."""
         return ""
 
-    @property
+    @cached_property
     def resource(self) -> Resource:
         """A socket path has one owner."""
         return Resource(self.directory, f"socket:{self.path}", exclusive=True)
