@@ -161,7 +161,6 @@ def _wait_for(networks: Sequence[VmNetwork], places: SidecarPlaces, deadline_s: 
 
 
 def _look(networks: Sequence[VmNetwork], places: SidecarPlaces) -> _Told:
-    """One look at all files."""
     told = _Told()
     if not all(network.claim for network in networks):
         _look_at_network_info(told, places)

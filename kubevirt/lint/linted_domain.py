@@ -36,7 +36,6 @@ class Domain:
 
     @property
     def interfaces(self) -> list[tuple[str, Element]]:
-        """All interfaces with their paths."""
         found = [interface for devices in self.root.find_all("devices") for interface in devices.find_all("interface")]
         return [(f"devices/interface[{number}]", interface) for number, interface in enumerate(found, 1)]
 

@@ -104,7 +104,6 @@ class Spot:
         return f"{self.path}{label}" if label.startswith("[") else f"{self.path}.{label}".removeprefix(".")
 
     def find(self, name: str, severity: Severity, message: str, remedy: str) -> None:
-        """Report a finding of this value."""
         self.report.add(name, severity, message, remedy, self.path)
 
     def is_odd(self, wanted: str) -> None:

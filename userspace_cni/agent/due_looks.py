@@ -48,7 +48,6 @@ class DueLooks(Generic[T]):
         return max(0.0, self._rest_until - self._clock(), min(self._due.values()) - self._clock()) if self._due else None
 
     def take(self) -> frozenset[T]:
-        """What is to be looked at now."""
         now = self._clock()
         if now < self._rest_until:
             return frozenset()

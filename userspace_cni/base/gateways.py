@@ -299,7 +299,6 @@ def _require_known(table: Mapping[str, Any], known: Iterable[str], where: str) -
 
 
 def _whole(value: object, readers: Mapping[str, Read], where: str) -> dict[str, Any]:
-    """A table that has every key of `readers`."""
     table = _table(value, readers, where)
     for key in readers:
         if key not in table:

@@ -118,7 +118,6 @@ def collected() -> Iterator[list[Finding]]:
 
 
 def give(reason: NoticeReason, text: str) -> None:
-    """Give a notice, and write it to the log."""
     say("warning" if reason.severity == "warning" else "info", text)
     _collect(reason.finding(text))
 

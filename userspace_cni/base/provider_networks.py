@@ -103,7 +103,6 @@ class ProviderNetwork:
 
     @property
     def pci_devices(self) -> tuple[str, ...]:
-        """The addresses of those that are PCI devices."""
         return tuple(each.removeprefix(PCI) for each in self.interfaces if each.startswith(PCI))
 
     @property

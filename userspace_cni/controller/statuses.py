@@ -118,7 +118,6 @@ class Sums:
 
     @cached_property
     def _vlans(self) -> Mapping[str, list[str]]:
-        """The Vlans of each provider network."""
         found: dict[str, list[str]] = defaultdict(list)
         for name, each in self._cluster.vlans.items():
             found[text(each.spec, "provider")].append(name)
@@ -134,7 +133,6 @@ class Sums:
 
     @cached_property
     def _subnets(self) -> Mapping[str, list[str]]:
-        """The Subnets that name each Vlan."""
         found: dict[str, list[str]] = defaultdict(list)
         for name, each in self._cluster.subnets.items():
             found[text(each.spec, "vlan")].append(name)

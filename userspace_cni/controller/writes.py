@@ -33,7 +33,6 @@ class Summary:
 
     @property
     def follows(self) -> Version:
-        """The very object that it follows from."""
         return self.resource, self.name, self.uid, self.version
 
 
@@ -98,7 +97,6 @@ def garbage(cluster: ClusterState, held: Collection[str]) -> Iterator[Garbage]:
 
 
 def named(cluster: ClusterState) -> Iterator[str]:
-    """The nodes that something is about."""
     yield from cluster.states
     yield from (each.node for each in cluster.addresses.values())
     for subnet in cluster.subnets.values():

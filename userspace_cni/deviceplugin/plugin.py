@@ -57,9 +57,7 @@ class Room(Protocol):
         """The name of the bridge's resource; "" where it cannot have one."""
         ...
 
-    def device(self, bridge: str, number: int) -> str:
-        """The ID of the bridge's device of that number."""
-        ...
+    def device(self, bridge: str, number: int) -> str: ...
 
     def directory(self, device: str) -> str:
         """The device's directory on the host, made anew. Raises UserspaceError."""

@@ -61,7 +61,6 @@ def findings_of(record: Record, outcome: Outcome) -> list[Finding]:
 
 
 def whose(record: Record) -> dict[str, str]:
-    """The attachment as JSON."""
     return {"name": name_of(record), "container": record.container_id, "ifname": record.ifname}
 
 

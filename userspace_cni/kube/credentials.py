@@ -143,7 +143,6 @@ class ApiSession:
 
     @property
     def account(self) -> str:
-        """The account's description, for messages."""
         return str(self._kubeconfig) if self._kubeconfig else "the pod's service account"
 
     def prepare(self, what: str, deadline: Deadline) -> None:

@@ -168,7 +168,6 @@ class Events(Loop):
         return True
 
     def _round(self) -> float | None:
-        """Send one Event, if one is due."""
         with self._wake:
             event = min((each for each in self._events.values() if each.waiting), key=lambda each: each.due, default=None)
             if event is None:

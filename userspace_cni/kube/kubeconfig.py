@@ -120,7 +120,6 @@ class Loaded:
 
     @property
     def config(self) -> dict[str, Any]:
-        """A kubeconfig that has it alone."""
         named = {"clusters": [{"name": "it", "cluster": self.cluster}], "users": [{"name": "it", "user": self.user}]}
         contexts = [{"name": "it", "context": {"cluster": "it", "user": "it"}}]
         return {**named, "contexts": contexts, "current-context": "it"}

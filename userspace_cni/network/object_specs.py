@@ -93,7 +93,6 @@ def desired(seen: Seen) -> Desired:
 
 
 def _wires(vlans: Mapping[str, Kept], refused: Refused) -> Mapping[str, _Wire]:
-    """The Vlans that can be, by name."""
     found: dict[str, _Wire] = {}
     names: dict[_Wire, list[str]] = defaultdict(list)
     for name, kept in sorted(vlans.items()):

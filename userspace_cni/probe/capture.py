@@ -78,7 +78,6 @@ class Source:
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest frame."""
         return self.mtu + HEADER_BYTES + _TAGS_BYTES
 
 
@@ -140,7 +139,6 @@ class Mirrored:
 
     @property
     def queue(self) -> QueuePair:
-        """Where the frames arrive."""
         return self.front.pairs[0]
 
     def problem(self) -> str:

@@ -53,7 +53,6 @@ class Cores:
             self.look()
 
     def look(self) -> None:
-        """Remember the core on which the thread is."""
         with suppress(OSError, IndexError, ValueError):
             fields = Path("/proc/thread-self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             self.used.add(int(fields[_PROCESSOR]))

@@ -28,5 +28,4 @@ class Remote:
         return shlex.join(["ovs-vsctl", f"--db={self.ovsdb}", *words])
 
     def flows(self, bridge: str) -> str:
-        """The command that shows the flows of a bridge."""
         return shlex.join(["ovs-ofctl", "dump-flows", f"unix:{self.rundir}/{bridge}.mgmt"])

@@ -59,7 +59,6 @@ class Resolved:
 
     @cached_property
     def applied(self) -> Collection[str]:
-        """The Routes of which it has one."""
         return {each.asked_by for each in self.wanted}
 
     @cached_property
@@ -405,7 +404,6 @@ class _Way(NamedTuple):
         return None if self.via is None or is_link_local6(self.via) else (self.via, self.claim.dev)
 
     def reasoned(self, metric: int) -> Reasoned:
-        """The route of ours that it becomes."""
         return Reasoned(DesiredRoute(self.claim.dst, self.claim.dev, self.via, metric), self.claim.route, self.how)
 
 

@@ -119,7 +119,6 @@ def compared(sources: SpecSources, site: Site) -> Sequence[SpecStatus]:
 
 
 def of_kinds(found: Mapping[str, Any], kinds: Iterable[str], named: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
-    """What is about specs of these kinds and names."""
     specs = [each for each in found["specs"] if each["kind"] in kinds and named(each["name"])]
     return {**found, "specs": specs, "concerns": found["concerns"] if GATEWAY in kinds else []}
 

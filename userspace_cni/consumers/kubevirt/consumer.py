@@ -103,5 +103,4 @@ class KubevirtConsumer:
         return launcher.derived_mac(pod.namespace, machine, request.environment.ifname)
 
     def marks(self, pod: Pod) -> Mapping[str, str]:
-        """The VM's name."""
         return {"vm-name": launcher.machine_name(pod.name, pod.annotations.get(launcher.DOMAIN, ""))}

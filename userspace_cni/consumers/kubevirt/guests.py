@@ -63,7 +63,6 @@ class Guest:
 
     @property
     def where(self) -> str:
-        """Its name in findings."""
         return f"VM {self.machine}, interface {self.ifname}"
 
     @property
@@ -222,7 +221,6 @@ def _of_parties(guest: Guest) -> Iterator[Finding]:
 
 
 def not_looked_at(guest: Guest) -> Iterator[str]:
-    """What could not be looked at, in words."""
     yield from (f"step '{each['step']}' could not be looked at: {each['error']}" for each in guest.unchecked)
     if guest.socket.kind == "socket" and guest.vhost == "disconnected" and not guest.socket.party:
         yield f"{guest.where}: who is at its socket is unknown: not all of the node's processes are visible from here"

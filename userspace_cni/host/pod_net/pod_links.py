@@ -134,7 +134,6 @@ class LinkDriver(Driver[Link]):
         return _host_differing(step, host) if host and host.alias == step.alias and host.up else []
 
     def put_back(self, step: Link, deadline: Deadline) -> None:
-        """Set the host end."""
         deadline.require(_what(step))
         with opened_switch(step.switch_netns, self._root) as switch, connected(switch, _what(step)) as kernel:
             host = found_link(kernel, step.host)
