@@ -156,10 +156,6 @@ class Model:
         """The attachments with exactly these presences."""
         return sorted(name for name, known in list(self._known.items()) if known.presences == presences)
 
-    def is_vanished(self, name: Name) -> bool:
-        """Whether its sandbox has gone."""
-        return name in self._known and self._known[name].vanished
-
     def history(self, name: Name) -> str:
         """The calls of an attachment, with the faults around them, in lines."""
         story = self._known.get(name, _Known()).story[-LAST:]

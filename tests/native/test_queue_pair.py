@@ -197,11 +197,14 @@ def test_signal_in_wait(wire: Wire) -> None:
     def ring(*_: object) -> None:
         raise Alarm
 
+    def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        wire.pairs[0].wait()
+
     former = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
     try:
         with pytest.raises(Alarm):
-            wire.pairs[0].wait()
+            wait()
     finally:
         signal.signal(signal.SIGALRM, former)
 

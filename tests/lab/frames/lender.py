@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
@@ -27,6 +26,7 @@ from userspace_cni.fastpath.vhost.messages import (
     pack_table,
     pack_u64,
 )
+from userspace_cni.linux.closing import Closing
 
 USER: Final = 0x7F00_0000_0000
 """User address at which its memory begins."""
@@ -52,7 +52,7 @@ class Buffer(NamedTuple):
     next: int = 0
 
 
-class Lender:
+class Lender(Closing):
     """A connected front-end with 1 MiB in a memfd: rings in its first 64 KiB, buffers wherever a test wants them."""
 
     def __init__(self, sock: socket.socket, size: int = BYTES) -> None:
@@ -64,12 +64,6 @@ class Lender:
         self.kick = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2)]
         self.call = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2)]
         self._offered = [0, 0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up and free everything."""

@@ -12,11 +12,12 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import FastPathError
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.linux.closing import Closing
 
 HEADER = 12
 RECEIVED = struct.pack("<10xH", 1)
@@ -60,7 +61,7 @@ class Side:
         return not self.memory[self.avail]
 
 
-class Wire:
+class Wire(Closing):
     """Owner of the pairs, as a FrontEnd is; no hang-up, as there is no connection."""
 
     control_fd = -1
@@ -80,12 +81,6 @@ class Wire:
             self.rx.append(far_rx)
             self.tx.append(far_tx)
             self.pairs.append(QueuePair(index, tx, rx, self))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def failed(self) -> FastPathError | None:
         """The failure that a test has set."""

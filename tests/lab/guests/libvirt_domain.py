@@ -7,7 +7,6 @@ binding sidecar has to add is never in it.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -94,10 +93,6 @@ class Vm:
                 "networks": [{"name": name, "multus": {"networkName": name}} for name in self.networks],
             },
         }
-
-    def vmi_json(self) -> str:
-        """The same as a sidecar gets it."""
-        return json.dumps(self.vmi())
 
     def xml(self) -> str:
         backing = f"<memoryBacking>{self.memory.backing}</memoryBacking>" if self.memory.backing else ""

@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.lab.kube import managed_fields as owned
@@ -294,11 +294,6 @@ class ObjectStore(Store):
 
 
 _WHOLE: Final = ("apiVersion", "kind", "metadata")
-
-
-def of_status(write: Write) -> Write:
-    """The same write to the path /status."""
-    return replace(write, subresource="status")
 
 
 def _managers(thing: Mapping[str, Any]) -> dict[Manager, Fields]:

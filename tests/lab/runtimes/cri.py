@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
 from tests.lab.kube.pods import Pod
 from tests.lab.runtimes.images import IMAGE
 from tests.lab.switch.switch import wait_until
+from userspace_cni.linux.closing import Closing
 
 READY_S = 60.0
 _OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
@@ -36,7 +36,7 @@ class Status:
     interfaces: Mapping[str, Any]
 
 
-class Cri:
+class Cri(Closing):
     """A connection to the runtime at the unix socket `path`; sandboxes get cgroups below `cgroup`. For any number of threads."""
 
     def __init__(self, path: Path, cgroup: str) -> None:
@@ -44,12 +44,6 @@ class Cri:
         self._cgroup = cgroup
         self._channel = grpc.insecure_channel(f"unix://{path}", _OPTIONS)
         self._stub = services.RuntimeServiceStub(self._channel)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up; calls under way fail."""

@@ -36,7 +36,6 @@ EMPTIED = re.compile(r"<(devices|memoryBacking)([^<>]*)>\s*</\1>")
 
 BLANKS = st.sampled_from(["", " ", "\n", "\n  ", "\r\n\t", "\n\n    ", "\t "])
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cn", "Cs", "Co"]), max_size=6)
-QUOTES = ("'", '"')
 NAMES = st.sampled_from(["disk", "hostdev", "tpm", "kubevirt:thing", "q:args", "x-y", "_z", "é"])
 
 

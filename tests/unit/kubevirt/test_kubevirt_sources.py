@@ -22,7 +22,6 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.pod import launcher
 
 DATA = Path(__file__).parent / "data"
-DERIVED = "/var/run/kubevirt/vhostuser/pod{}.sock"
 LONG_S = 60.0
 NEVER_S = 3600.0
 """Longer than a test may take: what waits so long fails."""

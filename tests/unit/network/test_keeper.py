@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -66,9 +66,6 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
         kept.keeper.start()
         kept.wait(1)
         yield kept
-
-
-Wanted = Callable[[Kept], None]
 
 
 def test_when_it_reconciles(kept: Kept) -> None:
