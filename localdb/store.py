@@ -28,7 +28,7 @@ from localdb.names import encode_name
 from localdb.records import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 IDENTITY = "identity"
@@ -135,13 +135,16 @@ class Store:
 
     def items(self, collection: str) -> list[tuple[str, dict[str, Any]]]:
         """Return keys and values, sorted by key. Foreign files are moved aside, a newer version's are left out: both warn."""
+        return sorted(self.each(collection), key=lambda item: item[0])
+
+    def each(self, collection: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """As `items`, in no order; a record is read when it is asked for, so that no two need be in memory."""
         path = self._collection_path(collection)
-        found: list[tuple[str, dict[str, Any]]] = []
         with Attempt(f"list the records of {collection!r} in", path):
             try:
                 directory = self._open(path)
             except FileNotFoundError:
-                return found
+                return
             with directory:
                 for name in self._list(directory):
                     try:
@@ -150,8 +153,7 @@ class Store:
                         self._report(f"{path}/{name} is left out: a newer version wrote it (schema {schema}): upgrade this one")
                         continue
                     if record:
-                        found.append(record)
-        return sorted(found, key=lambda item: item[0])
+                        yield record
 
     def has(self, collection: str, key: str) -> bool:
         """Whether a file is in the place of that record; its content is not read."""

@@ -139,7 +139,8 @@ class Journal:
         with _translated(f"reading the record of {key}"):
             raw = self._store.get(_collection(key), key)
             state = self._live.get(_STATES, key) if raw is not None else None
-        return self._record(key, raw, state) if raw is not None else None
+        record = self._record(key, raw) if raw is not None else None
+        return record and self._in_state(record, state)
 
     def records(self) -> list[Record]:
         """All records of containers' attachments that can be read."""
@@ -154,10 +155,16 @@ class Journal:
         return self._records(_COLLECTIONS["run"])
 
     def _records(self, collection: str) -> list[Record]:
+        """In order of their keys. A document takes several times the memory of its record: no two are there at once."""
+        records: dict[str, Record] = {}
         with _translated("listing the records"):
-            items = self._store.items(collection)
-            states = dict(self._live.items(_STATES)) if items else {}
-        return [record for key, raw in items if (record := self._record(key, raw, states.get(key)))]
+            for key, raw in self._store.each(collection):
+                if record := self._record(key, raw):
+                    records[key] = record
+            for key, state in self._live.each(_STATES) if records else ():
+                if key in records:
+                    records[key] = self._in_state(records[key], state)
+        return [records[key] for key in sorted(records)]
 
     def write(self, record: Record) -> None:
         """Record the attachment: its state, then durably what undoes it."""
@@ -321,8 +328,8 @@ class Journal:
         """Remove half-written files of dead writers, and states without a record."""
         self.places()  # listing a collection removes its half-written files
         with _translated("sweeping the states"):
-            recorded = {key for collection in _COLLECTIONS.values() for key, _ in self._store.items(collection)}
-            stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
+            recorded = {key for collection in _COLLECTIONS.values() for key, _ in self._store.each(collection)}
+            stray = [key for key, _ in self._live.each(_STATES) if key not in recorded]
         for key in stray:
             lock = self.try_container_lock(key.partition("@")[0])
             if lock is None:
@@ -358,7 +365,7 @@ class Journal:
                 steps = tuple(step for step in record.steps if step.resource and step.resource.place == place)
                 shared = places.get(place, Shared())
                 places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
-        for place, raw in self._store.items(_ADOPTED):
+        for place, raw in self._store.each(_ADOPTED):
             if place in places:
                 with suppress(MalformedRecord):
                     made = places[place].made | (_read_made(raw) & _things(places[place].holders))
@@ -386,7 +393,8 @@ class Journal:
         with lock:
             yield lock
 
-    def _record(self, key: str, raw: Mapping[str, Any], state: Mapping[str, Any] | None) -> Record | None:
+    def _record(self, key: str, raw: Mapping[str, Any]) -> Record | None:
+        """The record of a document, `ready` as long as no state says otherwise."""
         try:
             record = record_from_json({"state": "ready", **raw})
             if record.key != key:
@@ -394,14 +402,17 @@ class Journal:
         except MalformedRecord as error:
             self._quarantine(self._store, _collection(key), key, str(error))
             return None
+        return record
+
+    def _in_state(self, record: Record, state: Mapping[str, Any] | None) -> Record:
         if state is None or not self._name_of(record).items() <= state.items():
             return record
         try:
             current = _with_state(record, state)
-            return current.to("deleting") if record.state == "deleting" else current
         except MalformedRecord as error:
-            self._quarantine(self._live, _STATES, key, f"it is not a state of an attachment: {error}")
+            self._quarantine(self._live, _STATES, record.key, f"it is not a state of an attachment: {error}")
             return record
+        return current.to("deleting") if record.state == "deleting" else current
 
     def _name_of(self, record: Record) -> dict[str, Any]:
         """The fields that distinguish its state file from one of an earlier attachment of that name, or of an earlier boot."""

@@ -106,6 +106,18 @@ def test_put_replaces_and_drop_removes(bench: Bench) -> None:
     assert bench.store.items("c") == [("l", {"n": 3})]
 
 
+def test_each_record_is_read_when_it_is_asked_for(bench: Bench) -> None:
+    """A long list of records is never in memory at once: one that is dropped before its turn does not come."""
+    keys = {"a", "b", "c"}
+    for key in keys:
+        bench.store.put("c", key, {})
+    listed = bench.store.each("c")
+    first, _ = next(listed)
+    for key in keys - {first}:
+        bench.store.drop("c", key)
+    assert list(listed) == []
+
+
 def test_items_are_sorted_by_key_not_by_file_name(bench: Bench) -> None:
     """Keys sort as strings although their escaped file names would sort otherwise."""
     keys = ["b", "a/b", "a", "é", "a-"]
