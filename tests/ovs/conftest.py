@@ -21,11 +21,12 @@ from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.switch.ovsdb.database import switch_client
+from userspace_cni.switch.ovsdb.rows.port import desired_port
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.commands import AddPort
     from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.put import Put
 
 STORE = "store-of-the-test"
 LINK = "k1"
@@ -37,13 +38,11 @@ def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
     driver.apply(step, deadline)()
 
 
-def adding(session: SwitchSession, step: OvsPort, marks: dict[str, str]) -> AddPort:
+def adding(session: SwitchSession, step: OvsPort, marks: dict[str, str]) -> Put:
     """The command that adds the port, whose names are free."""
-    from userspace_cni.switch.ovsdb.commands import AddPort
+    from userspace_cni.switch.ovsdb.put import Put
 
-    command = AddPort(session, step, marks)
-    command.held = frozenset({step.bridge, step.name})
-    return command
+    return Put(session, desired_port(step, marks), held=frozenset({step.bridge, step.name}))
 
 
 def soon() -> Deadline:

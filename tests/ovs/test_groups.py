@@ -19,9 +19,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.switch.ovsdb.commands import DeletePort
 from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch
+from userspace_cni.switch.ovsdb.delete import Delete
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.rows.port import marked_port
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -283,7 +284,7 @@ def test_a_group_notices_that_another_session_took_the_last_port(
     other = connect(switch)
     session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon(), everything=True)
 
-    class Late(DeletePort):
+    class Late(Delete):
         """Reads first, and then the other session deletes."""
 
         runs = 0
@@ -295,8 +296,8 @@ def test_a_group_notices_that_another_session_took_the_last_port(
                 other.undo(port(3), soon())
 
     with queued(driver, session) as callers:
-        callers.call(lambda: session.transact([DeletePort(session, port(1).ref)], soon()))
-        callers.call(lambda: session.transact([Late(session, port(2).ref)], soon()))
+        callers.call(lambda: session.transact([Delete(session, marked_port(port(1).ref))], soon()))
+        callers.call(lambda: session.transact([Late(session, marked_port(port(2).ref))], soon()))
     assert callers.join() == [None, None]
     session.close()
     assert Late.runs == 2
@@ -416,7 +417,7 @@ def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_swi
         steps = [port(number) for number in range(400)]
         session.transact([adding(session, step, marks_of(step, STORE)) for step in steps], soon())
         assert len(own_switch.ports("br-test")) == 400
-        session.transact([DeletePort(session, step.ref) for step in steps], soon())
+        session.transact([Delete(session, marked_port(step.ref)) for step in steps], soon())
         assert own_switch.bridges() == []
     finally:
         session.close()

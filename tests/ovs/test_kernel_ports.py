@@ -18,7 +18,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.switch.ovsdb.commands import AddPort
+from userspace_cni.switch.ovsdb.put import Put
+from userspace_cni.switch.ovsdb.rows.port import desired_port
 from userspace_cni.switch.ports import PortDriver
 
 KINDS: tuple[KernelPort, ...] = ("system", "afxdp", "af_packet", "af_xdp")
@@ -33,7 +34,7 @@ def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> 
 def remove(driver: PortDriver, step: OvsPort) -> None:
     """Do the first of two transactions for a link that was made anew."""
     session = driver.client.status()
-    command = AddPort(session, step, {**driver.owned()[LINK], "ifindex": "77"})
+    command = Put(session, desired_port(step, {**driver.owned()[LINK], "ifindex": "77"}))
     session.transact([command], soon())
     assert command.stale
 

@@ -29,9 +29,10 @@ from userspace_cni.linux.netlink import Message
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.node_bridges import NodeBridgeDriver
-from userspace_cni.switch.ovsdb.commands import AddPort
 from userspace_cni.switch.ovsdb.database import open_vswitch
+from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.rows.port import desired_port
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 
@@ -269,13 +270,12 @@ def test_no_row_is_written_for_a_name_that_is_not_taken(switch: Switch, driver: 
     """The transaction itself looks which names it adds: of a bridge that went since the look none was taken."""
     session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     try:
-        command = AddPort(session, port(), marks_of(port(), STORE))
+        command = Put(session, desired_port(port(), marks_of(port(), STORE)))
         session.transact([command], soon())
         assert command.unheld == {BRIDGE, port().name}
         assert switch.bridges() == []
         attach(driver, port(), soon())
-        command = AddPort(session, port(2), marks_of(port(2), STORE))
-        command.held = frozenset({port(2).name})
+        command = Put(session, desired_port(port(2), marks_of(port(2), STORE)), held=frozenset({port(2).name}))
         session.transact([command], soon())
         assert (command.unheld, sorted(switch.ports(BRIDGE))) == (frozenset(), [port(1).name, port(2).name])
     finally:

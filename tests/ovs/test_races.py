@@ -19,16 +19,18 @@ from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.database import Clause, named
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.switch.ovsdb.commands import AddPort, DeletePort
 from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch, switch_client
+from userspace_cni.switch.ovsdb.delete import Delete
+from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.rows.port import marked_port
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
-from userspace_cni.switch.ovsdb import commands
+from userspace_cni.switch.ovsdb import delete, put
 from userspace_cni.switch.ovsdb.database import switch_client
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.base.deadline import Deadline
@@ -102,7 +104,8 @@ class NaiveAdd(Command[SwitchSession]):
         self.api.row("Bridge", "br-test").addvalue("ports", port.uuid)
 
 
-def add(session: SwitchSession, step: OvsPort) -> AddPort:
+def add(session: SwitchSession, step: OvsPort) -> Put:
+    """The command of apply."""
     return adding(session, step, marks_of(step, STORE))
 
 
@@ -150,7 +153,7 @@ def test_two_deletions_do_not_leave_an_empty_bridge(
     """Neither of two sessions believes to delete the last port; the second to commit notices that it does."""
     for step in (port(1), port(2)):
         attach(driver, step, soon())
-    command = Meanwhile(DeletePort(session, port(1).ref), lambda: driver.undo(port(2), soon()))
+    command = Meanwhile(Delete(session, marked_port(port(1).ref)), lambda: driver.undo(port(2), soon()))
     session.transact([command], soon())
     assert command.runs == 2
     assert switch.bridges() == []
@@ -162,7 +165,7 @@ def test_a_bridge_is_not_deleted_under_a_new_port(
     """A DEL that believes to delete the last port notices the one that came meanwhile."""
     attach(driver, port(1), soon())
     adder = PortDriver(switch_client(switch.ovsdb), switch.rundir, lambda: STORE)
-    command = Meanwhile(DeletePort(session, port(1).ref), lambda: attach(adder, port(2), soon()))
+    command = Meanwhile(Delete(session, marked_port(port(1).ref)), lambda: attach(adder, port(2), soon()))
     session.transact([command], soon())
     adder.close()
     assert command.runs == 2
@@ -175,7 +178,7 @@ def test_a_port_that_changes_hands_before_the_commit_is_left_alone(
     """The marks that were read are verified: a row marked for another container in between is not deleted."""
     attach(driver, port(), soon())
     mark = ["--no-wait", "set", "Port", port().name, "external_ids:container-id=other"]
-    command = DeletePort(session, port().ref)
+    command = Delete(session, marked_port(port().ref))
     session.transact([Meanwhile(command, lambda: switch.vsctl(*mark))], soon())
     assert "container-id other" in command.left_alone
     assert switch.ports("br-test") == [port().name]

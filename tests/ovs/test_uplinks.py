@@ -18,7 +18,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.switch.node_bridges import NodeBridgeDriver
-from userspace_cni.switch.ovsdb.uplinks import PutUplink
+from userspace_cni.switch.ovsdb.put import Put
+from userspace_cni.switch.ovsdb.rows.uplink import desired_uplink
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.uplinks import UplinkDriver
 
@@ -202,7 +203,7 @@ def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, residen
 
     def remove() -> None:
         session = resident.ports.client.status()
-        command = PutUplink(session, step, MARKS, {NIC: 77}, 0)
+        command = Put(session, desired_uplink(step, MARKS, {NIC: 77}))
         session.transact([command], soon())
         assert (command.stale, switch.ports(BRIDGE)) == (True, [])
 

@@ -35,7 +35,7 @@ def specs(mirrors: Iterable[tuple[str, NodeMirror]], node: LocalNode) -> Iterato
 
 def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at bridge and output. Unavailable: there is no such bridge. NameTaken: the output has an owner."""
-    from userspace_cni.switch.ovsdb.mirror_outputs import look_at_output
+    from userspace_cni.switch.ovsdb.port_states import look_at_output
 
     look = partial(look_at_output, bridge=mirror.bridge, name=mirror.output)
     found = node.switch.ports.look(look, {}, f"bridge {mirror.bridge}: looking at it", Deadline.after(_LOOK_S))

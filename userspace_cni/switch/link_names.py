@@ -131,7 +131,7 @@ class LinkNames:
             time.sleep(min(_AGAIN_S, end.remaining()))
 
     def _another_round(self, session: SwitchSession, closed: Iterable[str], deadline: Deadline) -> None:
-        from userspace_cni.switch.ovsdb.commands import AnotherRound
+        from userspace_cni.switch.ovsdb.rounds import AnotherRound
 
         again = AnotherRound(session, closed)
         session.transact([again], deadline)
@@ -139,6 +139,6 @@ class LinkNames:
 
     @staticmethod
     def _lacks(name: str, session: SwitchSession) -> bool:
-        from userspace_cni.switch.ovsdb.commands import lacking
+        from userspace_cni.switch.ovsdb.reads import lacking
 
         return bool(lacking(session, [name]))

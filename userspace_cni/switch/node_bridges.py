@@ -18,14 +18,15 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.switch.kernel_links import KernelLinks
 from userspace_cni.switch.link_names import LinkNames
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, WRITTEN, bridge_differences
+from userspace_cni.switch.ovsdb.rows.bridge import WRITTEN, bridge_differences, desired_node_bridge
+from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
+from userspace_cni.switch.row_writer import RowWriter
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.database import SwitchSession
-    from userspace_cni.switch.ovsdb.node_bridges import PutNodeBridge
 
 
 class NodeBridgeDriver(Driver[NodeBridge]):
@@ -46,45 +47,40 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         it does not answer.
         """
         from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.commands import lacking
-        from userspace_cni.switch.ovsdb.node_bridges import PutNodeBridge
 
         held = LinkNames(self._links, self._read_back)
-        what, marks = f"bridge {step.name}: making it", marks_of(step, self._store())
+        writer = RowWriter(desired_node_bridge(step, marks_of(step, self._store())), held, 0)
 
-        def put(session: SwitchSession) -> PutNodeBridge:
-            if lacking(session, [step.name]):
-                held.hold(step.name, session, deadline, gets_tap=step.datapath == DATAPATH_TYPE)
-            command = PutNodeBridge(session, step, marks)
-            session.transact([command], deadline)
+        def put(session: SwitchSession) -> SwitchSession:
+            command = writer.write(session, deadline)
             self._read_back.wait(command.done, deadline)
             held.settle(session, deadline)
             self._read_back.await_word(step.name, session, deadline)
-            return command
+            return session
 
-        command = self._client.use(put, named(step.name), what, deadline)
-        self._require_link(step, command)
+        session = self._client.use(put, named(step.name), f"bridge {step.name}: making it", deadline)
+        self._require_link(step, session)
 
     def undo(self, step: NodeBridge, deadline: Deadline) -> None:
         """Delete the bridge, if it is ours. Raises Unavailable while others have ports on it, with their names."""
         from userspace_cni.ovsdb.database import every_name
-        from userspace_cni.switch.ovsdb.node_bridges import DeleteNodeBridge
+        from userspace_cni.switch.ovsdb.delete import Delete
 
-        def delete(session: SwitchSession) -> DeleteNodeBridge:
-            command = DeleteNodeBridge(session, step)
+        def delete(session: SwitchSession) -> Delete:
+            command = Delete(session, MarkedRows(step.marks, bridge=step.name, own=True))
             session.transact([command], deadline)
             return command
 
         done = self._client.use(delete, every_name(), f"bridge {step.name}: deleting it", deadline)
         if done.left_alone:
-            say("warning", f"bridge {step.name} is left alone: it belongs to {done.left_alone}")
+            say("warning", f"bridge {step.name} is left alone: {done.left_alone}")
         elif done.users:
             raise Unavailable(
                 f"bridge {step.name} stays while others have ports on it: {', '.join(done.users)}",
                 "it is deleted when they are gone: ovs-vsctl list-ports, userspace-cni list",
             )
         elif done.gone:
-            self._links.let_go(step.name, done.link)  # an ovs-vswitchd that has it open deletes it itself
+            self._links.let_go(step.name, done.links[step.name])  # an ovs-vswitchd that has it open deletes it itself
         else:
             raise Unavailable(f"bridge {step.name} stays: a port was added to it at this moment", "try again")
 
@@ -114,7 +110,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         if seen.ports is None:
             return False
         marks = self._client.status().index.bridge_marks.get(step.name)
-        return marks is None or not owns(step, marks) or step.name not in seen.once(self._links)
+        return marks is None or not owns(step.marks, marks) or step.name not in seen.once(self._links)
 
     def changed(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """MAC and MTU, of which ovs-vswitchd sets the link's."""
@@ -131,12 +127,11 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         found = None if bridge is None else columns_of(bridge)
         return bridge_differences(step, found, {} if link is None else columns_of(link))
 
-    def _require_link(self, step: NodeBridge, command: PutNodeBridge) -> None:
+    def _require_link(self, step: NodeBridge, session: SwitchSession) -> None:
         """Raise SwitchRefused unless the local port is open, and its link where it is looked for."""
-        from userspace_cni.switch.ovsdb.reads import is_open
+        from userspace_cni.switch.ovsdb.reads import word_on
 
-        row = command.api.look(lambda session: session.row("Interface", step.name))
-        if row is None or not command.api.look(lambda _: is_open(row)):
+        if session.look(partial(word_on, name=step.name)) != (True, ""):
             raise SwitchRefused(
                 f"bridge {step.name}: ovs-vswitchd has not opened its local port",
                 f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd",

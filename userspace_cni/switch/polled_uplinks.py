@@ -16,7 +16,7 @@ from userspace_cni.attachment.steps import Seen, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
-from userspace_cni.switch.ovsdb.rows.uplink import SYSTEM, UplinkRow
+from userspace_cni.switch.ovsdb.rows.uplink import SYSTEM, UplinkRow, desired_uplink
 from userspace_cni.switch.uplinks import LET_GO_S, UplinkDriver
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class PolledUplinkDriver(UplinkDriver):
         A daemon that is dead finds it so when it is started; one that hangs, when it goes on.
         """
         from userspace_cni.ovsdb.database import every_name
-        from userspace_cni.switch.ovsdb.uplinks import PutUplink
+        from userspace_cni.switch.ovsdb.put import Put
 
         plain = replace(step, interfaces=tuple(replace(each, type=SYSTEM) for each in step.interfaces), rx_queues=0)
         indexes = self._found(step, self._links(step.switch_netns))
@@ -42,7 +42,7 @@ class PolledUplinkDriver(UplinkDriver):
             row = session.look(partial(self._row, step))
             if row is None or not _has(row, indexes):
                 return None
-            command = PutUplink(session, plain, marks_of(step, self._store()), indexes, self._afxdp_max)
+            command = Put(session, desired_uplink(plain, marks_of(step, self._store()), indexes), self._afxdp_max)
             session.transact([command], deadline)
             return command.done
 

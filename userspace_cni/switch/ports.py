@@ -23,17 +23,18 @@ from userspace_cni.switch.flow_renewal import FlowRenewal
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.ovsdb.database import SwitchClient
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE
-from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
-from userspace_cni.switch.ovsdb.rows.port import differences, written_differences
+from userspace_cni.switch.ovsdb.rows.desired import MirrorPart
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, identity, marks_of
+from userspace_cni.switch.ovsdb.rows.port import desired_port, differences, marked_port, written_differences
 from userspace_cni.switch.port_sockets import GivenUp, NoSockets, PortSockets
 from userspace_cni.switch.read_back import ReadBack
+from userspace_cni.switch.row_writer import RowWriter
 from userspace_cni.switch.switch_view import SwitchView
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.database import Clause
-    from userspace_cni.switch.ovsdb.commands import AddPort
     from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.put import Put
 
 
 class PortDriver(SwitchView, Driver[OvsPort]):
@@ -75,7 +76,6 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
         from userspace_cni.ovsdb.replica import SessionLost
-        from userspace_cni.switch.ovsdb.commands import AddPort
 
         anew = step.interface.link_by == "switch" and not self._links.index(step.name)
         anew = anew or self._given_up.take(step.name)
@@ -85,23 +85,21 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         marks = marks_of(step, step.marks.get("store") or self._store()) | self._link_mark(step)
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
         held = LinkNames(self._links, self._read_back)
+        why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
+        anew_because = f"port {step.name} is made anew, because {why}"
+        with self.client.attempting(what):
+            writer = RowWriter(desired_port(step, marks, anew=anew), held, self._afxdp_max, anew_because)
 
-        def command_of(session: SwitchSession) -> AddPort:
-            return AddPort(session, step, marks, self._afxdp_max, anew=anew)
-
-        def add(session: SwitchSession) -> AddPort:
-            command = self._written(session, step, command_of, held, deadline)
-            if command.stale:
-                why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
-                say("warning", f"port {step.name} is made anew, because {why}")
-                self._read_back.wait(command.done, deadline, or_dead=True)
-                command = self._written(session, step, command_of, held, deadline)
+        def add(session: SwitchSession) -> Put:
+            command = writer.write(session, deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
             return command
 
-        def served(command: AddPort) -> None:
-            self._settle(command, held, deadline)
+        def served(command: Put) -> None:
+            if held.taps and command.done is not None:
+                self._read_back.wait(command.done, deadline)
+                held.settle(command.api, deadline)
             self._read_back.require(command, step, deadline)
             if step.interface.link_by == "us":
                 # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
@@ -120,31 +118,6 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         return rest
 
-    @staticmethod
-    def _written(
-        session: SwitchSession, step: OvsPort, make: Callable[[SwitchSession], AddPort], held: LinkNames, deadline: Deadline
-    ) -> AddPort:
-        """The command that has written the rows, after the names that OVSDB gets by it were taken."""
-        from userspace_cni.switch.ovsdb.commands import lacking, names_of
-
-        unheld = lacking(session, names_of(step))
-        while True:
-            for name in unheld - held.names:
-                held.hold(name, session, deadline, gets_tap=_gets_tap(step, name))
-            command = make(session)
-            command.held = frozenset(held.names)
-            session.transact([command], deadline)
-            if not command.unheld:
-                return command
-            unheld = command.unheld  # another process has taken the bridge away since the look
-
-    def _settle(self, command: AddPort, held: LinkNames, deadline: Deadline) -> None:
-        """Wait until ovs-vswitchd has opened the taps that were made for it; it makes its own where it has not."""
-        if held.taps and command.done is not None:
-            self._read_back.wait(command.done, deadline)
-            if held.settle(command.api, deadline):
-                command.watch_opened()
-
     def undo(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
         """Delete port, interface and QoS row, and the bridge if we made it and this was its last port.
 
@@ -152,14 +125,17 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here. It
         deletes the links that it has open; those that it has not are deleted here.
         """
-        from userspace_cni.switch.ovsdb.commands import DeletePort, lacking
+        from userspace_cni.ovsdb.database import named
+        from userspace_cni.switch.ovsdb.delete import Delete
+        from userspace_cni.switch.ovsdb.reads import lacking
 
-        def delete(session: SwitchSession) -> tuple[DeletePort, frozenset[str]]:
-            command = DeletePort(session, step.ref)
+        def delete(session: SwitchSession) -> tuple[Delete, frozenset[str]]:
+            command = Delete(session, marked_port(step.ref))
             session.transact([command], deadline)
             return command, lacking(session, command.links)
 
-        done, gone = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
+        needs = named(step.name, step.bridge) | _marked(step)
+        done, gone = self.client.use(delete, needs, f"port {step.name}: deleting it", deadline)
         if done.left_alone:
             say("warning", f"port {step.name} is left alone: {done.left_alone}")
         else:
@@ -253,7 +229,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         Raises Unavailable where that cannot be seen: unknown is not free.
         """
         from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.commands import lacking
+        from userspace_cni.switch.ovsdb.reads import lacking
 
         def judge(session: SwitchSession) -> None:
             for name in lacking(session, names):
@@ -267,8 +243,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         `keep` gets mirrors of all stores, and must keep those that a record names: their output is made again. Needs a resident
         driver.
         """
-        from userspace_cni.switch.ovsdb.commands import SweepMirrors
-        from userspace_cni.switch.ovsdb.mirrors import without_output
+        from userspace_cni.switch.ovsdb.bridge_mirrors import without_output
+        from userspace_cni.switch.ovsdb.sweeps import SweepMirrors
 
         def sweep(session: SwitchSession) -> int:
             command = SweepMirrors(session, keep)
@@ -290,7 +266,8 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         A port that another program deleted leaves them. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.limits import SweepLimits, orphans
+        from userspace_cni.switch.ovsdb.port_limits import orphans
+        from userspace_cni.switch.ovsdb.sweeps import SweepLimits
 
         store = self._store()
         if not self.client.status().look(lambda session: orphans(session.replica, store)):
@@ -314,19 +291,15 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         return {IFINDEX: str(index)}
 
 
-def _gets_tap(step: OvsPort, name: str) -> bool:
-    """Whether ovs-vswitchd makes a tap of that name, of the step's bridge or port. The kernel's datapath takes no link over."""
-    return step.datapath == DATAPATH_TYPE and (name == step.bridge or step.interface.link_by == "switch")
-
-
 def _rows_of(step: OvsPort) -> frozenset[Clause]:
-    from userspace_cni.switch.ovsdb import limits
-
-    return _names(step) | (limits.clauses_of(step) if step.limits else frozenset())
-
-
-def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
     from userspace_cni.ovsdb.database import named
-    from userspace_cni.switch.ovsdb.mirrors import clauses_of
+    from userspace_cni.switch.ovsdb.bridge_mirrors import clauses_of
 
-    return named(step.name, step.bridge) | clauses_of(step)
+    part = MirrorPart(step.mirrors, step.mirror_outputs, step.shows)
+    return named(step.name, step.bridge) | clauses_of(part, {}) | (_marked(step) if step.limits else frozenset())
+
+
+def _marked(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.ovsdb.database import with_ids
+
+    return with_ids(identity(step.marks)) if step.marks else frozenset()

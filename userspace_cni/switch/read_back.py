@@ -6,6 +6,7 @@ control socket which limit is in force. What it makes of a link of the node's ow
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from userspace_cni.attachment.drift import Absent, Condition, Drift
@@ -20,8 +21,8 @@ from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.replica import Watch
-    from userspace_cni.switch.ovsdb.commands import AddPort
     from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.put import Put
 
 T = TypeVar("T")
 
@@ -39,19 +40,23 @@ class ReadBack:
         self._daemon = daemon
         self._links = links or NoLinks()
 
-    def require(self, added: AddPort, step: OvsPort, deadline: Deadline) -> None:
+    def require(self, added: Put, step: OvsPort, deadline: Deadline) -> None:
         """Wait until ovs-vswitchd has opened the interface and done what else it was asked for.
 
         Raises SwitchRefused with its error, or for a bridge or limit that it has not made; Unavailable when it does not answer.
         """
+        from userspace_cni.switch.ovsdb.reads import word_on
+
+        session: SwitchSession = added.api
+        word = partial(word_on, session, step.name)
         if added.done is not None:
             self.wait(added.done, deadline)
-            if added.unanswered and step.datapath != DATAPATH_TYPE:
+            if session.look(lambda _: word()) is None and step.datapath != DATAPATH_TYPE:
                 raise SwitchRefused(
                     f"port {step.name}: ovs-vswitchd has made no bridge {step.bridge} with datapath_type {step.datapath}",
                     "the kernel needs its module openvswitch (modprobe openvswitch); see the log of ovs-vswitchd",
                 )
-        answer = self.wait(added.opened, deadline)
+        answer = self.wait(session.watch("Interface", step.name, word), deadline)
         if answer is not None and not answer[0]:
             look = f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd{interface_row(step).opened_by}"
             raise SwitchRefused(f"port {step.name}: {answer[1]}", look)

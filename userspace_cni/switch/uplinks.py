@@ -18,23 +18,27 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.retries import Retries
-from userspace_cni.switch.kernel_links import Nics
+from userspace_cni.switch.kernel_links import Nics, NoLinks
+from userspace_cni.switch.link_names import LinkNames
+from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
 from userspace_cni.switch.ovsdb.rows.uplink import (
     SYSTEM,
     UplinkRow,
+    desired_uplink,
     link_behind,
     uplink_differences,
     why_closed,
     why_other_mtu,
+    why_unable,
     written_differences,
 )
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
+from userspace_cni.switch.row_writer import RowWriter
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.database import SwitchSession
-    from userspace_cni.switch.ovsdb.uplinks import PutUplink
 
 _MERGING: Final = ("gro", "lro")
 LET_GO_S: Final = 2.0
@@ -62,25 +66,22 @@ class UplinkDriver(Driver[UplinkPort]):
         interface that it has opened, another MTU than asked. Unavailable: it does not answer, or the bridge is missing.
         """
         from userspace_cni.ovsdb.database import every_name
-        from userspace_cni.switch.ovsdb.uplinks import PutUplink
+        from userspace_cni.switch.ovsdb.reads import abilities
 
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
-        indexes = self._indexes(step, nics)
+        rows = desired_uplink(step, marks, self._indexes(step, nics))
+        held = LinkNames(NoLinks(), self._read_back)
+        writer = RowWriter(rows, held, self._afxdp_max, f"uplink {step.name}: what ovs-vswitchd has open is made anew")
         for each in step.present:
             if each.type == SYSTEM:
                 nics.set_offloads(each.name, _MERGING, on=False)
 
-        def put(session: SwitchSession) -> PutUplink:
-            command = PutUplink(session, step, marks, indexes, self._afxdp_max)
-            session.transact([command], deadline)
-            if command.stale:
-                say("warning", f"uplink {step.name}: what ovs-vswitchd has open is made anew")
-                self._read_back.wait(command.done, deadline, or_dead=True)
-                command = PutUplink(session, step, marks, indexes, self._afxdp_max)
-                session.transact([command], deadline)
+        def put(session: SwitchSession) -> None:
+            if unable := why_unable(step, session.look(abilities)):
+                raise SwitchRefused(*unable)
+            command = writer.write(session, deadline)
             self._read_back.wait(command.done, deadline)
-            self._require(step, command.api, deadline)
-            return command
+            self._require(step, session, deadline)
 
         self._client.use(put, every_name(), f"uplink {step.name}: adding it to bridge {step.bridge}", deadline)
         self._detach([device for device, present in step.devices.items() if not present], deadline)
@@ -90,18 +91,18 @@ class UplinkDriver(Driver[UplinkPort]):
 
     def undo(self, step: UplinkPort, deadline: Deadline) -> None:
         """Delete the port, if it is ours, and give its NICs the settings back that they had."""
-        from userspace_cni.ovsdb.database import every_name
-        from userspace_cni.switch.ovsdb.uplinks import DeleteUplink
+        from userspace_cni.ovsdb.database import named
+        from userspace_cni.switch.ovsdb.delete import Delete
 
-        def delete(session: SwitchSession) -> DeleteUplink:
-            command = DeleteUplink(session, step)
+        def delete(session: SwitchSession) -> Delete:
+            command = Delete(session, MarkedRows(step.marks, step.name, step.bridge, awaited=True))
             session.transact([command], deadline)
             return command
 
-        done = self._client.use(delete, every_name(), f"uplink {step.name}: deleting it", deadline)
+        done = self._client.use(delete, named(step.name, step.bridge), f"uplink {step.name}: deleting it", deadline)
         self._retries.forget(step.name)
         if done.left_alone:
-            say("warning", f"uplink {step.name} is left alone: it belongs to {done.left_alone}")
+            say("warning", f"uplink {step.name} is left alone: {done.left_alone}")
             return
         with suppress(Unavailable):  # the rows are gone, and a switch that hangs lets go of the NIC when it goes on
             self._read_back.wait(done.done, deadline.within(LET_GO_S), or_dead=True)
@@ -198,7 +199,7 @@ class UplinkDriver(Driver[UplinkPort]):
 
     @staticmethod
     def _row(step: UplinkPort, session: SwitchSession) -> UplinkRow | None:
-        from userspace_cni.switch.ovsdb.uplinks import find_uplink
+        from userspace_cni.switch.ovsdb.reads import find_uplink
 
         return find_uplink(session, step)
 

@@ -188,18 +188,18 @@ def test_whose_port_it_is_needs_every_mark(key: str) -> None:
     """One identity mark that differs or is missing makes the port another owner's; other marks do not matter."""
     row = marks.marks_of(STEP, "s1")
     for step in (STEP, STEP.ref):
-        assert marks.owns(step, {**row, "boot-id": "other", "pod-uid": "u"})
-        assert not marks.owns(step, {**row, key: "other"})
-        assert not marks.owns(step, {name: value for name, value in row.items() if name != key})
+        assert marks.owns(step.marks, {**row, "boot-id": "other", "pod-uid": "u"})
+        assert not marks.owns(step.marks, {**row, key: "other"})
+        assert not marks.owns(step.marks, {name: value for name, value in row.items() if name != key})
 
 
 def test_a_store_differs_only_when_both_are_known() -> None:
     """A row of another store is not ours; rows and steps without the mark are taken for ours."""
     row = marks.marks_of(STEP, "s1")
     without = {key: value for key, value in STEP.marks.items() if key != "store"}
-    assert not marks.owns(STEP, {**row, "store": "s2"})
-    assert marks.owns(STEP, {key: value for key, value in row.items() if key != "store"})
-    assert marks.owns(replace(STEP, marks=without), {**row, "store": "s2"})
+    assert not marks.owns(STEP.marks, {**row, "store": "s2"})
+    assert marks.owns(STEP.marks, {key: value for key, value in row.items() if key != "store"})
+    assert marks.owns(without, {**row, "store": "s2"})
 
 
 def test_messages_name_the_owner() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from userspace_cni.attachment.steps import OwnerKind, owner_kind
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.ovsdb.columns import Columns, new_columns
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.values import Json, as_json, by_uuid, count, references
 from userspace_cni.switch.ovsdb.mirror_drafts import MirrorDraft
+from userspace_cni.switch.ovsdb.rows.marks import same_kind
 
 
 def bridge_draft(txn: Draft, name: str, row: Any) -> BridgeDraft:
@@ -24,20 +25,30 @@ class BridgeDraft:
         self.name = name
         self.row = row
         self._mirrors: dict[str, MirrorDraft] = {}
-        self._made: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None
+        self._made: tuple[Columns, Columns] | None = None
+        self._seen: set[str] = set()
+        self._changes: Columns = {}
         self._added: list[Json] = []
         self._removed: list[uuid.UUID] = []
         self._ours = False
         self._given_up = False
         self.deleted = False
 
-    def make(self, bridge: dict[str, Any], local_port: dict[str, Any], local_interface: dict[str, Any]) -> None:
-        """Make the bridge, which does not exist, with these columns."""
-        self._made = bridge, local_port, local_interface
+    def make(self, bridge: Columns, local: Columns) -> None:
+        """Make the bridge, which does not exist, with these columns; `local`: of the Interface of its local port."""
+        self._made = bridge, local
 
-    def require_maker(self, kind: OwnerKind) -> None:
-        """Raise Unavailable if another member of the group makes the bridge, for another kind of owner."""
-        if self._made is not None and owner_kind(self._made[0]["external_ids"]) != kind:
+    def verify(self, *columns: str) -> None:
+        """Commit only if these columns of the bridge are what the replica shows."""
+        self._seen |= set(columns)
+
+    def change(self, columns: Columns) -> None:
+        """Write these columns of the bridge."""
+        self._changes |= columns
+
+    def require_maker(self, columns: Columns) -> None:
+        """Raise Unavailable if another member of the group makes the bridge for another kind of owner than these columns do."""
+        if self._made is not None and not same_kind(columns["external_ids"], self._made[0]["external_ids"]):
             raise Unavailable(f"bridge {self.name} is being made by another attachment", "try again: then it shows whose it is")
 
     def give_up(self) -> None:
@@ -71,8 +82,11 @@ class BridgeDraft:
             draft.verify(self.row, "ports", "external_ids")
             draft.mutate(replica.root(), "bridges", "delete", [as_json(self.row.uuid)])
             return
+        if self._seen:
+            draft.verify(self.row, *sorted(self._seen))
+        if self._changes:
+            draft.update(self.row, self._changes)
         if self._added:
-            draft.verify(self.row, "name", "datapath_type")
             draft.mutate(self.row, "ports", "insert", self._added)
         self._write_mirrors(draft)
         if self._removed:
@@ -99,9 +113,9 @@ class BridgeDraft:
 
     def _insert(self, draft: Draft, root: Any) -> None:
         assert self._made is not None  # noqa: S101 - for the type checker
-        bridge, local_port, local_interface = self._made
-        interface = draft.write("Interface", local_interface)
-        local = draft.write("Port", local_port | {"interfaces": interface})
+        bridge, local_interface = self._made
+        interface = draft.write("Interface", new_columns(local_interface))
+        local = draft.write("Port", {"name": self.name, "interfaces": interface})
         mirrors = [made for each in self._mirrors.values() if each.is_changed and (made := each.write(draft, None)[0])]
-        made = draft.write("Bridge", bridge | {"ports": ("set", [local, *self._added]), "mirrors": ("set", mirrors)})
+        made = draft.write("Bridge", new_columns(bridge) | {"ports": ("set", [local, *self._added]), "mirrors": ("set", mirrors)})
         draft.mutate(root, "bridges", "insert", [made])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from userspace_cni.ovsdb.values import references, value_of
-from userspace_cni.switch.ovsdb.mirrors import find_mirror
+from userspace_cni.ovsdb.values import references, refers, value_of
+from userspace_cni.switch.ovsdb.bridge_mirrors import find_mirror
+from userspace_cni.switch.ovsdb.rows.bridge import datapath_of
+from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.database import SwitchSession
@@ -21,6 +23,42 @@ class PortState:
     status: Mapping[str, str]
     ofport: int
     error: str
+
+
+@dataclass(frozen=True)
+class OutputLook:
+    """What is to be known of a bridge and of a port that is to be a mirror's output.
+
+    `datapath`: the bridge's, "" for a bridge that is not there. `is_there`, `on_bridge`: the port. `owned`: it is a pod's or the
+    node's own, with these `marks`. `type`: of its interface, "" also where that is not known.
+    """
+
+    datapath: str = ""
+    is_there: bool = False
+    on_bridge: bool = False
+    owned: bool = False
+    marks: Mapping[str, str] = field(default_factory=dict)
+    type: str = ""
+
+
+def look_at_output(session: SwitchSession, bridge: str, name: str) -> OutputLook:
+    """Look at them. Needs a session that replicates everything."""
+    found, port, link = session.row("Bridge", bridge), session.row("Port", name), session.row("Interface", name)
+    if found is None:
+        return OutputLook()
+    datapath = datapath_of(value_of(found, "datapath_type"))
+    if port is None:
+        return OutputLook(datapath)
+    marks = value_of(port, "external_ids")
+    kind = "" if link is None else value_of(link, "type")
+    return OutputLook(
+        datapath,
+        is_there=True,
+        on_bridge=refers(found, "ports", port.uuid),
+        owned=is_ours(marks) or is_nodes(marks),
+        marks=marks,
+        type=kind,
+    )
 
 
 def is_mirrored(session: SwitchSession, bridge: str, mirror: str) -> bool:

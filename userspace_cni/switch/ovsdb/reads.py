@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from userspace_cni.attachment.steps import Internal
+from userspace_cni.attachment.steps import Internal, UplinkPort
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.ovsdb.values import columns_of, references, refers, value_of
+from userspace_cni.switch.ovsdb.bridge_mirrors import mirror_rows, mirrors_of, takes_sources
 from userspace_cni.switch.ovsdb.database import SwitchSession
-from userspace_cni.switch.ovsdb.limits import limit_of
-from userspace_cni.switch.ovsdb.mirrors import mirror_rows, mirrors_of, takes_sources
+from userspace_cni.switch.ovsdb.port_limits import limit_of
 from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface import DEVARGS, VHOST_USER_TYPES
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_nodes, is_ours, made_by
 from userspace_cni.switch.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
 from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchFacts
+from userspace_cni.switch.ovsdb.rows.uplink import UplinkRow
 
 _INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
 """Types of interfaces behind which is a pod, a VM or the node itself."""
@@ -28,6 +29,19 @@ def find_port(session: SwitchSession, name: str) -> PortRow | None:
     port = session.row("Port", name)
     bridge = None if port is None else bridge_of(session, port)
     return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
+
+
+def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
+    port = session.row("Port", step.name)
+    if port is None:
+        return None
+    bridge, rows = bridge_of(session, port, step.bridge), session.tables["Interface"].rows
+    members = [rows[each] for each in references(port, "interfaces") if each in rows]
+    return UplinkRow(
+        "" if bridge is None else value_of(bridge, "name"),
+        columns_of(port),
+        {value_of(row, "name"): columns_of(row) for row in members},
+    )
 
 
 def known_ports(session: SwitchSession) -> list[KnownPort]:
@@ -160,6 +174,16 @@ def is_open(interface: Any) -> bool:
     return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
 
 
+def word_on(session: SwitchSession, name: str) -> tuple[bool, str] | None:
+    """What ovs-vswitchd says of the interface of that name: (True, "") for open, (False, why not), or nothing yet."""
+    row = session.row("Interface", name)
+    if row is None:
+        return False, "another process deleted its rows"
+    if error := value_of(row, "error"):
+        return False, str(error[0])
+    return (True, "") if is_open(row) else None
+
+
 def link_index(session: SwitchSession, name: str) -> int:
     """The index of the link that ovs-vswitchd has opened for the interface of that name; 0 if there is none, or it is unknown.
 
@@ -235,3 +259,9 @@ def _port_row(session: SwitchSession, port: Any, bridge: str) -> PortRow | None:
     mirrors, limit = mirror_rows(session.replica, bridge_row, port), limit_of(session.replica, port)
     local_mtu_is_kept = local_port_without_mtu(session, bridge_row) is None
     return PortRow(bridge, columns_of(port), columns_of(interface), mirrors, limit, local_mtu_is_kept)
+
+
+def lacking(session: SwitchSession, names: Iterable[str]) -> frozenset[str]:
+    """Those of the names that no replicated bridge or port has. Needs no lock: a transaction may be under way."""
+    index = session.index
+    return frozenset(name for name in names if name not in index.bridge_marks and name not in index.marks)

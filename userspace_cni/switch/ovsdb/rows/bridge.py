@@ -9,6 +9,7 @@ from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OWNER, OWNER_KIND, NodeBridge
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.ovsdb.columns import Columns, optional
+from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredRows
 
 DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
@@ -29,9 +30,9 @@ def bridge_columns(name: str, datapath_type: str) -> Columns:
     return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER, OWNER_KIND: "pod"}}
 
 
-def local_port_columns(bridge: str) -> tuple[Columns, Columns]:
-    """Columns of the Port and the Interface that stand for the bridge itself, as ovs-vsctl add-br makes them, but for the MTU."""
-    return {"name": bridge}, {"name": bridge, "type": "internal", "mtu_request": [LOCAL_MTU]}
+def local_columns(bridge: str) -> Columns:
+    """Columns of the Interface that stands for the bridge itself, as ovs-vsctl add-br makes them, but for the MTU."""
+    return {"name": bridge, "type": "internal", "mtu_request": [LOCAL_MTU]}
 
 
 def in_the_way(name: str, ports: int, *, is_nodes: bool) -> str:
@@ -57,18 +58,18 @@ def _carried(name: str, ports: int) -> str:
     return f"it has {ports} port{'s' if ports > 1 else ''} (ovs-vsctl list-ports {name}; userspace-cni list names the pods)"
 
 
-def node_bridge_columns(step: NodeBridge, marks: Mapping[str, str]) -> Columns:
-    return {
+def desired_node_bridge(step: NodeBridge, marks: Mapping[str, str]) -> DesiredRows:
+    """The rows of a bridge of the node's own."""
+    columns: Columns = {
         "name": step.name,
         "datapath_type": step.datapath,
         "external_ids": dict(marks),
         "other_config": {HWADDR: step.mac or None},
     }
-
-
-def node_bridge_link_columns(step: NodeBridge) -> Columns:
-    """Columns of the Interface that stands for a bridge of the node's own."""
-    return {"name": step.name, "type": "internal", "mtu_request": optional(step.mtu or None)}
+    local: Columns = {"name": step.name, "type": "internal", "mtu_request": optional(step.mtu or None)}
+    because = f"and is to have {step.datapath}"
+    bridge = DesiredBridge(step.name, columns, local, own=True, datapath=step.datapath, because=because)
+    return DesiredRows(marks, bridge, new_names={step.name: step.datapath == DATAPATH_TYPE})
 
 
 def bridge_differences(step: NodeBridge, bridge: Mapping[str, Any] | None, link: Mapping[str, Any]) -> list[Drift]:

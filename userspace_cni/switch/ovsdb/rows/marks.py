@@ -12,7 +12,6 @@ from userspace_cni.attachment.steps import (
     MirrorOutput,
     NodeBridge,
     OvsPort,
-    PortRef,
     UplinkPort,
     owner_kind,
 )
@@ -62,25 +61,30 @@ def is_nodes(marks: Mapping[str, str]) -> bool:
     return owner_kind(marks) == "node"
 
 
-def same_owner(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
-    """Whether a row with these marks is ours, for the same kind of owner as the step."""
-    return owner_kind(marks) == owner_kind({"owner": OWNER} | dict(step.marks))
+def same_kind(wanted: Mapping[str, str], marks: Mapping[str, str]) -> bool:
+    """Whether a row with these marks is ours, for the same kind of owner as that with the `wanted` ones."""
+    return owner_kind(marks) == owner_kind({"owner": OWNER} | dict(wanted))
 
 
-def owns(step: Owned | PortRef, marks: Mapping[str, str]) -> bool:
-    """The rule of ownership: whether the step may change or delete a row with these marks.
+def owns(wanted: Mapping[str, str], marks: Mapping[str, str]) -> bool:
+    """The rule of ownership: whether the owner with the `wanted` marks may change or delete a row with these marks.
 
     It was made for the same container, network and interface name, run, or spec, and by no other state directory.
     """
-    wanted = {"owner": OWNER} | dict(step.marks)
     is_of_other = marks.get("store") and wanted.get("store") and marks["store"] != wanted["store"]
-    return not is_of_other and same_owner(step, marks) and all(marks.get(key) == wanted.get(key) for key in IDENTITY)
+    named = {"owner": OWNER} | dict(wanted)
+    return not is_of_other and same_kind(wanted, marks) and all(marks.get(key) == named.get(key) for key in IDENTITY)
 
 
-def require_own(step: Owned | PortRef, marks: Mapping[str, str], what: str, hint: str) -> None:
-    """Raise NameTaken unless the step owns the row with these marks; `what` it is, as "port p exists and"."""
-    if not owns(step, marks):
+def require_own(wanted: Mapping[str, str], marks: Mapping[str, str], what: str, hint: str) -> None:
+    """Raise NameTaken unless the owner owns the row with these marks; `what` it is, as "port p exists and"."""
+    if not owns(wanted, marks):
         raise NameTaken(f"{what} belongs to {whose(marks)}", hint)
+
+
+def identity(marks: Mapping[str, str]) -> dict[str, str]:
+    """Those of the marks that identify the owner."""
+    return {key: value for key, value in ({"owner": OWNER} | dict(marks)).items() if key in IDENTITY}
 
 
 def whose(marks: Mapping[str, str]) -> str:

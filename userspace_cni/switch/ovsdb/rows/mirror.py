@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from userspace_cni.attachment.steps import MirrorOutput
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredRows, MirrorPart
 
 FROM_POD: Final = "mirror-from/"
 """What the key of a source begins with whose frames from the pod are desired; the mirror's name follows."""
@@ -57,3 +59,11 @@ def withdrawn(external_ids: Mapping[str, str], mirrors: Iterable[MirrorSource]) 
 def mirror_columns(name: str, output: Any, sources: Mapping[str, list[Any]], marks: Mapping[str, str]) -> dict[str, Any]:
     """Columns of a Mirror: references to its output and, by column, to its sources; `marks` are those of the output's port."""
     return {"name": name, "output_port": [output], "external_ids": dict(marks), **{key: sources[key] for key in COLUMNS}}
+
+
+def desired_mirror(step: MirrorOutput, marks: Mapping[str, str]) -> DesiredRows:
+    """The row of a mirror whose output is a port of others, which stays as it is."""
+    missing = f"mirror {step.name}: port {step.port} is not on bridge {step.bridge} any more", "ovs-vsctl show"
+    part = MirrorPart(outputs=step.mirror_outputs, shows=step.shows)
+    bridge = DesiredBridge(step.bridge, missing=missing)
+    return DesiredRows(marks, bridge, output=step.port, mirrors=part, called=f"mirror {step.name}: ")

@@ -9,7 +9,15 @@ from typing import Any, Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import EVERYTHING, OWNER, OvsPort, PortRef
 from userspace_cni.ovsdb.columns import Columns, optional
-from userspace_cni.switch.ovsdb.rows.bridge import LOCAL_MTU
+from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, local_columns
+from userspace_cni.switch.ovsdb.rows.desired import (
+    DesiredBridge,
+    DesiredInterface,
+    DesiredPort,
+    DesiredRows,
+    MarkedRows,
+    MirrorPart,
+)
 from userspace_cni.switch.ovsdb.rows.interface import interface_row
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
 from userspace_cni.switch.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, desired_names, specs
@@ -85,6 +93,41 @@ def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         **policing_columns(step),
         "external_ids": dict(marks) | {ATTACHED_MAC: step.mac or None},
     }
+
+
+def desired_port(step: OvsPort, marks: Mapping[str, str], *, anew: bool = False) -> DesiredRows:
+    """All rows of the port. `marks`: those of its owner, and IFINDEX of the link that it has. `anew`: as of DesiredPort.
+
+    Raises SwitchRefused for a limit that this kind of port cannot have.
+    """
+    row, name, bridge, taps = interface_row(step), step.name, step.bridge, step.datapath == DATAPATH_TYPE
+    own_link = step.interface.link_by == "switch"
+    hint = f"ovs-vsctl add-br {bridge} -- set Bridge {bridge} datapath_type={step.datapath}"
+    made = f"bridge {bridge} is missing: it was an administrator's, so it is not made here", hint
+    opened = {"external_ids": {IFINDEX: marks.get(IFINDEX)}}
+    interface = DesiredInterface(interface_columns(step, marks), opened, can_reopen=row.can_reopen)
+    return DesiredRows(
+        marks,
+        DesiredBridge(
+            bridge,
+            bridge_columns(bridge, step.datapath),
+            local_columns(bridge),
+            missing=made if step.foreign_bridge else None,
+            datapath=step.datapath,
+            because=f"{row.called} of this network needs {step.datapath}",
+        ),
+        DesiredPort(port_columns(step, marks), (interface,), qos_row(step), anew),
+        mirrors=MirrorPart(step.mirrors, step.mirror_outputs, step.shows),
+        # a host end's link is there, and is known by its index
+        new_names=({} if step.foreign_bridge else {bridge: taps})
+        | ({} if step.interface.link_by == "us" else {name: taps and own_link}),
+        # of a bridge that it cannot make ovs-vswitchd says nothing; of a tap it shows in the kernel whether it is open
+        awaited="new" if own_link or not taps else "",
+    )
+
+
+def marked_port(step: PortRef) -> MarkedRows:
+    return MarkedRows(step.marks, step.name, step.bridge, with_foreign_qos=True, unmarked=step.legacy)
 
 
 def ref_of(row: PortRow) -> PortRef:

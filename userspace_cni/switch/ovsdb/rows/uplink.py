@@ -11,8 +11,10 @@ from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.provider_networks import VDEV, link_of
 from userspace_cni.ovsdb.columns import Columns, changed_columns, optional
+from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredInterface, DesiredPort, DesiredRows
 from userspace_cni.switch.ovsdb.rows.interface import AFXDP, DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
+from userspace_cni.switch.ovsdb.rows.switch import Abilities
 
 DPDK: Final = "dpdk"
 SYSTEM: Final = "system"
@@ -72,21 +74,49 @@ def uplink_interface_columns(
     }
 
 
-def is_outdated(interface: UplinkInterface, found: Mapping[str, Any], index: int | None) -> bool:
-    """Whether ovs-vswitchd has something else open than the step's interface: a link that has gone, another type or device."""
-    recorded = None if index is None else str(index)
-    in_place = interface.polled and {found["type"], interface.type} <= {SYSTEM, AFXDP}
-    return bool(
-        (found["type"] != interface.type and not in_place)
-        or found["options"].get(DEVARGS, "") != interface.devargs
-        or found["external_ids"].get(IFINDEX) != recorded
+def desired_uplink(step: UplinkPort, marks: Mapping[str, str], indexes: Mapping[str, int]) -> DesiredRows:
+    """All rows of the uplink's port. `indexes`: as those of `uplink_differences`. Raises as `uplink_interface_columns`."""
+    return DesiredRows(
+        marks,
+        DesiredBridge(
+            step.bridge,
+            own=True,
+            missing=(f"uplink {step.name}: there is no bridge {step.bridge}", "another program has deleted it"),
+        ),
+        DesiredPort(
+            uplink_port_columns(step, marks),
+            tuple(_desired_interface(step, each, marks, indexes.get(each.name)) for each in step.present),
+            takes_over=True,
+        ),
+        called=f"uplink {step.name}: ",
     )
 
 
-def own_columns(wanted: Columns, interface: UplinkInterface, found: Mapping[str, Any]) -> Columns:
-    """The columns of an interface that are there now, but for those that the step which polls it has set since."""
-    polled = interface.polled == "later" and found["type"] == AFXDP
-    return {column: value for column, value in wanted.items() if not (polled and column in ("type", "options"))}
+def _desired_interface(
+    step: UplinkPort, interface: UplinkInterface, marks: Mapping[str, str], index: int | None
+) -> DesiredInterface:
+    opened: Columns = {
+        "type": interface.type,
+        "options": {DEVARGS: interface.devargs or None},
+        "external_ids": {IFINDEX: None if index is None else str(index)},
+    }
+    if interface.polled:
+        del opened["type"]  # it changes in place
+    columns = uplink_interface_columns(step, interface, marks, index)
+    return DesiredInterface(columns, opened, later_type=AFXDP if interface.polled == "later" else "")
+
+
+def why_unable(step: UplinkPort, switch: Abilities) -> tuple[str, str] | None:
+    """What of the uplink this ovs-vswitchd cannot open, and what to look at."""
+    for each in step.present:
+        name, kind = each.name, each.type
+        if kind in (AFXDP, DPDK) and switch.interface_types and kind not in switch.interface_types:
+            why = f"uplink {step.name}: {name} cannot be opened as {kind}: ovs-vswitchd is built without it"
+            return why, f"Open_vSwitch.iface_types has no {kind}; open a kernel NIC as system"
+        if kind == DPDK and not switch.dpdk:
+            hint = "ovs-vsctl get Open_vSwitch . dpdk_initialized other_config, and the log of ovs-vswitchd"
+            return f"uplink {step.name}: {name} cannot be opened: ovs-vswitchd runs without DPDK", hint
+    return None
 
 
 def why_closed(found: Mapping[str, Any]) -> str:
@@ -132,9 +162,8 @@ def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
     for each in step.present:
         name = each.name
         if found := row.interfaces.get(name):
-            wanted = uplink_interface_columns(step, each, step.marks)
-            wanted["external_ids"] = dict(step.marks)
-            changes = changed_columns(own_columns(wanted, each, found), found)
+            wanted = _desired_interface(step, each, step.marks, None).due(found) | {"external_ids": dict(step.marks)}
+            changes = changed_columns(wanted, found)
             compared += [(f"{name} {column}", value, found[column]) for column, value in changes.items()]
     shown = [(column, _shown(wanted), _shown(found)) for column, wanted, found in compared]
     subject, look = f"uplink {step.name}", _look(step)

@@ -11,42 +11,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
-from userspace_cni.ovsdb.database import Clause, with_ids
-from userspace_cni.ovsdb.groups import Command
 from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.ovsdb.values import value_of
-from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.index import SwitchIndex
-from userspace_cni.switch.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, owns
-from userspace_cni.switch.ovsdb.rows.qos import QosRow, qos_row
+from userspace_cni.switch.ovsdb.rows.marks import identity, is_nodes, is_ours, owns
+from userspace_cni.switch.ovsdb.rows.qos import QosRow
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.draft import Draft
     from userspace_cni.ovsdb.values import Json
 
 
-def clauses_of(step: OvsPort | PortRef) -> frozenset[Clause]:
-    return with_ids(_identity(step))
-
-
-def make(txn: Draft, step: OvsPort, marks: Mapping[str, str]) -> list[Json]:
-    """Write the rows of a new port's limit; its column `qos`. Raises SwitchRefused for a limit that the port cannot have."""
-    wanted = qos_row(step)
+def make(txn: Draft, wanted: QosRow | None, marks: Mapping[str, str]) -> list[Json]:
+    """Write the rows of a new port's limit; its column `qos`."""
     return [_insert(txn, wanted, marks)] if wanted else []
 
 
-def converge(txn: Draft, replica: Replica[SwitchIndex], step: OvsPort, port: Any, marks: Mapping[str, str]) -> bool:
-    """Make the limit of a living port what the step says, or remove it; whether anything was written.
+def converge(txn: Draft, replica: Replica[SwitchIndex], wanted: QosRow | None, port: Any, marks: Mapping[str, str]) -> bool:
+    """Make the limit of a living port the wanted one, or remove it; whether anything was written.
 
     `port`: its row, whose external_ids and qos have been verified.
     """
-    wanted, row = qos_row(step), _own_row(replica, step, port)
+    row = _own_row(replica, port, marks)
     if wanted is None and row is None:
         return False
     if wanted is None:
-        txn.update(port, {"qos": []})
-        _discard(txn, step)
+        drop(txn, marks, port)
         return True
     if row is None:
         txn.update(port, {"qos": [_insert(txn, wanted, marks)]})
@@ -54,14 +44,18 @@ def converge(txn: Draft, replica: Replica[SwitchIndex], step: OvsPort, port: Any
     return _update(txn, replica, row, wanted, marks)
 
 
-def drop(txn: Draft, step: OvsPort | PortRef, port: Any) -> None:
-    """Delete the limit with the port, whose row is None when it is gone already, and a foreign QoS row that it has."""
+def drop(txn: Draft, marks: Mapping[str, str], port: Any, *, foreign: bool = False) -> None:
+    """Delete the limit of the port, whose row is None when it is gone already; a `foreign` QoS row that it has, too."""
     qos = value_of(port, "qos") if port is not None else []
     if qos:
         # The server checks references before it removes unreferenced rows: so the reference must go first.
         txn.update(port, {"qos": []})
+    if qos and foreign:
         txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
-    _discard(txn, step)
+    named = identity(marks)
+    if {"container-id", "ifname"} <= named.keys() or "spec" in named:  # they name one attachment
+        for table in ("QoS", "Queue"):
+            txn.add_op({"op": "delete", "table": table, "where": [["external_ids", "includes", ("map", list(named.items()))]]})
 
 
 def limit_of(replica: Replica[SwitchIndex], port: Any) -> QosRow | None:
@@ -72,26 +66,6 @@ def limit_of(replica: Replica[SwitchIndex], port: Any) -> QosRow | None:
     queue = replica.tables["Queue"].rows.get(value_of(row, "queues").get(0))
     of_queue = {} if queue is None else value_of(queue, "other_config")
     return QosRow(value_of(row, "type"), value_of(row, "other_config"), of_queue)
-
-
-class SweepLimits(Command[SwitchSession]):
-    """Deletes the rows of QoS and Queue with our owner mark and this store's, to which no port, or no QoS row, refers.
-
-    A port that was deleted by another program leaves them. `swept`: how many there were. Needs a session that replicates
-    everything.
-    """
-
-    def __init__(self, session: SwitchSession, store: str) -> None:
-        super().__init__(session)
-        self._store = store
-        self.swept = 0
-
-    def run_idl(self, txn: Draft) -> None:
-        """Delete what no row refers to; the server refuses it if one does by now."""
-        rows = orphans(self.api.replica, self._store)
-        for row in rows:
-            txn.delete(row)
-        self.swept = len(rows)
 
 
 def orphans(replica: Replica[SwitchIndex], store: str) -> list[Any]:
@@ -110,10 +84,10 @@ def _is_of(store: str, row: Any) -> bool:
     return (is_ours(marks) or is_nodes(marks)) and marks.get("store") == store
 
 
-def _own_row(replica: Replica[SwitchIndex], step: OvsPort, port: Any) -> Any:
+def _own_row(replica: Replica[SwitchIndex], port: Any, marks: Mapping[str, str]) -> Any:
     references = value_of(port, "qos")
     row = replica.tables["QoS"].rows.get(references[0]) if references else None
-    return row if row is not None and owns(step, value_of(row, "external_ids")) else None
+    return row if row is not None and owns(marks, value_of(row, "external_ids")) else None
 
 
 def _insert(txn: Draft, wanted: QosRow, marks: Mapping[str, str]) -> Json:
@@ -146,15 +120,3 @@ def _update(txn: Draft, replica: Replica[SwitchIndex], row: Any, wanted: QosRow,
     if changes:
         txn.update(row, changes)
     return changed or bool(changes)
-
-
-def _discard(txn: Draft, step: OvsPort | PortRef) -> None:
-    """Delete the rows with the step's marks, if these name one attachment."""
-    marks = _identity(step)
-    if {"container-id", "ifname"} <= marks.keys() or "spec" in marks:
-        for table in ("QoS", "Queue"):
-            txn.add_op({"op": "delete", "table": table, "where": [["external_ids", "includes", ("map", list(marks.items()))]]})
-
-
-def _identity(step: OvsPort | PortRef) -> dict[str, str]:
-    return {key: value for key, value in ({"owner": OWNER} | dict(step.marks)).items() if key in IDENTITY}

@@ -9,19 +9,19 @@ it has seen, and both verify that the bridge's Mirrors are. A Mirror that is not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from userspace_cni.attachment.steps import EVERYTHING, MirrorOutput, OvsPort, PortRef
+from userspace_cni.attachment.steps import EVERYTHING
 from userspace_cni.base.errors import BadRequest, NameTaken, Unavailable
-from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.ovsdb.database import Clause, named, with_ids
 from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.ovsdb.values import Json, count, references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft
 from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.mirror_drafts import Source
-from userspace_cni.switch.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, owns, same_owner, whose
+from userspace_cni.switch.ovsdb.rows.desired import DesiredRows, MirrorPart
+from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours, owns, same_kind, whose
 from userspace_cni.switch.ovsdb.rows.mirror import COLUMNS, DESIRED, MirrorRow, desired_names, specs
 
 BRIDGE_MAX: Final = 32
@@ -69,127 +69,102 @@ def without_output(replica: Replica[SwitchIndex]) -> list[tuple[Any, Any]]:
     ]
 
 
-def clauses_of(step: OvsPort | PortRef | MirrorOutput, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
-    """The clauses for the Mirrors in which the step has a part, and for the sources of those whose output it is.
+def clauses_of(part: MirrorPart, external_ids: Mapping[str, str]) -> frozenset[Clause]:
+    """The clauses for the Mirrors in which a port has a part, and for the sources of those whose output it is.
 
-    `external_ids`: those that its row has now; without them the clause of its marks finds what is left of an output.
+    `external_ids`: those that its row has now.
     """
-    if isinstance(step, PortRef):
-        marks = {key: step.marks[key] for key in IDENTITY if key in step.marks}
-        return with_ids(marks) if marks else frozenset()
-    joined = () if isinstance(step, MirrorOutput) else (each.name for each in step.mirrors)
-    clauses = named(*joined, *desired_names(external_ids or {}), *_shown(step))
-    for name in step.mirror_outputs:
+    clauses = named(*(each.name for each in part.sources), *desired_names(external_ids), *_shown(part))
+    for name in part.outputs:
         clauses |= named(name)
         for start in COLUMNS.values():
             clauses |= with_ids({start + name: DESIRED})
     return clauses
 
 
-def require_part(replica: Replica[SwitchIndex], step: OvsPort, bridge: Any, draft: BridgeDraft) -> None:
-    """Raise unless the port can have its part, as `require_output`. Writes nothing."""
-    for each in step.mirrors:
-        _require_own(replica, step, bridge, each.name, joins=True)
-    require_output(replica, step, bridge, draft)
-
-
-def require_output(replica: Replica[SwitchIndex], step: OvsPort | MirrorOutput, bridge: Any, draft: BridgeDraft) -> None:
-    """Raise unless the port can be the output of its mirrors. Writes nothing.
+def require_part(replica: Replica[SwitchIndex], rows: DesiredRows, bridge: Any, draft: BridgeDraft) -> None:
+    """Raise unless the port can have its part. Writes nothing.
 
     NameTaken: a Mirror is not ours, or has another output. BadRequest: the port that is to be shown has gone. Unavailable: the
     bridge can have no further Mirror that shows something of its own.
     """
-    for name in step.mirror_outputs:
-        _require_own(replica, step, bridge, name)
-    for name in step.mirror_outputs:
-        _require_no_output(replica, step, bridge, draft, name)
-    if not step.shows:
+    part, on = rows.mirrors, rows.bridge.name
+    for each in part.sources:
+        _require_own(replica, rows, bridge, each.name, joins=True)
+    for name in part.outputs:
+        _require_own(replica, rows, bridge, name)
+    for name in part.outputs:
+        _require_no_output(replica, rows, bridge, draft, name)
+    if not part.shows:
         return
-    for name in _shown(step):
+    for name in _shown(part):
         if name not in replica.names("Port"):
             raise BadRequest(f"there is no port {name} any more", "its attachment was removed; userspace-cni list")
     number = 0 if bridge is None else count(bridge, "mirrors")
-    if number >= BRIDGE_MAX and any(find_mirror(replica, bridge, name) is None for name in step.mirror_outputs):
+    if number >= BRIDGE_MAX and any(find_mirror(replica, bridge, name) is None for name in part.outputs):
         raise Unavailable(
-            f"bridge {step.bridge} has {number} mirrors, and ovs-vswitchd ignores more than {BRIDGE_MAX}",
-            f"ovs-vsctl list Mirror; ovs-vsctl get Bridge {step.bridge} mirrors",
+            f"bridge {on} has {number} mirrors, and ovs-vswitchd ignores more than {BRIDGE_MAX}",
+            f"ovs-vsctl list Mirror; ovs-vsctl get Bridge {on} mirrors",
         )
 
 
-def _require_own(
-    replica: Replica[SwitchIndex], step: OvsPort | MirrorOutput, bridge: Any, name: str, *, joins: bool = False
-) -> None:
+def _require_own(replica: Replica[SwitchIndex], rows: DesiredRows, bridge: Any, name: str, *, joins: bool = False) -> None:
     """Raise NameTaken for a Mirror of another owner; one of the node's takes sources of any."""
     row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
-    if row is not None and not same_owner(step, marks) and not (joins and takes_sources(marks)):
+    if row is not None and not same_kind(rows.marks, marks) and not (joins and takes_sources(marks)):
         raise NameTaken(
-            f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(marks)}",
+            f"mirror {name} of bridge {rows.bridge.name} exists and belongs to {whose(marks)}",
             "it is not changed here; use another name for the mirror",
         )
 
 
-def _shown(step: OvsPort | MirrorOutput) -> tuple[str, ...]:
-    """The port whose frames all mirrors of the step show."""
-    return () if step.shows in ("", EVERYTHING) else (step.shows,)
+def _shown(part: MirrorPart) -> tuple[str, ...]:
+    """The port whose frames all mirrors of the part show."""
+    return () if part.shows in ("", EVERYTHING) else (part.shows,)
 
 
-def _require_no_output(
-    replica: Replica[SwitchIndex], step: OvsPort | MirrorOutput, bridge: Any, draft: BridgeDraft, name: str
-) -> None:
+def _require_no_output(replica: Replica[SwitchIndex], rows: DesiredRows, bridge: Any, draft: BridgeDraft, name: str) -> None:
     """Raise NameTaken if another attachment is the output of that Mirror."""
     row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
-    held = row is not None and references(row, "output_port") and not owns(step, marks)
+    held = row is not None and references(row, "output_port") and not owns(rows.marks, marks)
     if held or draft.mirror(name, row).has_output:
         holder = whose(marks) if held else "another attachment"
         raise NameTaken(
-            f"mirror {name} of bridge {step.bridge} has an output, which belongs to {holder}",
+            f"mirror {name} of bridge {rows.bridge.name} has an output, which belongs to {holder}",
             "a mirror has one output: use another name for the mirror, or DEL that attachment first",
         )
 
 
-def take_part(
-    draft: BridgeDraft, replica: Replica[SwitchIndex], step: OvsPort, marks: Mapping[str, str], port: Json, *, living: Any
-) -> None:
-    """Have the port be a source and an output as the step says. `living`: its row, None for a new one."""
-    desired = specs(step.mirrors)
+def take_part(draft: BridgeDraft, replica: Replica[SwitchIndex], rows: DesiredRows, port: Json, *, living: Any) -> None:
+    """Have the port be a source and an output as the rows say. `living`: its row, None for a new one and for one of others."""
+    part = rows.mirrors
+    desired = specs(part.sources)
     before = desired_names(value_of(living, "external_ids")) if living is not None else ()
-    for name in {*(each.name for each in step.mirrors), *before}:
+    for name in {*(each.name for each in part.sources), *before}:
         row = find_mirror(replica, draft.row, name)
-        if row is None or takes_sources(value_of(row, "external_ids")):
-            draft.mirror(name, row).write_specs(step.name, Source(port, desired, living is not None))
-    take_output(draft, replica, step, marks, port)
-    if living is not None:
-        _let_go(draft, replica, step, keep=step.mirror_outputs)
-
-
-def take_output(
-    draft: BridgeDraft, replica: Replica[SwitchIndex], step: OvsPort | MirrorOutput, marks: Mapping[str, str], port: Json
-) -> None:
-    for name in step.mirror_outputs:
+        if rows.port and (row is None or takes_sources(value_of(row, "external_ids"))):
+            draft.mirror(name, row).write_specs(rows.port.name, Source(port, desired, living is not None))
+    for name in part.outputs:
         mirror = draft.mirror(name, find_mirror(replica, draft.row, name))
-        mirror.take(port, marks, everything=step.shows == EVERYTHING)
-        for shown in _shown(step):
+        mirror.take(port, rows.marks, everything=part.shows == EVERYTHING)
+        for shown in _shown(part):
             mirror.show(replica.names("Port")[shown])
+    if living is not None:
+        leave(draft, replica, rows.marks, keep=part.outputs)
 
 
-def leave(draft: BridgeDraft, replica: Replica[SwitchIndex], step: PortRef | MirrorOutput) -> None:
-    """Remove the Mirrors whose output the step's port is, or was before another process deleted it."""
-    _let_go(draft, replica, step)
+def leave(draft: BridgeDraft, replica: Replica[SwitchIndex], marks: Mapping[str, str], keep: Collection[str] = ()) -> None:
+    """Remove the Mirrors of the bridge with these marks, but those of the names `keep`."""
+    for row in mirrors_of(replica, draft.row):
+        name = value_of(row, "name")
+        if name not in keep and owns(marks, value_of(row, "external_ids")):
+            draft.mirror(name, row).remove()
 
 
-def has_part(mirrors: Iterable[MirrorSource], outputs: Collection[str], living: Any) -> bool:
+def has_part(part: MirrorPart, living: Any) -> bool:
     """Whether flows that are in use may have to change when a port with this part is written; `living`: its row, or None."""
     if living is None:
-        return bool(outputs)
-    return bool(outputs or tuple(mirrors) or desired_names(value_of(living, "external_ids")))
-
-
-def _let_go(
-    draft: BridgeDraft, replica: Replica[SwitchIndex], step: OvsPort | PortRef | MirrorOutput, keep: Collection[str] = ()
-) -> None:
-    for row in mirrors_of(replica, draft.row):
-        marks, name = value_of(row, "external_ids"), value_of(row, "name")
-        if name not in keep and owns(step, marks):
-            draft.mirror(name, row).remove()
+        return bool(part.outputs)
+    return bool(part.outputs or part.sources or desired_names(value_of(living, "external_ids")))
