@@ -22,7 +22,8 @@
     │   ├── AlreadyAttached       101
     │   ├── NotAttached           102
     │   ├── Drifted               103   CHECK found something else than what was made
-    │   ├── SwitchRefused         104   OVS took the rows and reports an error
+    │   ├── RowsRefused           104   ovsdb-server rejected what was written
+    │   │   └── SwitchRefused     104   or OVS took the rows and reports an error
     │   ├── NameTaken             105   the port is not this container's
     │   ├── DirectoryRefused      106   a directory, mount, socket or file of the pod
     │   │   └── VolumeMissing     106   the pod has no place in which it would see its socket
@@ -200,10 +201,14 @@ class Drifted(StepFailed):
     default_code = 103
 
 
-class SwitchRefused(StepFailed):
-    """OVS accepted the rows but reports an error for the interface or the bridge."""
+class RowsRefused(StepFailed):
+    """The server of an OVSDB database rejected a transaction, with its own words."""
 
     default_code = 104
+
+
+class SwitchRefused(RowsRefused):
+    """OVS rejected the rows, or accepted them but reports an error for the interface or the bridge."""
 
 
 class NameTaken(StepFailed):

@@ -26,7 +26,7 @@ import ovs.poller
 from ovs.db import idl as ovs_idl
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.threads import start
 from userspace_cni.ovsdb.database import Clause, Database, I, Tls
 from userspace_cni.ovsdb.groups import Command, Commit, Member, Refused, distinct
@@ -95,7 +95,7 @@ class Client(Generic[I]):
         """Call `use` with an open session, and once more with a new one when that breaks: so `use` must read before it writes.
 
         `needs`: rows that a new session replicates from its start. `what`: what is tried, for errors. Raises Unavailable,
-        SwitchRefused with the words of ovsdb-server, and the errors of `use`.
+        `Database.refused` with the words of ovsdb-server, and the errors of `use`.
         """
         with self.attempting(what):
             session = self._open(needs, deadline)
@@ -136,7 +136,7 @@ class Client(Generic[I]):
         except Unavailable as error:
             raise type(error)(f"{what}: {error.message}", error.details) from None
         except Refused as error:
-            raise SwitchRefused(f"{what}: ovsdb-server rejected it: {error.error}", error.details) from None
+            raise self._database.refused(f"{what}: ovsdb-server rejected it: {error.error}", error.details) from None
 
     def close(self) -> None:
         """End the session; calls that wait for it fail. The next call opens another; a resident client's call fails."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from userspace_cni.base.errors import RowsRefused
+
 Type = str | Mapping[str, object]
 """A column's type, as a schema has it: RFC 7047, 3.2."""
 STRING: Final[Type] = {"key": "string"}
@@ -52,7 +54,8 @@ class Database(Generic[I]):
     `tables`: the columns with their types, by table. `root`: the table that has one row. `named`: tables whose rows are found by
     their column `name`. `chosen`: tables of which a session has only the rows that clauses choose, unless it replicates
     everything. `observed`: further columns, of sessions that replicate everything. `index`: makes that of a session, which
-    replicates everything or not. `setting` and `initialise`: for messages, what says where it is, and what makes its row.
+    replicates everything or not. `refused`: the error for what the server rejects. `setting` and `initialise`: for messages, what
+    says where it is, and what makes its row.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Database(Generic[I]):
     named: frozenset[str] = frozenset()
     chosen: frozenset[str] = frozenset()
     observed: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    refused: type[RowsRefused] = RowsRefused
     setting: str = ""
     initialise: str = ""
 

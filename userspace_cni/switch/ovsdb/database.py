@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.ovsdb.database import (
     INTEGER_OR_NONE,
     MAP,
@@ -118,6 +119,7 @@ def open_vswitch(listeners: Listeners = UNTOLD) -> Database[SwitchIndex]:
         named=frozenset({"Bridge", "Port", "Interface"}),
         chosen=frozenset({"Port", "Interface", "QoS", "Queue", "Mirror"}),
         observed=_OBSERVED,
+        refused=SwitchRefused,
         setting="ovsdb",
         initialise="ovs-vsctl init",
     )
