@@ -26,9 +26,9 @@ import ovs.poller
 from ovs.db import idl as ovs_idl
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import Interrupted, Unavailable
 from userspace_cni.base.threads import start
-from userspace_cni.ovsdb.database import Clause, Database, I, Tls
+from userspace_cni.ovsdb.database import Clause, Database, I, Tls, addresses
 from userspace_cni.ovsdb.groups import Command, Commit, Member, Refused, distinct
 from userspace_cni.ovsdb.reads import Read
 from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost, Watch
@@ -41,7 +41,8 @@ _CLOSING_S: Final = 0.05
 
 
 class Client(Generic[I]):
-    """`remote`: where the database is, `unix:PATH`, `tcp:HOST:PORT` or, with `tls`, `ssl:HOST:PORT`. Safe to use from several
+    """`remote`: where the database is, `unix:PATH`, `tcp:HOST:PORT` or, with `tls`, `ssl:HOST:PORT`; or several of these, between
+    commas: they are tried in turn, the last one that served first, and of a cluster the leader serves. Safe to use from several
     threads.
 
     `resident`, for a process that lives long: keep a replica of all rows, and read from it. `on_group` gets the number of callers
@@ -59,6 +60,7 @@ class Client(Generic[I]):
     ) -> None:
         self.remote = remote
         self.resident = resident
+        self._addresses = addresses(remote)
         self._database = database
         self._on_group = on_group
         self._tls = tls
@@ -171,12 +173,21 @@ class Client(Generic[I]):
             self._lock.release()
 
     def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
-        trust(self.remote, self._tls)
-        try:
-            return Session(self.remote, self._database, needs, deadline, everything=self.resident, on_group=self._on_group)
-        except Unavailable as error:
-            self._reason = error.message
-            raise
+        errors: list[Unavailable] = []
+        for tried, address in enumerate(known := self._addresses):
+            trust(address, self._tls)
+            share = deadline.within(deadline.remaining() / (len(known) - tried))
+            try:
+                session = Session(address, self._database, needs, share, everything=self.resident, on_group=self._on_group)
+            except Interrupted:
+                raise
+            except Unavailable as error:
+                errors.append(error)
+            else:
+                self._addresses = (*known[tried:], *known[:tried])
+                return session
+        self._reason = "; ".join(error.message for error in errors)
+        raise type(errors[-1])(self._reason, errors[-1].details)
 
 
 class Session(Generic[I]):

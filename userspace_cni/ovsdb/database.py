@@ -5,6 +5,7 @@ Importing it is cheap: it needs nothing of ovs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -83,6 +84,11 @@ class Tls:
     key: str
     certificate: str
     authority: str
+
+
+def addresses(remote: str) -> tuple[str, ...]:
+    """The addresses of a remote, between which are commas; a path may have commas, too."""
+    return tuple(re.split(",(?=(?:unix|tcp|ssl):)", remote))
 
 
 def named(*names: str) -> frozenset[Clause]:

@@ -139,13 +139,25 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         probing = self._session.reconnect.state is ovs.reconnect.Reconnect.Idle
         try:
             changed = bool(super().run())
-            if not self._session.is_alive():
+            if self._follows():
+                self.lose("it does not lead its cluster")
+            elif not self.lost and not self._session.is_alive():
                 self.lose("it does not answer" if probing else why_refused(self.session_name()))
         except _BAD_MESSAGE as error:
             changed = True
             self.lose(f"it does not speak OVSDB: {error!r}")
         self._loaded = self.state == self.IDL_S_MONITORING
         return changed
+
+    def _follows(self) -> bool:
+        """Whether the server says, in its database _Server, that another one leads the cluster to which the database belongs."""
+        rows = self.server_tables["Database"].rows.values() if self.server_tables else ()
+        mine = (row for row in rows if value_of(row, "name") == self.database.name)
+        return any(value_of(row, "model") == "clustered" and not value_of(row, "leader") for row in mine)
+
+    def force_reconnect(self) -> None:
+        """The server says that it has no such database, or is cut off from its cluster: the connection is lost."""
+        self.lose("it does not serve the database now")
 
     def lose(self, reason: str) -> None:
         """Give the connection up, for all callers, with the reason."""

@@ -87,8 +87,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         held = LinkNames(self._links, self._read_back)
         why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
         anew_because = f"port {step.name} is made anew, because {why}"
-        with self.client.attempting(what):
-            writer = RowWriter(desired_port(step, marks, anew=anew), held, self._afxdp_max, anew_because)
+        writer = RowWriter(desired_port(step, marks, anew=anew), held, self._afxdp_max, anew_because)
 
         def add(session: SwitchSession) -> Put:
             command = writer.write(session, deadline)

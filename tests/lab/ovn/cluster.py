@@ -1,0 +1,91 @@
+"""A database that three servers have together, as OVN's clusters have theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.lab.ovn.central import SCHEMAS
+from tests.lab.switch.switch import CTL_SECONDS, wait_until
+
+DATABASE: Final = "OVN_Northbound"
+_NAMES: Final = ("a", "b", "c")
+
+
+class Cluster:
+    """OVN's northbound database of three servers, with files below `directory`, whose path is short; entering it starts them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        self._pids: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for name in _NAMES:
+                self._start(name)
+            wait_until(lambda: self.leader, what="a leader of the cluster")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the servers that live."""
+        for name in tuple(self._pids):
+            self.kill(name)
+
+    @property
+    def remote(self) -> str:
+        """The addresses of all servers."""
+        return ",".join(self.address(name) for name in _NAMES)
+
+    @property
+    def leader(self) -> str:
+        """The name of the living server that leads, and of which each living one knows that; "" while there is none."""
+        said = [self._ctl(name, "cluster/status", DATABASE) for name in self._pids]
+        leads = [name for name, status in zip(self._pids, said, strict=True) if "Role: leader" in status]
+        known = all("Leader: unknown" not in status and "Status: cluster member" in status for status in said)
+        return leads[0] if len(leads) == 1 and known else ""
+
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The names of the other living servers."""
+        return tuple(name for name in self._pids if name != self.leader)
+
+    def address(self, name: str) -> str:
+        """Where this server is asked."""
+        return f"unix:{self._dir}/{name}.sock"
+
+    def kill(self, name: str) -> None:
+        """Kill this server."""
+        pid = self._pids.pop(name)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), what=f"the end of server {name}")
+
+    def _start(self, name: str) -> None:
+        file, local = f"{self._dir}/{name}.db", f"unix:{self._dir}/{name}.raft"
+        if self._pids:
+            self._run("ovsdb-tool", "join-cluster", file, DATABASE, local, f"unix:{self._dir}/{_NAMES[0]}.raft")
+        else:
+            self._run("ovsdb-tool", "create-cluster", file, str(SCHEMAS / "ovn-nb.ovsschema"), local)
+        files = (f"--pidfile={self._dir}/{name}.pid", f"--log-file={self._dir}/{name}.log", f"--unixctl={self._dir}/{name}.ctl")
+        quiet = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
+        self._run("ovsdb-server", *quiet, *files, f"--remote=p{self.address(name)}", file)
+        self._pids[name] = int((self._dir / f"{name}.pid").read_text())
+
+    def _ctl(self, name: str, *args: str) -> str:
+        return self._run("ovs-appctl", "-t", f"{self._dir}/{name}.ctl", *args)
+
+    def _run(self, *argv: str) -> str:
+        environment = os.environ | {"OVS_RUNDIR": str(self._dir)}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+        return done.stdout

@@ -1,0 +1,129 @@
+"""A database with several servers: their addresses are tried in turn, and the leader of a cluster is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.lab.ovn.cluster import DATABASE, Cluster
+from tests.lab.switch.switch import wait_until
+from tests.ovs.conftest import soon
+from userspace_cni.base.errors import RowsRefused, Unavailable
+from userspace_cni.ovsdb.client import Client, Session
+from userspace_cni.ovsdb.database import MAP, STRING, Database, named
+from userspace_cni.ovsdb.draft import Draft
+from userspace_cni.ovsdb.groups import Command
+
+
+class Nothing:
+    """Keeps nothing of the rows."""
+
+    def show(self, table: str, name: str, row: Any) -> None:
+        """Keep nothing."""
+
+    def change(self, table: str, event: str, row: Any, former: Any) -> None:
+        """Tell nothing."""
+
+
+NORTHBOUND = Database(
+    name=DATABASE,
+    root="NB_Global",
+    tables={"NB_Global": {"name": STRING}, "Logical_Switch": {"name": STRING, "external_ids": MAP}},
+    index=lambda _: Nothing(),
+    named=frozenset({"Logical_Switch"}),
+    chosen=frozenset({"Logical_Switch"}),
+)
+
+
+class AddSwitch(Command[Session[Nothing]]):
+    """Adds a logical switch; with `columns` that the schema may lack."""
+
+    def __init__(self, session: Session[Nothing], name: str, **columns: Any) -> None:
+        super().__init__(session)
+        self.target = name
+        self._columns = columns
+
+    def run_idl(self, txn: Draft) -> None:
+        """Insert the row."""
+        txn.write("Logical_Switch", {"name": self.target, **self._columns})
+
+
+def add(client: Client[Nothing], name: str, **columns: Any) -> None:
+    """Add the switch by a session of the client."""
+    client.use(
+        lambda session: session.transact([AddSwitch(session, name, **columns)], soon()), named(name), f"adding {name}", soon()
+    )
+
+
+def switches(client: Client[Nothing]) -> set[str]:
+    """The names of the switches that start so that the tests have made them."""
+    names = ("s1", "s2", "s3")
+    return client.read(
+        lambda session: {name for name in names if session.row("Logical_Switch", name)}, named(*names), "reading", soon()
+    )
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A cluster of the test's own."""
+    with TemporaryDirectory(prefix="uc-") as directory, Cluster(Path(directory)) as started:
+        yield started
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_the_leader_is_written_to_and_followed(cluster: Cluster, resident: bool) -> None:
+    """Whichever server leads gets the writes; when it dies, its successor does, and all rows are there."""
+    client = Client(cluster.remote, NORTHBOUND, resident=resident)
+
+    def added() -> bool:
+        try:
+            add(client, "s2")
+        except Unavailable:  # no leader yet
+            return False
+        return True
+
+    try:
+        add(client, "s1")
+        former = cluster.leader
+        assert client.status().remote == cluster.address(former)
+        cluster.kill(former)
+        wait_until(added, what="a write to another server")
+        assert client.status().remote == cluster.address(cluster.leader)
+        assert switches(client) == {"s1", "s2"}
+    finally:
+        client.close()
+
+
+def test_a_follower_alone_is_no_server(cluster: Cluster) -> None:
+    """Of two addresses neither of which is the leader's, both are named, with the reason."""
+    remote = ",".join(map(cluster.address, cluster.followers))
+    client = Client(remote, NORTHBOUND)
+    with pytest.raises(Unavailable) as refused:
+        client.connect(soon())
+    for name in cluster.followers:
+        assert f"OVSDB at {cluster.address(name)} is not reachable: it does not lead its cluster" in refused.value.message
+
+
+def test_an_address_without_a_server_is_passed_over(cluster: Cluster, tmp_path: Path) -> None:
+    """The next ones are tried."""
+    client = Client(f"unix:{tmp_path}/none,{cluster.remote}", NORTHBOUND)
+    try:
+        add(client, "s3")
+        assert client.status().remote == cluster.address(cluster.leader)
+    finally:
+        client.close()
+
+
+def test_what_another_database_rejects_does_not_speak_of_a_switch(cluster: Cluster) -> None:
+    """The error is of OVSDB, with the server's words, and is no SwitchRefused."""
+    client = Client(cluster.remote, NORTHBOUND)
+    try:
+        with pytest.raises(RowsRefused, match="adding s1: ovsdb-server rejected it") as refused:
+            add(client, "s1", colour="blue")
+        assert type(refused.value) is RowsRefused
+    finally:
+        client.close()
