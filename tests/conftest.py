@@ -116,6 +116,13 @@ def _short_directory() -> Iterator[Path]:
 
 
 @pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory whose path is short enough for sockets in it."""
+    with _short_directory() as directory:
+        yield directory
+
+
+@pytest.fixture
 def sandbox() -> Iterator[str]:
     """A network namespace as a runtime makes it; its path."""
     with netns() as path:

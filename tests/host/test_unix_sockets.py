@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -27,9 +26,8 @@ def pod() -> Iterator[str]:
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory) / "s"
+def path(place: Path) -> Path:
+    return place / "s"
 
 
 def listener(netns_path: str, path: Path) -> socket.socket:

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -21,13 +20,6 @@ def pod() -> Iterator[str]:
     """A network namespace without any other connection."""
     with netns() as path:
         yield path
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short path."""
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

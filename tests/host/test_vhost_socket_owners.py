@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-import pytest
 
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short path."""
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
 
 
 def test_another_owner(place: Path) -> None:

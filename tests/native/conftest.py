@@ -27,13 +27,6 @@ def built() -> Iterator[Callable[..., str]]:
         yield make
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a path short enough for a socket."""
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
-
-
 @pytest.fixture(params=BUILDS)
 def caller(request: pytest.FixtureRequest, built: Callable[..., str], place: Path) -> Caller:
     """A runtime whose shim has the deadlines of the installed one."""

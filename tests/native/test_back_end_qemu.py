@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,13 +32,6 @@ HURRY = bytes([175, 3, 176, 1, 1])
 DISCOVER, OFFER, REQUEST, ACK = 1, 2, 3, 5
 MEMORY = 128 << 20
 _STEP_S = 60.0
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a path short enough for sockets."""
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -40,9 +39,8 @@ def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory) / "s"
+def path(place: Path) -> Path:
+    return place / "s"
 
 
 @contextmanager

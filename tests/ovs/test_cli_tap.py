@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -20,12 +19,6 @@ from userspace_cni.pod import document
 
 LEFT, RIGHT = "10.9.0.1", "10.9.0.2"
 MAC = "02:00:00:0a:09:02"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

@@ -95,13 +95,6 @@ def launcher() -> Iterator[str]:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a path short enough for a socket."""
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
-
-
-@pytest.fixture
 def caller(launcher: str, place: Path) -> Standalone:
     """A runtime with the launcher as it is installed."""
     return Standalone(launcher, place)

@@ -67,9 +67,8 @@ ANSWERED = [1, 2, *range(4, 19)]
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory) / "s"
+def path(place: Path) -> Path:
+    return place / "s"
 
 
 def at(step: int, answer: bytes | Act) -> Answer:

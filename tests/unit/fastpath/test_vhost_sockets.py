@@ -6,9 +6,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -19,13 +17,6 @@ from userspace_cni.linux import paths
 from userspace_cni.linux.deadline import Instant
 
 SOON = 0.01
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short path."""
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Path(directory)
 
 
 def deep(place: Path) -> Path:
