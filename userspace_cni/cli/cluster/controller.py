@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @click.command("controller", cls=NodeCommand)
 @click.pass_context
 def controller_command(ctx: click.Context) -> None:
-    """Sum up what nodes report in the statuses of ProviderNetworks, Vlans and Subnets, give nodes their ranges of Subnets, and
-    collect what nodes that are gone have left, until SIGTERM.
+    """Sum up the nodes' reports in the statuses of ProviderNetworks, Vlans and Subnets, give nodes their ranges of Subnets, and
+    delete objects of nodes that are gone, until SIGTERM.
 
     Several may run: the one that holds the Lease acts. It needs an account of the API server (setting kubeconfig, or the pod's
     service account), no root, and nothing of a node. Settings: controller_namespace, health_listen, metrics_listen, log_level.

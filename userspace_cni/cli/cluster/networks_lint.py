@@ -19,19 +19,19 @@ from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json
 @click.option("--strict", is_flag=True, help="Exit code 1 for notes, too.")
 @click.pass_context
 def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, strict: bool) -> None:
-    """Tell what ADD would refuse of the networks in these files, and what it would warn of.
+    """Report what ADD would refuse in the networks of these files, and what it would warn of.
 
-    A FILE is YAML or JSON with any number of NetworkAttachmentDefinitions (the text in spec.config is judged) among other
+    A FILE is YAML or JSON with any number of NetworkAttachmentDefinitions (the text in spec.config is checked) among other
     objects, a CNI configuration (.conf, .conflist, .json), a directory with such files (in it and below; hidden directories and
-    links are not entered), or - for stdin. Networks of other CNI types, and other objects, are named and not looked at.
+    links are not entered), or - for stdin. Networks of other CNI types, and other objects, are named and not checked.
 
-    Errors are what ADD would answer with code 7, or 1, 2 or 6, on every node: misspelt keys, values that cannot be meant.
-    Warnings are what it would do and complain of: unknown keys, keys given twice, OVS as the vhost-user server. What depends on
-    the node's settings (directories, rules of namespaces) is not known here. What VMs need beside that, `kubevirt lint` tells.
-    Notes are keys without effect on the interface, as logFile.
+    Errors are what ADD would answer with code 7, or 1, 2 or 6, on every node: misspelt keys, invalid values. Warnings are what
+    it would accept with a warning: unknown keys, keys given twice, OVS as the vhost-user server. The node's settings
+    (directories, rules of namespaces) are not known here. `kubevirt lint` reports what VMs need in addition. Notes are keys
+    without effect on the interface, such as logFile.
 
     Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, with --strict for notes, too, and when no
-    network of this plugin is in the files, 2 for a file that is not there.
+    network of this plugin is in the files, 2 for a missing file.
     """
     judged = JudgedNetworks()
     with view.progress("reading") as tell:

@@ -14,9 +14,9 @@ def schema_command() -> None:
 
 @schema_command.command("network")
 def network_command() -> None:
-    """Print the JSON Schema of a network's configuration, as it stands in spec.config of a NetworkAttachmentDefinition.
+    """Print the JSON Schema of a network's configuration, as in spec.config of a NetworkAttachmentDefinition.
 
-    It says of each key alone what it can be. What keys are together, and which unknown key is a misspelt one, `lint` says.
+    It describes the values of each key. `lint` checks combinations of keys, and finds misspelt ones.
     """
     from userspace_cni.cni.network_schema import network_schema
     from userspace_cni.consumers import CONSUMERS
@@ -26,9 +26,9 @@ def network_command() -> None:
 
 @schema_command.command("settings")
 def settings_command() -> None:
-    """Print the JSON Schema of a settings file, which is TOML: editors that know TOML take it.
+    """Print the JSON Schema of a settings file, which is TOML: editors that know TOML accept it.
 
-    It says of each key alone what it can be. What the administrator's tables say together, plugin and agent judge.
+    It describes the values of each key. Plugin and agent check how the administrator's tables fit together.
     """
     from userspace_cni.base.settings_schema import settings_schema
 

@@ -57,7 +57,7 @@ def define_command(vmi: str, domain: str, as_diff: bool, **options: Any) -> None
     """Print what the sidecar would make of a domain: the same libvirt XML with the VM's vhost-user interfaces in it.
 
     VMI is a VirtualMachineInstance, or a VirtualMachine whose template counts, in YAML or JSON; without a namespace it is of
-    `default`. DOMAIN is the XML of a libvirt domain. One of them may be - for stdin. Why each interface became as it is goes to
+    `default`. DOMAIN is the XML of a libvirt domain. One of them may be - for stdin. The reasons for each interface go to
     stderr. Exit code: 0 for a definition, 1 where the sidecar would refuse, 2 for a file that is none of these.
 
     \b

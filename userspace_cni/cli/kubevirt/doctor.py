@@ -74,12 +74,12 @@ _SELINUX: Final = "/sys/fs/selinux/enforce"
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, in_json: bool) -> None:
-    """Tell what on this node would keep VMs from their vhost-user network: the switch, huge pages, and of each VM's interface the
-    port, the directory, the mount through which the switch sees it, the socket, and who may open it. Where the node has an
-    account for the API server, KubeVirt's Plugins are looked at, too: those that lost their hooks, or are another version's.
+    """Report what on this node would keep VMs from their vhost-user network: the switch, huge pages, and for each VM's
+    interface the port, the directory, the mount through which the switch sees it, the socket and its access rights. If the node
+    has an account for the API server, KubeVirt's Plugins are checked, too: for lost hooks and another version.
 
-    A NAME is a VM's, VM or NAMESPACE/VM, or with /IFNAME that of one of its interfaces; IFNAME alone is that interface of every
-    VM here; and a launcher pod is named as in `userspace-cni list`. Without a name all VMs are looked at.
+    A NAME is a VM, VM or NAMESPACE/VM, or with /IFNAME one of its interfaces; IFNAME alone is that interface of every VM here;
+    a launcher pod is named as in `userspace-cni list`. Without a name all VMs are checked.
 
     Exit code: 0 when nothing is wrong (there may be notes), 1 for errors and warnings, and for a name that no VM has, 2 for one
     that several VMs have, 3 when something could not be checked (the switch is away, for instance), and nothing else is wrong.

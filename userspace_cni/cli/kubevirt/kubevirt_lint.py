@@ -29,13 +29,13 @@ _NOTHING: Final = Finding(
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str, ...], in_json: bool) -> None:
-    """Tell what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
+    """Report what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
     virt-launcher pods, and libvirt domains.
 
     A FILE is YAML or JSON with any number of objects, the XML of a domain, a directory with such files (in it and below; hidden
-    directories and links are not entered), or - for stdin. A VM is judged together with the networks and the registration that
-    are given with it. Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, and when there is
-    nothing in the files that could be judged, 2 for a file that is not there.
+    directories and links are not entered), or - for stdin. A VM is checked together with the networks and the registration that
+    are given with it. Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, and when nothing in
+    the files could be checked, 2 for a missing file.
     """
     documents: list[ManifestDocument] = []
     findings: list[Finding] = []

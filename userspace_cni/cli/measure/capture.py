@@ -39,21 +39,22 @@ def capture_command(
     POD/IF is its name as for show: POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME. FILTER is an expression of
     pcap-filter(7), as "icmp" or "host 10.0.0.1 and tcp port 80"; it needs tcpdump, which compiles it.
 
-    On a terminal tcpdump prints the frames, or this command does where that is not installed. Into a pipe goes a pcap stream:
+    On a terminal tcpdump prints the frames, or this command if it is not installed. Into a pipe it writes a pcap stream:
 
     \b
       userspace-cni capture web-1/net1 | tcpdump -ner -
       userspace-cni capture web-1/net1 | wireshark -k -i -
 
-    The switch copies the frames to a port of ours, by a mirror that is there for as long as this runs. It ends with Ctrl-C, with
-    its reader, after --count frames or --seconds. Nothing stays behind; what a killed run left is removed by the next one, by gc
-    and by the agent. Frames that the switch could not give us, because we were too slow, are counted as dropped.
+    The switch copies the frames to a port of ours, by a mirror that exists while this runs. It ends on Ctrl-C, with its reader,
+    after --count frames or --seconds. Nothing stays behind; leftovers of a killed run are removed by the next one, by gc and by
+    the agent. Frames that we were too slow to take are counted as dropped.
 
-    With --json: name, port, bridge; frames and bytes that were kept; seen, the frames before the filter; dropped; seconds; ended
-    (count, seconds, signal, reader or problem); problem, why it ended early, or "". Where nothing could be captured, error alone.
+    With --json: name, port, bridge; frames and bytes that were kept; seen, the frames before the filter; dropped; seconds;
+    ended (count, seconds, signal, reader or problem); problem, why it ended early, or "". If nothing could be captured, only
+    error.
 
-    Exit code: 0 when it was ended, 1 when the port cannot be captured or went away meanwhile, 2 for a mistake in the call, 3 when
-    the switch cannot be reached, and for another user than root.
+    Exit code: 0 when it was stopped, 1 when the port cannot be captured or went away meanwhile, 2 for a mistake in the call, 3
+    when the switch cannot be reached, and for another user than root.
     """
     # All that is heavy at once: no signal is lost in an import then.
     from userspace_cni.fastpath.rings import burst  # noqa: F401

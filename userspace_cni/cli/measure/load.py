@@ -37,8 +37,8 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     CONTAINERID-PREFIX/IFNAME, on one bridge: their own ports are measured, with their VLANs and the bridge's own flows. One that
     is connected is refused. Without A and B two temporary ports are made, and removed again.
 
-    It keeps one core and the switch's polling threads busy for as long as it runs: other ports on these threads get less.
-    Where it has no core of its own, p95 of the 1 ms windows is the rate of moments in which it had one.
+    It keeps one core and the switch's polling threads busy while it runs: other ports on these threads get less. Without a core
+    of its own, p95 of the 1 ms windows is the rate while it had one.
 
     Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames arrived, 1 when none did or the ports cannot be
     used, 2 for a mistake in the call, 3 when the switch cannot be reached, and for another user

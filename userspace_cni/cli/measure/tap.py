@@ -106,13 +106,13 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
 def tap_command(as_json: bool, **options: Any) -> None:
     """Carry frames between a link of the kernel and a vhost-user SOCKET, until SIGTERM or Ctrl-C.
 
-    Run it in the pod, with the capability NET_ADMIN and /dev/net/tun; neither DPDK nor hugepages are needed. Without SOCKET the
-    pod's own annotations tell socket, role, name, MAC address, MTU and addresses; options override them.
+    Run it in the pod, with the capability NET_ADMIN and /dev/net/tun; neither DPDK nor hugepages are needed. Without SOCKET it
+    takes socket, role, name, MAC address, MTU and addresses from the pod's own annotations; options override them.
 
-    A line on stdout tells when traffic can flow, and again when it could not meanwhile: a switch that restarts is attached to
-    anew, and the link has no carrier until then. What it waits for is told on stderr. A port to which a program of this network
-    namespace is connected is left to that. Exit code: 0 when it was stopped, 1 when link or socket cannot be had, 2 for
-    usage, 3 when the pod is not told of its interface in time.
+    A line on stdout says when traffic can flow, and again after an interruption: it attaches again to a switch that restarts,
+    and the link has no carrier until then. Stderr says what it waits for. It does not take a port to which a program of this
+    network namespace is connected. Exit code: 0 when it was stopped, 1 when link or socket cannot be made or used, 2 for usage,
+    3 when the pod's annotations do not name the interface in time.
     """
     require_net_admin("making a link of the kernel")
     with _stopped_by_signals(sys.exit):

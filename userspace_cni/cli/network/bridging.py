@@ -41,8 +41,8 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     """Make the bridge br-NIC with NIC as its uplink: the provider network NIC. Its addresses move to the bridge.
 
     Without --persist it lasts until `uplink remove NIC`, or until the node boots. Exit code: 0 when the node has it, 1 when it
-    cannot have it: then what was desired before is so again; 2 for settings or arguments that are wrong; 3 when something does
-    not answer: if it is the agent, this stays asked for.
+    cannot have it: then the former spec counts again; 2 for wrong settings or arguments; 3 when something does not answer: if
+    it is the agent, the spec stays.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")

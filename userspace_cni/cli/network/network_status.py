@@ -33,11 +33,11 @@ _COLUMNS: Final = (Column("SPEC"), Column("NAME"), Column("SOURCE", rank=1), Col
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def network_command(ctx: click.Context, as_json: bool) -> None:
-    """Tell what the node itself is to have: uplinks, gateways, address translation, mirrors; which of it holds, and why the rest
-    does not.
+    """List the specs of the node itself: uplinks, gateways, address translation, mirrors; which of them hold, and why the
+    others do not.
 
-    The agent is asked. Where none answers, settings and records are compared with the node; objects of the API are not read then.
-    Exit code: 0 when all holds, 1 when something does not, 2 for settings that are wrong: a running agent is asked all the same.
+    It asks the agent. If none answers, it compares settings and records with the node, and reads no objects of the API. Exit
+    code: 0 when all hold, 1 when one does not, 2 for wrong settings: a running agent is asked all the same.
     """
     with view.progress("looking at the node's network"):
         found = told(ctx, forwarding=True)
@@ -46,18 +46,18 @@ def network_command(ctx: click.Context, as_json: bool) -> None:
 
 @click.group("gateway")
 def gateway_command() -> None:
-    """Tell of the gateways of the node: ports of its own on bridges."""
+    """Gateways of the node: ports of its own on bridges."""
 
 
 @gateway_command.command("status", cls=NodeCommand, short_help="Show which gateways hold, and what they lack.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:
-    """Tell of each gateway whether the node has it, whether it forwards for it, and what it needs of the node's settings and does
-    not find. A datagram is sent each way, and none leaves the node.
+    """Show for each gateway whether the node has it, whether the node forwards for it, and which settings of the node are
+    missing. A datagram is sent each way; none leaves the node.
 
-    Exit code: 0 when all gateways hold, 1 when one does not, or the node loses what is sent by it. Whatever else one lacks is
-    told on stderr, and is no failure; nor is it when it is unknown whether the node forwards.
+    Exit code: 0 when all gateways hold, 1 when one does not, or the node loses its packets. Other needs that the node lacks are
+    on stderr and are not failures; neither is an unknown result of the test.
     """
     with view.progress("looking at the gateways"):
         found = told(ctx, forwarding=True, now=True)

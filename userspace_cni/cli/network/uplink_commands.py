@@ -43,7 +43,7 @@ def uplink_command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """Tell of each provider network, or the one named, whether the node has it, and why not.
+    """Show for each provider network, or the one named, whether the node has it, and why not.
 
     Exit code: 0 when all hold, 1 when one does not or none has that name, 2 for settings or arguments that are wrong, 3 when
     records cannot be read.
@@ -61,13 +61,14 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
 @click.option("-f", "--filename", "files", multiple=True, metavar="FILE", help="Objects to be tried with --dry-run; - is stdin.")
 @click.pass_context
 def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, ...]) -> None:
-    """Apply the provider network NAME of the settings now. A running agent reads the settings again for it, and does it; also
-    for one of the API's objects.
+    """Apply the provider network NAME of the settings now.
 
-    With --dry-run the steps are printed, with the changes of addresses and routes as commands of ip(8), and the same for the way
-    back; what is refused is refused. ProviderNetworks, Vlans and Subnets of FILE are taken as if they were applied, with those
-    that the API has. Exit code: 0 when the node has it or could have it, 1 when it cannot have it, 2 for settings or arguments
-    that are wrong, 3 when agent, switch or API server does not answer, or a NIC is not there yet.
+    A running agent reads the settings again and does it, also for an object of the API.
+
+    With --dry-run the steps are printed, with the changes of addresses and routes as commands of ip(8), and the same for the
+    way back; a spec that would be refused is refused. ProviderNetworks, Vlans and Subnets of FILE count as if they were
+    applied, beside those of the API. Exit code: 0 when the node has it or could have it, 1 when it cannot have it, 2 for
+    settings or arguments that are wrong, 3 when agent, switch or API server does not answer, or a NIC is not there yet.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
@@ -92,8 +93,8 @@ def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, 
 def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) -> None:
     """Undo the provider network NAME: moved addresses go back to the NIC first, then port and bridge go.
 
-    While the NIC is absent the bridge stays, for it alone has the addresses; with --force both go.
-    It is refused while settings or objects spec it and an agent runs, for that would make it again; so is its --dry-run. Exit
+    While the NIC is absent the bridge stays, because only the bridge has the addresses; with --force both go. It is refused
+    while settings or objects ask for it and an agent runs, because the agent would make it again; so is its --dry-run. Exit
     code: 0 when nothing of it is left, 1 when something is or it is refused, 2 for settings or arguments that are wrong, 3 when
     the agent does not answer, or when something is left that can go later.
     """

@@ -20,7 +20,7 @@ class AgentGroup(click.Group, NodeCommand):
 def agent_command(ctx: click.Context) -> None:
     """Serve the node: the verbs behind a socket, and reconciliation, until SIGTERM.
 
-    The socket and all else is in the settings (docs/settings.md).
+    The socket and everything else is in the settings (docs/settings.md).
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -38,8 +38,8 @@ def agent_command(ctx: click.Context) -> None:
 def probe_command(ctx: click.Context, probe: str, as_json: bool) -> None:
     """Ask the running agent: healthz, whether it works, or readyz, whether it could attach a pod now.
 
-    Exit code: 0 when all is well, 1 with its problems on stdout, 3 when it does not answer within 3 seconds. On a busy node it is
-    waited for up to ten times as long; one that lives and has not answered then is called slow, with the node's load.
+    Exit code: 0 when all is well, 1 with its problems on stdout, 3 when it does not answer within 3 seconds. On a busy node it
+    waits up to ten times as long; an agent that lives but has not answered by then is reported as slow, with the node's load.
     """
     with view.progress("asking the agent"):
         problems = open_site(ctx).client.problems(probe)

@@ -56,8 +56,8 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
 
     LINK and VHOST are what the switch says: whether the link is up, and whether an application is connected. While ovs-vswitchd
-    is dead or silent LINK says so; in JSON that is `vswitchd`. Exit code: 1 when something is wrong with one that is ready, as a
-    port that the switch lacks, or while ovs-vswitchd is dead; else 0.
+    is dead or silent LINK says so; in JSON that is `vswitchd`. Exit code: 1 when an attachment that is ready has a fault, such
+    as a port that the switch lacks, or while ovs-vswitchd is dead; else 0.
     """
     if as_json and output == "wide":
         raise click.UsageError("--json and -o wide: give one of them")

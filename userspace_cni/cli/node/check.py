@@ -28,10 +28,10 @@ _COLUMNS: Final = (Column("ATTACHMENT"), Column("STEP", rank=1), Column("WHAT"),
 def check_command(ctx: click.Context, names: tuple[str, ...], in_json: bool) -> None:
     """Compare attachments, all or those named, with what ADD made: the switch, mounts, sockets, files and annotations.
 
-    Each difference that a runtime's CHECK would refuse is listed with what was expected and what was found; and where OVS made
-    the socket, what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Without names, what the node
-    itself has (uplinks, gateways) is compared, too. Exit code: 0 when nothing differs, 1 when something does, 3 when nothing
-    differs but not everything could be looked at.
+    Each difference that a runtime's CHECK would refuse is listed with the expected and the found value; and if OVS makes the
+    socket, what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Without names the node's own network
+    (uplinks, gateways) is compared, too. Exit code: 0 when nothing differs, 1 when something does, 3 when nothing differs but
+    not everything could be checked.
     """
     site = open_site(ctx)
     records = site.records(names) + ([] if names else site.node.store.journal.node_records())

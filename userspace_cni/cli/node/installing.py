@@ -58,11 +58,11 @@ def install_command(
     files are not replaced.
 
     With --seccomp-dir a pod may name the profile: localhostProfile: userspace-cni/dpdk.json. With it DPDK runs under the Pod
-    Security level restricted. Where it cannot be written, the plugin is installed all the same, and the exit code is 1.
+    Security level restricted. If it cannot be written, the plugin is installed all the same, and the exit code is 1.
 
-    With --network the agent puts FILE into the runtimes' directory of networks (setting cni_conf_dir) under its name, when pods
-    can be attached, and not before; another program's file is not replaced. With --standalone, where no agent runs, it is put
-    there at once. What ADD would refuse is refused, with exit code 1. `--network none` takes it away again, as uninstall does.
+    With --network the agent puts FILE into the runtimes' directory of networks (setting cni_conf_dir) under its name, once pods
+    can be attached; another program's file is not replaced. With --standalone and no agent it is put there at once. A network
+    that ADD would refuse is refused, with exit code 1. `--network none` removes it again, and so does uninstall.
 
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """

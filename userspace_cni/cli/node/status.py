@@ -47,11 +47,11 @@ _DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool) -> None:
-    """Tell how this node is: the agent, the installed plugin, the switch, its directories, the records, and what waits to be
-    finished.
+    """Report the state of this node: the agent, the installed plugin, the switch, its directories, the records, and unfinished
+    work.
 
-    An agent that does not answer is a finding where the installed plugin needs it, and an agent that died always is. Where the
-    plugin was installed with --standalone, or none is found, an absent agent is only mentioned. A plugin that was installed for
+    An agent that does not answer is a finding if the installed plugin needs it, and an agent that died always is. If the plugin
+    was installed with --standalone, or none is found, an absent agent is only mentioned. A plugin that was installed for
     another agent than that of the settings is a finding.
 
     Exit code: 0 when all is well, 1 for a finding, 3 when neither agent nor switch can be reached.

@@ -72,8 +72,8 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
     pod's). Entries of the short form, and Route objects without a cluster, become the node's file: that of the setting
     routes_file, which is replaced in one step; a running agent reads it at once.
 
-    A file with anything wrong is not applied, and each fault is told with its line. With --dry-run the API server is asked what
-    it would do (dryRun=All), and nothing is stored.
+    A file with any fault is not applied, and each fault is shown with its line. With --dry-run the API server is asked what it
+    would do (dryRun=All), and nothing is stored.
 
     Exit code: 0 when all of it was applied, or would be with --dry-run; 1 when something is wrong or was refused; 2 for arguments
     that are wrong, or when the setting routes_file is needed and empty; 3 when the API server does not answer, or for a user who

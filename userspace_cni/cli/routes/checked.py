@@ -90,11 +90,11 @@ def _summed(found: Inspection, wrong: int) -> str:
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def explain_command(ctx: click.Context, pod: str, dst: str, as_json: bool) -> None:
-    """Tell where packets of NAMESPACE/POD to DST go: which Route asks for it, by which next hop and why; now, and when all is
-    applied; and what the kernel itself answers. DST is an address, a network as 10.0.0.0/8, or `default`.
+    """Explain where packets of NAMESPACE/POD to DST go: which Route asks for it, by which next hop and why; now, and after
+    everything is applied; and the kernel's own answer. DST is an address, a network such as 10.0.0.0/8, or `default`.
 
-    Exit code: 0, 1 when the pod has no network namespace of its own on this node, 2 for arguments that are wrong or when routes
-    are off, 3 when what Routes ask for is not known, or for a user who is not root.
+    Exit code: 0, 1 when the pod has no network namespace of its own on this node, 2 for wrong arguments or when routes are off,
+    3 when the Routes are not known, or for a user who is not root.
     """
     target = _destination(dst)
     site = open_site(ctx)

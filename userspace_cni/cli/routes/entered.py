@@ -32,10 +32,10 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 def enter_command(ctx: click.Context, pod: str, command: tuple[str, ...]) -> None:
     """Run CMD, else a shell ($SHELL or /bin/sh), in the network namespace of NAMESPACE/POD, as `nsenter --net` does.
 
-    The pod may be of any CNI plugin. All but the network is the node's: its programs and files, and the user's rights. A network
-    namespace of the node's own is refused. Exit code: that of CMD; 1 when the pod has no network namespace of its own on this
-    node, 2 for arguments that are wrong, 3 for a user who is not root; 126 and 127 for a CMD that cannot be started or is not
-    there.
+    The pod may be of any CNI plugin. Everything but the network is the node's: programs and files; the rights are the user's. A
+    network namespace of the node's own is refused. Exit code: that of CMD; 1 when the pod has no network namespace of its own
+    on this node, 2 for arguments that are wrong, 3 for a user who is not root; 126 and 127 for a CMD that cannot be started or
+    is not there.
     """
     site = open_site(ctx)
     argv = command[1:] if command[:1] == ("--",) else command  # as people know it of kubectl exec

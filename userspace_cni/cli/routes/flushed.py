@@ -28,9 +28,9 @@ _SHOWN_MAX: Final = 20
 def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> None:
     """Remove all routes of ours, known by their number (setting route_protocol), from the pods of this node, or from one.
 
-    A running agent with routes puts back what Routes ask for: turn the setting off there first, or delete the Routes instead.
-    It asks before. Exit code: 0 when none of ours is left, 1 when one is, when a source of pods cannot be read, when the answer
-    was no, or when the pod has no network namespace of its own here, 2 for arguments that are wrong, 3 for anyone but root.
+    A running agent with routes makes them again: turn its setting off first, or delete the Routes instead. It asks first. Exit
+    code: 0 when none of ours is left, 1 when one is, when a source of pods cannot be read, when the answer was no, or when the
+    pod has no network namespace of its own here, 2 for arguments that are wrong, 3 for anyone but root.
     """
     if as_json and not yes:
         raise click.UsageError("--json does not ask: give --yes, too")

@@ -36,10 +36,10 @@ _REASONS_MAX: Final = 5
 @click.pass_context
 def list_command(ctx: click.Context, pod: str, each_route: bool, as_json: bool) -> None:
     """List the Routes with their pods on this node; and the pods, with how many routes of ours they have, and how many are
-    skipped, refused or in conflict. Of one pod, or with --all, each route is listed, whether it is there, and why.
+    skipped, refused or in conflict. For one pod, or with --all, each route is listed, whether it is there, and why.
 
-    The agent is asked: it tells what its last look at each pod showed. Exit code: 0, also where something is refused; 1 when the
-    agent knows no pod of that name; 2 when routes are off; 3 when no agent answers.
+    It asks the agent, which reports its last check of each pod. Exit code: 0, also when something is refused; 1 when the agent
+    knows no pod of that name; 2 when routes are off; 3 when no agent answers.
     """
     with view.progress("asking the agent"):
         found: dict[str, Any] = ask(open_site(ctx))
