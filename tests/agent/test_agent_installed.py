@@ -35,7 +35,7 @@ def test_an_agent_that_the_binary_needs(live: LiveNode) -> None:
 
 def test_a_plugin_in_process(live: LiveNode) -> None:
     """With the plugin in-process installed, or with none, the absence of an agent is no fault, and is told as such."""
-    for directory, said in ((Path(live.standalone).parent, "runs in-process"), (live.directory / "empty", "none in")):
+    for directory, said in ((Path(live.standalone).parent, "runs as a process"), (live.directory / "empty", "none in")):
         assert findings(live, code=0, CNI_PATH=str(directory)) == []
         shown = {line.split()[0]: line for line in cli(live, "status", CNI_PATH=str(directory)).stdout.splitlines()}
         assert "none on this node" in shown["agent"]

@@ -186,7 +186,7 @@ def test_what_becomes_of_it_meanwhile(networks: Networks) -> None:
         "of another": (json.loads(FOREIGN), "no plugin of it is of type 'userspace'"),
         "no version": ({**networks.listed(), "cniVersion": "9.0.0"}, "9.0.0"),
         "no name": ({key: value for key, value in networks.listed().items() if key != "name"}, "name"),
-        "no list": (networks.listed()["plugins"][0], "no list of plugins"),
+        "no list": (networks.listed()["plugins"][0], "not a list of plugins"),
         "with the mark": ({**networks.listed(), MARK: "x"}, MARK),
     }
     for content, why in refused.values():

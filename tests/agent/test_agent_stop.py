@@ -148,7 +148,7 @@ def test_an_agent_after_another(node: Node) -> None:
     second, third = Agent(node), Agent(node)
     try:
         third.start(wait=False)
-        wait_until(lambda: "is awaited" in third.log.read_text(), what="the third one to say what it waits for")
+        wait_until(lambda: "waiting for another agent" in third.log.read_text(), what="the third one to say what it waits for")
         second.start(wait=False)
         assert third.stop() == 0
         assert first.stop() == 0

@@ -74,7 +74,7 @@ def test_what_is_no_socket(path: Path, kind: str) -> None:
         path.symlink_to(elsewhere)
     if kind == "a link":
         leave(elsewhere)
-    assert "is no socket, and is left alone" in free_name(str(path))
+    assert "is not a socket, and is left alone" in free_name(str(path))
     assert path.is_symlink() or path.exists()
     assert elsewhere.is_socket() == (kind == "a link")
 
