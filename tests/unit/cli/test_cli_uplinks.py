@@ -105,7 +105,7 @@ def test_an_agent_that_is_late_keeps_the_spec(served: Served) -> None:
     """It may be meeting it: exit code 3, and what is desired stays desired."""
     served.round_error = Unavailable("no answer within 60 s")
     result = served.cli("nic-to-bridge", "eth1")
-    assert (result.exit_code, "stays desired" in result.stderr) == (3, True)
+    assert (result.exit_code, "its spec stays" in result.stderr) == (3, True)
     assert served.commands_spec() == (True, ["eth1"])
 
 
