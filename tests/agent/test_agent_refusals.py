@@ -26,7 +26,7 @@ def test_thousands_of_refused_annotations(live: LiveNode, sandbox: str, api: Api
         annotate(api, own=json.dumps({"eth0": {"egressRate": f"fast {number} {LONG}"}}))
     annotate(api, own=None, to="20M")
     follows(live, (20_000_000, None))
-    lines = live.log.read_text()[log:].count("cannot be done")
+    lines = live.log.read_text()[log:].count("cannot be applied")
     assert 1 <= lines <= 5
     assert live.log.stat().st_size - log < 16_384
     assert resident(live.pid) - kib < 8 * 1024
