@@ -270,8 +270,8 @@ class Journal:
     def places(self) -> list[tuple[str, Shared]]:
         """All places that have holders."""
         with _translated("listing the shared places"):
-            items = self._built().items(_PLACES)
-        return [(place, shared) for place, raw in items if (shared := self._shared(place, raw))]
+            found = {place: shared for place, raw in self._built().each(_PLACES) if (shared := self._shared(place, raw))}
+        return [(place, found[place]) for place in sorted(found)]
 
     def held_by(self, key: str) -> tuple[Step, ...]:
         """The shared steps of an attachment by the places' own lists: what is known when its record is lost."""
