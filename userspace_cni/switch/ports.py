@@ -11,6 +11,7 @@ ovs-vswitchd does not answer in time; then it is unknown what happened, and `und
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Dead, Drift
@@ -89,13 +90,11 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         anew_because = f"port {step.name} is made anew, because {why}"
         writer = RowWriter(desired_port(step, marks, anew=anew), held, self._afxdp_max, anew_because)
 
-        def add(session: SwitchSession) -> Put:
-            command = writer.write(session, deadline)
-            if command.closed:
-                self._retries.tried(step.name, self.daemon.name)
-            return command
+        add = partial(writer.write, deadline=deadline)
 
         def served(command: Put) -> None:
+            if command.closed:
+                self._retries.tried(step.name, self.daemon.name)
             if held.taps and command.done is not None:
                 self._read_back.wait(command.done, deadline)
                 held.settle(command.api, deadline)

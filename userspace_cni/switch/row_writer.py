@@ -26,24 +26,17 @@ class RowWriter:
 
     def write(self, session: SwitchSession, deadline: Deadline) -> Put:
         """Commit the rows; the command that has written the last of them. Raises as Put and LinkNames."""
-        command = self._written(session, deadline)
-        if command.stale:
-            say("warning", self._why_anew)
-            self._held.read_back.wait(command.done, deadline, or_dead=True)
-            command = self._written(session, deadline)
-        return command
-
-    def _written(self, session: SwitchSession, deadline: Deadline) -> Put:
         from userspace_cni.switch.ovsdb.put import Put
         from userspace_cni.switch.ovsdb.reads import lacking
 
         rows, held = self._rows, self._held
-        unheld = lacking(session, rows.new_names)
         while True:
-            for name in unheld - held.names:
+            for name in lacking(session, rows.new_names) - held.names:
                 held.hold(name, session, deadline, gets_tap=rows.new_names[name])
             command = Put(session, rows, self._afxdp_max, frozenset(held.names))
             session.transact([command], deadline)
-            if not command.unheld:
+            if command.stale:
+                say("warning", self._why_anew)
+                held.read_back.wait(command.done, deadline, or_dead=True)
+            elif not command.unheld:  # else another process has taken the bridge away since the look
                 return command
-            unheld = command.unheld  # another process has taken the bridge away since the look
