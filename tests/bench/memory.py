@@ -123,7 +123,7 @@ def main() -> int:
             "USERSPACE_CNI_DEVICES_PER_BRIDGE": "64",
             "USERSPACE_CNI_METRICS_LISTEN": "127.0.0.1:19117",
         }
-        agent = stack.enter_context(running(node, USERSPACE_CNI_TICK_S="30"))
+        agent = stack.enter_context(running(node, USERSPACE_CNI_TICK_S="30", MALLOC_ARENA_MAX="1"))
         kubelet.await_health(f"userspace-cni.io/{BRIDGE}", "Healthy")
         report = measure(agent, Pods(node, api, sandboxes), options)
     return tell(report, options.json, show)
