@@ -21,7 +21,7 @@ from kubevirt.definition import Definer
 from kubevirt.domain import Policy
 from kubevirt.errors import DefinitionRefused, KubevirtError
 from kubevirt.log import say
-from kubevirt.placing import Placed, socket_file
+from kubevirt.placing import SidecarSocket, socket_file
 from kubevirt.sources import SidecarPlaces
 
 VERSION: Final = "0.1.0"
@@ -61,7 +61,7 @@ def _occupy_standard_files() -> None:
     os.close(null)
 
 
-def _serve(definer: Definer, sockets: Sequence[Placed]) -> None:
+def _serve(definer: Definer, sockets: Sequence[SidecarSocket]) -> None:
     from kubevirt.server import SidecarServer
 
     waiting = threading.get_ident()
@@ -91,22 +91,22 @@ def _definer(arguments: argparse.Namespace) -> Definer:
     return Definer(arguments.binding, places, policy, None if arguments.told else frozenset(arguments.other_bindings))
 
 
-def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Placed]:
+def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[SidecarSocket]:
     """Where to serve: those of the two places that exist. Raises Refused when neither does."""
-    sockets: list[Placed] = []
+    sockets: list[SidecarSocket] = []
     missing: list[str] = []
     hooks, container = Path(arguments.hooks_directory), environment.get("CONTAINER_NAME", "")
     if hooks.is_dir():
         # before 1.6 KubeVirt does not tell it, and has one directory for all sidecars, which may be this image twice
         file = socket_file(arguments.binding, container or os.urandom(4).hex())
         # virt-launcher has the whole volume there, of which this container has the part with its own name
-        sockets.append(Placed(hooks / file, seen=hooks / container / file))
+        sockets.append(SidecarSocket(hooks / file, seen=hooks / container / file))
     else:
         missing.append(str(hooks))
     if arguments.plugin_socket:
         plugin = Path(arguments.plugin_socket)
         if plugin.parent.is_dir():
-            sockets.append(Placed(plugin))
+            sockets.append(SidecarSocket(plugin))
         else:
             missing.append(str(plugin.parent))
     if not sockets:

@@ -49,7 +49,7 @@ class Call:
     ours: bool = True
 
 
-class Failed(Exception):
+class DefinitionFailed(Exception):
     """A call that ended without a definition. Its text is for the caller: VM, networks, reason, remedy. `cause`: of what kind."""
 
     def __init__(self, text: str, cause: Exception) -> None:
@@ -79,11 +79,11 @@ class Definer:
             domain = self._defined(call, facts)
         except KubevirtError as error:
             say("error", error.message, **facts, trap=error.name, remedy=error.remedy, ms=_since(began))
-            raise Failed(f"{_about(facts)}: {error}", error) from error
+            raise DefinitionFailed(f"{_about(facts)}: {error}", error) from error
         except Exception as error:
             say("error", "a fault in the sidecar", **facts, ms=_since(began), traceback=traceback.format_exc())
             fault = f"{type(error).__name__}: {str(error)[:200]}"
-            raise Failed(f"{_about(facts)}: a fault in the sidecar, whose log has more: {fault}", error) from error
+            raise DefinitionFailed(f"{_about(facts)}: a fault in the sidecar, whose log has more: {fault}", error) from error
         say("info", "domain defined", **facts, ms=_since(began))
         return domain
 

@@ -36,7 +36,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenAttribute:
     """One attribute as the bytes have it: `name` with its prefix, where its value is (without the quotes), where it ends."""
 
     name: str
@@ -98,12 +98,12 @@ class XmlDocument:
         prefix, colon, _ = self.tag(element).rpartition(":")
         return prefix + colon
 
-    def written(self, element: Element) -> list[Written]:
+    def written(self, element: Element) -> list[WrittenAttribute]:
         """The attributes of an element's start tag, namespace declarations too, in their order."""
         at, found = self.name_end(element), []
         while attribute := _ATTRIBUTE.match(self.raw, at, element.inner_start):
             at = attribute.end()
-            found.append(Written(attribute[1].decode(), attribute.start(2) + 1, attribute.end(2) - 1, at))
+            found.append(WrittenAttribute(attribute[1].decode(), attribute.start(2) + 1, attribute.end(2) - 1, at))
         return found
 
     def name_end(self, element: Element) -> int:
@@ -128,7 +128,7 @@ class XmlDocument:
 
 def read_document(source: str | bytes) -> XmlDocument:
     """Parse a document. Raises BadInput with line and column for what is not well-formed, and for all that is refused above."""
-    return _Reader(_utf8(source)).read()
+    return _XmlReader(_utf8(source)).read()
 
 
 def _refuse(what: str) -> NoReturn:
@@ -149,7 +149,7 @@ def _utf8(source: str | bytes) -> bytes:
     return raw
 
 
-class _Reader:
+class _XmlReader:
     """What expat reports, put together. One use."""
 
     def __init__(self, raw: bytes) -> None:

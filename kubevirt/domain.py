@@ -47,7 +47,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _WantedInterface:
     """One interface that the definition must have."""
 
     interface: VmInterface
@@ -74,7 +74,7 @@ def mutate(domain_xml: str, vmi: VirtualMachine, sources: Mapping[str, VmSocketS
         raise BadInput("the definition has no <devices>", REMEDY)
     _check_policy(policy)
     setting = _setting(document, vmi, policy)
-    wanted = [_Wanted(each, sources[each.network], facts(each, sources[each.network], setting)) for each in chosen]
+    wanted = [_WantedInterface(each, sources[each.network], facts(each, sources[each.network], setting)) for each in chosen]
     _check_paths(wanted)
     edits = Edits(document)
     share_memory(edits)
@@ -92,7 +92,7 @@ def lacking(domain_xml: str, networks: Collection[str]) -> list[str]:
     return [network for network in networks if alias(network) not in aliases]
 
 
-def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> None:
+def place_interfaces(edits: Edits, devices: Element, wanted: list[_WantedInterface]) -> None:
     """Correct the interfaces of ours that are there, insert those that are not: after the one before it in the VM's order, else
     before the one after it, else after the last interface, else as the last device.
     """
@@ -130,7 +130,7 @@ def _by_alias(devices: Element) -> Mapping[str, list[Element]]:
     return found
 
 
-def _find_ours(named_so: Mapping[str, list[Element]], wanted: _Wanted) -> Element | None:
+def _find_ours(named_so: Mapping[str, list[Element]], wanted: _WantedInterface) -> Element | None:
     """Find the interface with the network's alias, among devices by alias. Raises Refused where another device has that alias."""
     name = alias(wanted.interface.network)
     found = named_so.get(name, [])
@@ -157,7 +157,7 @@ def _kind(interface: Element) -> str:
     return f"{interface.get('type')!r}" + (f", back-end {backend.get('type')!r}" if backend is not None else "")
 
 
-def _correct(edits: Edits, devices: Element, element: Element, wanted: _Wanted) -> None:
+def _correct(edits: Edits, devices: Element, element: Element, wanted: _WantedInterface) -> None:
     attributes, children = differences(element, wanted.facts)
     for child, name, value in attributes:
         edits.set_attribute(child, name, value)
@@ -206,7 +206,7 @@ def _check_policy(policy: Policy) -> None:
         )
 
 
-def _check_paths(wanted: list[_Wanted]) -> None:
+def _check_paths(wanted: list[_WantedInterface]) -> None:
     """Raise Refused for two interfaces with one socket: QEMU would silently take over the one of the first interface."""
     seen: dict[str, str] = {}
     for each in wanted:
@@ -220,7 +220,7 @@ def _check_paths(wanted: list[_Wanted]) -> None:
         seen[path] = network
 
 
-def _check_sockets(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
+def _check_sockets(devices: Element, wanted: list[_WantedInterface], there: Mapping[str, Element | None]) -> None:
     """Raise Refused for a foreign device of any kind at our socket: QEMU would have two devices on one path.
 
     It does not count as ours: the sidecar that adds it without the alias may add it again, and KubeVirt would not find it.
@@ -246,7 +246,7 @@ def _sockets(element: Element) -> Iterable[str]:
         yield from _sockets(child)
 
 
-def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
+def _check_addresses(devices: Element, wanted: list[_WantedInterface], there: Mapping[str, Element | None]) -> None:
     """Raise Refused for a PCI address that another device has: libvirt would not name the two devices."""
     asked = {each.interface.network: where for each in wanted if (where := _asked(each)) is not None}
     moving = {there[network] for network in asked}
@@ -261,7 +261,7 @@ def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str
         taken[where] = f"network {network}"
 
 
-def _asked(wanted: _Wanted) -> tuple[int, ...] | None:
+def _asked(wanted: _WantedInterface) -> tuple[int, ...] | None:
     return next((pci_address(fact.attributes) for fact in wanted.facts if fact.child == "address"), None)
 
 
@@ -274,7 +274,7 @@ def _called(device: Element) -> str:
     return f"a <{device.name}>" + (f" ({names[0]})" if names else "")
 
 
-def _mtus(wanted: list[_Wanted]) -> dict[str, int]:
+def _mtus(wanted: list[_WantedInterface]) -> dict[str, int]:
     """Alias -> MTU of the interfaces for which one is known."""
     known: dict[str, int] = {}
     for each in wanted:

@@ -36,7 +36,7 @@ _WHAT: Final = "network-info"
 
 
 @dataclass(frozen=True)
-class Attached:
+class NetworkInfoEntry:
     """The entry of one network. `device`: the type of its device-info, "" without one; `path` only for type vhost-user."""
 
     device: str = ""
@@ -46,12 +46,12 @@ class Attached:
     mtu: int | None = None
 
 
-def read_network_info(text: bytes | str) -> dict[str, Attached] | None:
+def read_network_info(text: bytes | str) -> dict[str, NetworkInfoEntry] | None:
     """Read the entries by network; None for an empty file, which may be filled later or never. Raises BadInput."""
     if not text.strip():
         return None
     root = typed(decode(text, _WHAT, REMEDY), dict, _WHAT, REMEDY)
-    found: dict[str, Attached] = {}
+    found: dict[str, NetworkInfoEntry] = {}
     interfaces: list[Any] = _get(root, "interfaces", list, _WHAT) or []
     for number, entry in enumerate(interfaces):
         where = f"{_WHAT}: interfaces[{number}]"
@@ -65,11 +65,11 @@ def read_network_info(text: bytes | str) -> dict[str, Attached] | None:
     return found
 
 
-def _read_attached(raw: Mapping[str, Any], where: str) -> Attached:
+def _read_attached(raw: Mapping[str, Any], where: str) -> NetworkInfoEntry:
     info: Mapping[str, Any] = _get(raw, "deviceInfo", dict, where) or {}
     device: str = _get(info, "type", str, f"{where}.deviceInfo") or ""
     path, mode = _read_socket(info, f"{where}.deviceInfo") if device == "vhost-user" else ("", "server")
-    return Attached(
+    return NetworkInfoEntry(
         device=device,
         path=path,
         mode=cast("Role", mode),

@@ -30,7 +30,7 @@ def socket_file(binding: str, container: str) -> str:
     return "-".join(_UNSAFE.sub("_", part) for part in (binding, container)) + ".sock"
 
 
-class Placed:
+class SidecarSocket:
     """A socket at `path`. In this order: `prepare`, serve at `address`, `publish`; `withdraw` ends it in whatever state it is.
 
     `seen` is the path by which the other side knows it, when that is another one.

@@ -2,7 +2,7 @@
 
 There the sidecar's container is not KubeVirt's to make: an admission policy of Kubernetes adds it to the launcher pods of VMs
 that ask for it by a label, and KubeVirt asks it at a socket below the plugin's own directory in a volume that every launcher
-pod has once feature gate Plugins is on. Names are put into CEL as they are: `manifests.Wanted` says which.
+pod has once feature gate Plugins is on. Names are put into CEL as they are: `manifests.ManifestOptions` says which.
 
 A Plugin's CEL sees the VM as KubeVirt's Go struct, and its fields by their Go names: Spec, Binding. An admission policy's sees
 objects of the API by the names of JSON: spec, binding. KubeVirt's admitter refuses the wrong ones, and where its webhook is

@@ -26,7 +26,7 @@ import grpc
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from kubevirt.definition import Call, Definer, Failed
+from kubevirt.definition import Call, Definer, DefinitionFailed
 from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.log import say
 from kubevirt.protocol import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
@@ -166,7 +166,7 @@ class SidecarServer:
             # the request itself is let go: a call has its texts
             call = read(_whole(requests, context), context.time_remaining())
             return call if isinstance(call, bytes) else self._definer.define(call)
-        except Failed as failed:
+        except DefinitionFailed as failed:
             code, text = _code(failed.cause), str(failed)
         finally:
             self._seats.release()

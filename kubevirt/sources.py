@@ -36,7 +36,7 @@ from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.dra import Device
 from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.mounted import read_claim, read_file
-from kubevirt.network_info import Attached, read_network_info
+from kubevirt.network_info import NetworkInfoEntry, read_network_info
 from kubevirt.patience import Patience
 from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, check_owners, check_path
 from kubevirt.source import Origin, Role, VmSocketSource
@@ -75,7 +75,7 @@ class _Told:
     `missed_s`: seconds since an empty network-info was met first.
     """
 
-    info: Mapping[str, Attached] | None = None
+    info: Mapping[str, NetworkInfoEntry] | None = None
     state: str = ""
     devices: dict[str, Device] = field(default_factory=dict)
     failures: dict[str, KubevirtError | None] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class _Told:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundSocket:
     """The socket of one network. `mode`: None where its origin does not tell QEMU's role; `passed`: why not those before it."""
 
     origin: Origin
@@ -185,18 +185,18 @@ def _look_at_network_info(told: _Told, places: SidecarPlaces) -> None:
     told.state = "no such file" if content is None else ("empty" if told.info is None else "no entry for the network")
 
 
-def _find(network: VmNetwork, told: _Told, spec: InterfaceAnnotation, places: SidecarPlaces) -> _Found:
+def _find(network: VmNetwork, told: _Told, spec: InterfaceAnnotation, places: SidecarPlaces) -> _FoundSocket:
     """Take the first source that knows a path."""
     device, attached = told.devices.get(network.name), _attached(network, told)
     if device and network.claim:
         where = f"DRA metadata of claim {network.claim.name!r}" + (f" ({device.driver})" if device.driver else "")
-        return _Found("dra", device.path, None, places.cluster_roots, where, ())
+        return _FoundSocket("dra", device.path, None, places.cluster_roots, where, ())
     passed = [_why_no_device(network, told)]
     if attached.path:
-        return _Found("device-info", attached.path, attached.mode, places.cluster_roots, "network-info", tuple(passed))
+        return _FoundSocket("device-info", attached.path, attached.mode, places.cluster_roots, "network-info", tuple(passed))
     passed.append(_why_no_device_info(network, attached, told))
     if spec.path:
-        return _Found("annotation", spec.path, None, places.roots, f"annotation {ANNOTATION}", tuple(passed))
+        return _FoundSocket("annotation", spec.path, None, places.roots, f"annotation {ANNOTATION}", tuple(passed))
     passed.append(f"annotation {ANNOTATION}: no path")
     failure = told.failures.get(network.name)
     if failure:
@@ -209,15 +209,17 @@ def _find(network: VmNetwork, told: _Told, spec: InterfaceAnnotation, places: Si
         )
     ifname = _interface_name(network)
     path = launcher.socket_path(ifname)
-    return _Found("path", path, "server", places.cluster_roots, f"the deterministic path of interface {ifname}", tuple(passed))
+    return _FoundSocket(
+        "path", path, "server", places.cluster_roots, f"the deterministic path of interface {ifname}", tuple(passed)
+    )
 
 
-def _attached(network: VmNetwork, told: _Told) -> Attached:
+def _attached(network: VmNetwork, told: _Told) -> NetworkInfoEntry:
     """The network's entry in network-info. Raises the error of reading that file."""
     failure = told.failures.get("")
     if failure:
         raise failure
-    return (told.info or {}).get(network.name, Attached())
+    return (told.info or {}).get(network.name, NetworkInfoEntry())
 
 
 def _why_no_device(network: VmNetwork, told: _Told) -> str:
@@ -227,7 +229,7 @@ def _why_no_device(network: VmNetwork, told: _Told) -> str:
     return f"DRA: {failure.message if failure else 'nothing told'}"
 
 
-def _why_no_device_info(network: VmNetwork, attached: Attached, told: _Told) -> str:
+def _why_no_device_info(network: VmNetwork, attached: NetworkInfoEntry, told: _Told) -> str:
     if network.claim:
         return "network-info: not for resource claims"
     if told.info and network.name in told.info:
@@ -241,7 +243,12 @@ def _interface_name(network: VmNetwork) -> str:
 
 
 def _with_facts(
-    machine: VirtualMachine, interface: VmInterface, network: VmNetwork, told: _Told, spec: InterfaceAnnotation, found: _Found
+    machine: VirtualMachine,
+    interface: VmInterface,
+    network: VmNetwork,
+    told: _Told,
+    spec: InterfaceAnnotation,
+    found: _FoundSocket,
 ) -> tuple[VmSocketSource, list[str]]:
     """The source with all facts, and remarks on them for the log."""
     device, attached = told.devices.get(network.name), _attached(network, told)
@@ -267,7 +274,7 @@ def _with_facts(
     return source, remarks
 
 
-def _explained(name: str, source: VmSocketSource, found: _Found, remarks: Sequence[str]) -> str:
+def _explained(name: str, source: VmSocketSource, found: _FoundSocket, remarks: Sequence[str]) -> str:
     why = f" ({'; '.join(found.passed)})" if found.passed else ""
     return f"network {name}: socket {source.path} from {found.where}{why}; QEMU is {source.mode}; {'; '.join(remarks)}"
 

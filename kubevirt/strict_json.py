@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from kubevirt.errors import BadInput
-from userspace_cni.pod.strict_json import Reader, marks, once
+from userspace_cni.pod.strict_json import JsonReader, marks, once
 
 BYTES_MAX: Final = 1 << 20
 """More than any of these texts can have: all annotations of one object together have 256 KiB at most."""
 MARKS_MAX: Final = 24 << 10
 """Braces, brackets and commas of a text, which bound what it is when decoded: 3 MB."""
 
-_JSON: Final = Reader(once, digits_max=32, deepest=64)
+_JSON: Final = JsonReader(once, digits_max=32, deepest=64)
 _NAMES: Final = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number", bool: "a boolean"}
 
 T = TypeVar("T")

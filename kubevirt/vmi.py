@@ -95,7 +95,7 @@ def bound(machine: VirtualMachine, binding: str) -> tuple[VmInterface, ...]:
 
 def read_vmi(raw: bytes | str | Mapping[str, Any]) -> VirtualMachine:
     """Read the VM of a VMI's JSON, as text or decoded. Raises BadInput naming the JSON path of what is wrong."""
-    root = _Node("", raw if isinstance(raw, Mapping) else _decoded(raw))
+    root = _JsonNode("", raw if isinstance(raw, Mapping) else _decoded(raw))
     metadata, spec = root.child("metadata"), root.child("spec")
     domain = spec.child("domain")
     devices = domain.child("devices")
@@ -114,23 +114,23 @@ def read_vmi(raw: bytes | str | Mapping[str, Any]) -> VirtualMachine:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _JsonNode:
     """One JSON object and its path. An absent object is an empty one."""
 
     path: str
     fields: Mapping[str, Any]
 
-    def child(self, name: str) -> _Node:
-        return _Node(self._at(name), self._get(name, Mapping, "an object") or {})
+    def child(self, name: str) -> _JsonNode:
+        return _JsonNode(self._at(name), self._get(name, Mapping, "an object") or {})
 
     def present(self, name: str) -> bool:
         return self._get(name, Mapping, "an object") is not None
 
-    def children(self, name: str) -> list[_Node]:
+    def children(self, name: str) -> list[_JsonNode]:
         nodes = []
         for number, item in enumerate(self._get(name, list, "a list") or []):
             path = f"{self._at(name)}[{number}]"
-            nodes.append(_Node(path, _typed(item, Mapping, path, "an object")))
+            nodes.append(_JsonNode(path, _typed(item, Mapping, path, "an object")))
         return nodes
 
     def text(self, name: str) -> str:
@@ -194,7 +194,7 @@ def _decoded(raw: bytes | str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def _unique(node: _Node, name: str, read: Callable[[_Node], T], key: Callable[[T], str]) -> Iterable[T]:
+def _unique(node: _JsonNode, name: str, read: Callable[[_JsonNode], T], key: Callable[[T], str]) -> Iterable[T]:
     seen: dict[str, T] = {}
     for child in node.children(name):
         item = read(child)
@@ -204,7 +204,7 @@ def _unique(node: _Node, name: str, read: Callable[[_Node], T], key: Callable[[T
     return seen.values()
 
 
-def _interface(node: _Node) -> VmInterface:
+def _interface(node: _JsonNode) -> VmInterface:
     return VmInterface(
         network=node.required("name"),
         binding=node.child("binding").text("name"),
@@ -217,7 +217,7 @@ def _interface(node: _Node) -> VmInterface:
     )
 
 
-def _network(node: _Node) -> VmNetwork:
+def _network(node: _JsonNode) -> VmNetwork:
     claim = node.child("resourceClaim")
     return VmNetwork(
         name=node.required("name"),
@@ -227,7 +227,7 @@ def _network(node: _Node) -> VmNetwork:
     )
 
 
-def _vcpus(cpu: _Node) -> int | None:
+def _vcpus(cpu: _JsonNode) -> int | None:
     """As KubeVirt counts: what is absent or 0 is 1."""
     counts = [cpu.number(name) for name in ("sockets", "cores", "threads")]
     if not any(counts):

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from kubevirt.lint.kinds import MACHINES
 from kubevirt.lint.kubevirt_objects import is_whole
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 
 
-def without_copies(objects: Sequence[tuple[str, Spot]]) -> list[tuple[str, Spot]]:
+def without_copies(objects: Sequence[tuple[str, DocumentValue]]) -> list[tuple[str, DocumentValue]]:
     """The objects with their kinds, without those that say what an earlier one of their name says. Each later one is reported.
 
     A VM in another file is kept: its networks may be that file's.
     A patch beside the KubeVirt or HyperConverged object that it is for is no second one, nor is a pod seen at two times.
     """
-    first: dict[tuple[str, str, str], Spot] = {}
+    first: dict[tuple[str, str, str], DocumentValue] = {}
     kept = []
     for kind, spot in objects:
         metadata = spot.child("metadata")
@@ -35,11 +35,11 @@ def without_copies(objects: Sequence[tuple[str, Spot]]) -> list[tuple[str, Spot]
     return kept
 
 
-def _is_patch(kind: str, spot: Spot, other: Spot) -> bool:
+def _is_patch(kind: str, spot: DocumentValue, other: DocumentValue) -> bool:
     return kind in {"KubeVirt", "HyperConverged"} and is_whole(spot) != is_whole(other)
 
 
-def _same(one: Spot, other: Spot) -> bool:
+def _same(one: DocumentValue, other: DocumentValue) -> bool:
     try:
         return bool(one.value == other.value)
     except RecursionError:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from kubevirt.lint.machine import BINDING_METHODS, LintedMachine
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 
 _INTERFACE: Final = (
     *("name", "binding", "macAddress", "model", "pciAddress", "acpiIndex", "bootOrder", "state"),
@@ -41,21 +41,21 @@ def judge_fields(machine: LintedMachine) -> None:
     _judge_case(memory.child("hugepages"), ("pageSize",))
 
 
-def _judge(spot: Spot, names: Collection[str]) -> None:
+def _judge(spot: DocumentValue, names: Collection[str]) -> None:
     _judge_case(spot, names)
     for name in names:
         if name in _BELOW and isinstance(spot.get(name), Mapping):
             _judge_case(spot.child(name), _BELOW[name])
 
 
-def _judge_method(interface: Spot) -> None:
+def _judge_method(interface: DocumentValue) -> None:
     """Report objects in an interface that are no field of it: each would be the way in which it is bound."""
     known = {name.lower() for name in _INTERFACE}
     for key, value in interface.value.items() if isinstance(interface.value, Mapping) else ():
         if not isinstance(key, str) or key.lower() in known or not (value is None or value is True or isinstance(value, Mapping)):
             continue
         [meant] = get_close_matches(key, BINDING_METHODS, n=1) or [""]
-        Spot(None, interface.at(key), interface.report).find(
+        DocumentValue(None, interface.at(key), interface.report).find(
             "unknown-binding",
             "error",
             f"'{key[:_SHOWN_MAX]}' is no way of KubeVirt's to bind an interface: it is dropped or refused, "
@@ -64,12 +64,12 @@ def _judge_method(interface: Spot) -> None:
         )
 
 
-def _judge_case(spot: Spot, names: Collection[str]) -> None:
+def _judge_case(spot: DocumentValue, names: Collection[str]) -> None:
     known = {name.lower(): name for name in names}
     for key in spot.value if isinstance(spot.value, Mapping) else ():
         meant = known.get(key.lower(), key) if isinstance(key, str) else key
         if meant != key:
-            Spot(None, spot.at(key), spot.report).find(
+            DocumentValue(None, spot.at(key), spot.report).find(
                 "field-case",
                 "error",
                 f"'{key}' is no field of KubeVirt's: names of fields differ by case, and it is dropped or refused",

@@ -10,7 +10,7 @@ from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.errors import KubevirtError
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.network import DEFAULT_MTU
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.lint.served_sockets import judge_sockets
 from kubevirt.lint.sidecars import HOOKS
 from kubevirt.vm_interface import PORT_QUEUES
@@ -59,7 +59,7 @@ def _judge_annotation_place(machine: LintedMachine) -> None:
     """Annotations of a VirtualMachine are not its instance's: KubeVirt takes those of the template."""
     for name in (ANNOTATION, HOOKS, _MEMFD) if machine.own else ():
         if machine.own and machine.own.has(name) and not machine.annotations.has(name):
-            Spot(None, machine.own.at(name), machine.spot.report).find(
+            DocumentValue(None, machine.own.at(name), machine.spot.report).find(
                 "annotation-place",
                 "warning",
                 f"annotation {name} is of the VirtualMachine, where it has no effect",
@@ -75,7 +75,7 @@ def _judge_memory(machine: LintedMachine) -> None:
         _judge_ordinary_pages(machine, domain)
         return
     if machine.annotations.text(_MEMFD) == "false":
-        Spot(None, machine.annotations.at(_MEMFD), machine.spot.report).find(
+        DocumentValue(None, machine.annotations.at(_MEMFD), machine.spot.report).find(
             "private-memory",
             "note",
             "without memfd the guest's memory is shared by nothing but what the sidecar writes into the definition",
@@ -108,7 +108,7 @@ def _judge_memory(machine: LintedMachine) -> None:
         )
 
 
-def _judge_ordinary_pages(machine: LintedMachine, domain: Spot) -> None:
+def _judge_ordinary_pages(machine: LintedMachine, domain: DocumentValue) -> None:
     if domain.child("cpu", "numa").has("guestMappingPassthrough"):
         domain.child("cpu", "numa").find(
             "no-hugepages",
@@ -125,7 +125,7 @@ def _judge_ordinary_pages(machine: LintedMachine, domain: Spot) -> None:
         )
 
 
-def _guest_memory(domain: Spot) -> int | None:
+def _guest_memory(domain: DocumentValue) -> int | None:
     """Bytes; the guest's own figure, else what its pod asks for."""
     found = domain.child("memory").amount("guest")
     resources = domain.child("resources")
@@ -142,8 +142,8 @@ def _read_specs(machine: LintedMachine) -> Mapping[str, InterfaceAnnotation]:
         return {}
 
 
-def _annotation(machine: LintedMachine) -> Spot:
-    return Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
+def _annotation(machine: LintedMachine) -> DocumentValue:
+    return DocumentValue(None, machine.annotations.at(ANNOTATION), machine.spot.report)
 
 
 def _judge_mtus(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation]) -> None:
@@ -197,7 +197,7 @@ def _judge_vcpus(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation
                 f"ask for {max(count, most)} queues at most, or give the VM more vCPUs",
             )
     if devices.flag("networkInterfaceMultiqueue") and count == 1:
-        Spot(True, devices.at("networkInterfaceMultiqueue"), machine.spot.report).find(
+        DocumentValue(True, devices.at("networkInterfaceMultiqueue"), machine.spot.report).find(
             "queues-over-vcpus",
             "note",
             "networkInterfaceMultiqueue with one vCPU is one queue",

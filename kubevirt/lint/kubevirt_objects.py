@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.plugin_schema import DOMAIN_HOOKS, GUEST_DEFINITION, LAUNCHER_HOOKS, Version, read_version
 
 _OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
@@ -24,7 +24,7 @@ class Registration:
     """A network binding plugin: its name, and what the cluster says of it."""
 
     name: str
-    spot: Spot
+    spot: DocumentValue
     operator: str
     """Kind of the object that has it."""
 
@@ -56,10 +56,10 @@ class RegisteredObjects:
     gates: frozenset[str] = frozenset()
     whole: bool = False
     gated: bool = False
-    plugins: tuple[Spot, ...] = ()
+    plugins: tuple[DocumentValue, ...] = ()
     named: frozenset[str] = frozenset()
-    kubevirts: tuple[Spot, ...] = ()
-    operators: tuple[Spot, ...] = ()
+    kubevirts: tuple[DocumentValue, ...] = ()
+    operators: tuple[DocumentValue, ...] = ()
     version: Version | None = None
     """KubeVirt's major and minor, where a KubeVirt object with its status was given."""
 
@@ -82,23 +82,23 @@ class RegisteredObjects:
         return any(each.is_vhost_user for each in found) if found else "vhost" in name.lower()
 
     @cached_property
-    def hooked(self) -> list[Spot]:
+    def hooked(self) -> list[DocumentValue]:
         """The Plugins with a sidecar that edits definitions, in the form of some version."""
         return [spot for spot in self.plugins if definition_hooks(spot)]
 
     @cached_property
-    def pruned(self) -> list[Spot]:
+    def pruned(self) -> list[DocumentValue]:
         """The Plugins that are there for a vhost-user binding and have no such sidecar."""
         return [
             spot for spot in self.plugins if not definition_hooks(spot) and not _asked_otherwise(spot) and self._is_meant(spot)
         ]
 
-    def is_our_plugin(self, spot: Spot) -> bool:
+    def is_our_plugin(self, spot: DocumentValue) -> bool:
         """Whether a Plugin is of our manifests, by its name or its policy's."""
         policies = (each.text("name") for each in spot.child("spec").items("mutatingAdmissionPolicies"))
         return any(name.startswith(_OUR_PLUGIN) for name in (spot.child("metadata").text("name"), *policies))
 
-    def _is_meant(self, spot: Spot) -> bool:
+    def _is_meant(self, spot: DocumentValue) -> bool:
         """Whether a Plugin is ours, or its condition names a vhost-user binding that has no sidecar of KubeVirt's."""
         condition = spot.child("spec").text("condition")
         return self.is_our_plugin(spot) or any(
@@ -109,7 +109,7 @@ class RegisteredObjects:
         return [each for each in self.registrations if self.is_vhost_user(each.name)]
 
 
-def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = ()) -> RegisteredObjects:
+def read_cluster(objects: Sequence[tuple[str, DocumentValue]], named: Collection[str] = ()) -> RegisteredObjects:
     """What these objects, by their kinds, say; of other kinds nothing is read."""
     kubevirts = tuple(spot for kind, spot in objects if kind == "KubeVirt")
     operators = tuple(spot for kind, spot in objects if kind == "HyperConverged")
@@ -129,7 +129,7 @@ def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = (
     )
 
 
-def definition_hooks(plugin: Spot) -> list[Spot]:
+def definition_hooks(plugin: DocumentValue) -> list[DocumentValue]:
     """The hooks of a Plugin by which a sidecar edits definitions."""
     spec = plugin.child("spec")
     former = [hook for hook in spec.items(DOMAIN_HOOKS) if hook.has("sidecar")]
@@ -137,27 +137,27 @@ def definition_hooks(plugin: Spot) -> list[Spot]:
     return [*former, *(hook for hook in current if GUEST_DEFINITION in hook.child("sidecar").texts("permittedHooks"))]
 
 
-def _asked_otherwise(plugin: Spot) -> bool:
+def _asked_otherwise(plugin: DocumentValue) -> bool:
     """Whether a Plugin has a sidecar that is asked for something else: then no field was dropped."""
     return any(hook.has("sidecar") for hook in plugin.child("spec").items(LAUNCHER_HOOKS))
 
 
-def configuration(kubevirt: Spot) -> Spot:
+def configuration(kubevirt: DocumentValue) -> DocumentValue:
     return kubevirt.child("spec", "configuration")
 
 
-def is_whole(spot: Spot) -> bool:
+def is_whole(spot: DocumentValue) -> bool:
     """Whether it is the object itself, and no patch with a registration."""
     fetched = spot.has("status") or spot.child("metadata").has("uid")
     kept = configuration(spot).value if spot.text("kind") == "KubeVirt" else spot.child("spec").value
     return fetched or bool(set(kept or ()) - {"network", "networkBinding", "networking", "configuration"})
 
 
-def _version(kubevirt: Spot) -> Version | None:
+def _version(kubevirt: DocumentValue) -> Version | None:
     return read_version(kubevirt.child("status").text("observedKubeVirtVersion"))
 
 
-def _registrations(spots: Sequence[Spot], kind: str) -> Iterator[Registration]:
+def _registrations(spots: Sequence[DocumentValue], kind: str) -> Iterator[Registration]:
     for spot in spots:
         for bindings in _bindings(spot, kind):
             for name in bindings.value or ():
@@ -165,7 +165,7 @@ def _registrations(spots: Sequence[Spot], kind: str) -> Iterator[Registration]:
                     yield Registration(name, bindings.child(name), kind)
 
 
-def _bindings(spot: Spot, kind: str) -> list[Spot]:
+def _bindings(spot: DocumentValue, kind: str) -> list[DocumentValue]:
     """Where an object registers: v1beta1 and v1 of HyperConverged have it in different places."""
     if kind == "KubeVirt":
         return [configuration(spot).child("network", "binding")]
@@ -173,7 +173,7 @@ def _bindings(spot: Spot, kind: str) -> list[Spot]:
     return [spec.child("networkBinding"), spec.child("networking", "networkBinding")]
 
 
-def _patched_gates(spot: Spot) -> Iterator[str]:
+def _patched_gates(spot: DocumentValue) -> Iterator[str]:
     """Gates that a HyperConverged object sets through its annotation of JSON patches for the KubeVirt object."""
     patches = spot.child("metadata", "annotations").json(_HCO_GATES)
     for patch in patches.value if patches and isinstance(patches.value, list) else ():

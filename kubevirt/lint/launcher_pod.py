@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from kubevirt.errors import KubevirtError
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.lint.registration import sidecar_memory
 from kubevirt.socket_paths import CLUSTER_ROOTS, check_path
 from userspace_cni.pod import launcher
@@ -20,13 +20,13 @@ _VHOST_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar|vhost-?user", 
 _OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
 
 
-def is_launcher(pod: Spot) -> bool:
+def is_launcher(pod: DocumentValue) -> bool:
     metadata = pod.child("metadata")
     labelled = metadata.child("labels").get(_LABEL) == "virt-launcher"
     return labelled or bool(launcher.machine_of_pod(metadata.text("name")))
 
 
-def judge_pod(pod: Spot) -> None:
+def judge_pod(pod: DocumentValue) -> None:
     """Everything of a launcher pod that has to do with vhost-user interfaces."""
     containers = pod.child("spec").items("containers")
     sidecars = [each for each in containers if _SIDECAR.fullmatch(each.text("name"))]
@@ -38,7 +38,7 @@ def judge_pod(pod: Spot) -> None:
     _judge_claims(pod, ours)
     volumes = pod.child("spec").items("volumes")
     if not any(volume.text("name") == launcher.VOLUME and volume.has("emptyDir") for volume in volumes):
-        Spot(None, "spec.volumes", pod.report).find(
+        DocumentValue(None, "spec.volumes", pod.report).find(
             "no-vhost-directory",
             "error",
             f"the pod has no emptyDir '{launcher.VOLUME}', in which the plugin makes the directory of the sockets",
@@ -55,14 +55,14 @@ def judge_pod(pod: Spot) -> None:
         )
 
 
-def _is_vhost_user(sidecar: Spot) -> bool:
+def _is_vhost_user(sidecar: DocumentValue) -> bool:
     """By its image, or by the binding whose it is."""
     bindings = [each.text("value") for each in sidecar.items("env") if each.text("name") == _BINDING]
     return bool(_VHOST_IMAGE.search(sidecar.text("image"))) or any("vhost" in binding.lower() for binding in bindings)
 
 
-def _judge_sidecars(sidecars: list[Spot], ours: list[Spot]) -> None:
-    images: dict[str, Spot] = {}
+def _judge_sidecars(sidecars: list[DocumentValue], ours: list[DocumentValue]) -> None:
+    images: dict[str, DocumentValue] = {}
     paths = {each.path for each in ours}
     for each in sidecars:
         if each.path not in paths:
@@ -86,7 +86,7 @@ def _judge_sidecars(sidecars: list[Spot], ours: list[Spot]) -> None:
             )
 
 
-def _judge_claims(pod: Spot, ours: list[Spot]) -> None:
+def _judge_claims(pod: DocumentValue, ours: list[DocumentValue]) -> None:
     claimed = [each.text("name") for each in pod.child("spec").items("resourceClaims")]
     for each in ours if claimed else ():
         if not each.child("resources").items("claims") and not _mounts_claims(each):
@@ -99,11 +99,11 @@ def _judge_claims(pod: Spot, ours: list[Spot]) -> None:
             )
 
 
-def _mounts_claims(container: Spot) -> bool:
+def _mounts_claims(container: DocumentValue) -> bool:
     return any(each.text("mountPath").startswith("/var/run/kubernetes.io") for each in container.items("volumeMounts"))
 
 
-def _judge_devices(pod: Spot) -> None:
+def _judge_devices(pod: DocumentValue) -> None:
     """What Multus and KubeVirt say of the interfaces' sockets and MACs."""
     annotations = pod.child("metadata", "annotations")
     told, macs = annotations.json(_INFO), {}
@@ -111,13 +111,13 @@ def _judge_devices(pod: Spot) -> None:
     for entry in _entries(status.value if status else None):
         name = entry.get("interface")
         macs[name if isinstance(name, str) else ""] = entry.get("mac")
-        _judge_device(entry.get("device-info"), Spot(None, annotations.at(_STATUS), pod.report))
+        _judge_device(entry.get("device-info"), DocumentValue(None, annotations.at(_STATUS), pod.report))
     for entry in _entries(told.value.get("interfaces") if told and isinstance(told.value, dict) else None):
-        _judge_device(entry.get("deviceInfo"), Spot(None, annotations.at(_INFO), pod.report))
+        _judge_device(entry.get("deviceInfo"), DocumentValue(None, annotations.at(_INFO), pod.report))
         network, mac = entry.get("network"), entry.get("mac")
         other = macs.get(launcher.interface_name(network)) if isinstance(network, str) and network.isascii() else None
         if isinstance(mac, str) and isinstance(other, str) and mac and other and mac.lower() != other.lower():
-            Spot(None, annotations.at(_INFO), pod.report).find(
+            DocumentValue(None, annotations.at(_INFO), pod.report).find(
                 "mac-mismatch",
                 "error",
                 f"network '{network}' has MAC {mac} here, and {other} in {_STATUS}",
@@ -125,7 +125,7 @@ def _judge_devices(pod: Spot) -> None:
             )
 
 
-def _judge_device(device: Any, spot: Spot) -> None:
+def _judge_device(device: Any, spot: DocumentValue) -> None:
     if not isinstance(device, dict) or device.get("type") != "vhost-user":
         return
     socket = device.get("vhost-user")

@@ -23,7 +23,7 @@ from kubevirt.lint.linted_domain import Domain, judge_domain, machines_by_domain
 from kubevirt.lint.machine import judge_networks, read_machine
 from kubevirt.lint.migration import judge_migrations
 from kubevirt.lint.network import Definition, Definitions, judge_definition, read_definition
-from kubevirt.lint.reading import DocumentReport, Spot
+from kubevirt.lint.reading import DocumentReport, DocumentValue
 from kubevirt.lint.refusals import judge_refusals
 from kubevirt.lint.registration import judge_cluster
 from kubevirt.lint.sidecars import judge_sidecars
@@ -42,7 +42,7 @@ class ManifestDocument:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedDocuments:
     """`findings`: the gravest first in each object, objects in the order given. `checked`: how many of each kind.
 
     `ignored`: file, kind and name of what is of no concern here. `definitions`: the networks, for what only the plugin can judge.
@@ -54,13 +54,13 @@ class Judged:
     definitions: tuple[Definition, ...] = ()
 
 
-def judge(documents: Sequence[ManifestDocument], bindings: Collection[str] = ()) -> Judged:
+def judge(documents: Sequence[ManifestDocument], bindings: Collection[str] = ()) -> JudgedDocuments:
     """What is wrong, with what was looked at and what was not.
 
     `bindings`: names of the bindings that are ours; without any they are known by name, image and network.
     """
     reports: list[DocumentReport] = []
-    objects: list[tuple[str, Spot]] = []
+    objects: list[tuple[str, DocumentValue]] = []
     domains: list[Domain] = []
     checked: dict[str, int] = {}
     ignored: list[str] = []
@@ -77,9 +77,9 @@ def judge(documents: Sequence[ManifestDocument], bindings: Collection[str] = ())
                 domain = read_domain(str(content), reports[-1])
                 domains += [domain] if domain else []
             else:
-                objects.append((kind, Spot(content, "", reports[-1])))
+                objects.append((kind, DocumentValue(content, "", reports[-1])))
     definitions = _judge_objects(without_copies(objects), domains, bindings)
-    return Judged(tuple(_ordered(reports)), checked, tuple(ignored), tuple(definitions))
+    return JudgedDocuments(tuple(_ordered(reports)), checked, tuple(ignored), tuple(definitions))
 
 
 def kind_of(content: object) -> str:
@@ -91,14 +91,16 @@ def kind_of(content: object) -> str:
     kind = content.get("kind")
     if isinstance(kind, str) and kind:
         known = kind in GROUPS and group_of(content) in ("", GROUPS[kind])
-        return kind if known and (kind != "Pod" or is_launcher(Spot(content, "", DocumentReport("")))) else ""
+        return kind if known and (kind != "Pod" or is_launcher(DocumentValue(content, "", DocumentReport("")))) else ""
     spec = content.get("spec")
     if not isinstance(spec, Mapping):
         return ""
     return "KubeVirt" if isinstance(spec.get("configuration"), Mapping) else "HyperConverged" if "networkBinding" in spec else ""
 
 
-def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain], bindings: Collection[str]) -> list[Definition]:
+def _judge_objects(
+    objects: Sequence[tuple[str, DocumentValue]], domains: Sequence[Domain], bindings: Collection[str]
+) -> list[Definition]:
     cluster = read_cluster(objects, bindings)
     definitions = [read_definition(spot) for kind, spot in objects if kind == "NetworkAttachmentDefinition"]
     networks = Definitions(definitions)

@@ -11,7 +11,7 @@ from typing import Final
 
 from kubevirt.lint.kubevirt_objects import RegisteredObjects
 from kubevirt.lint.network import Definition, Definitions
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 
 BINDING_METHODS: Final = ("bridge", "masquerade", "sriov", "macvtap", "passt", "passtBinding", "slirp")
 MIGRATABLE: Final = ("masquerade", "passt", "passtBinding")
@@ -22,9 +22,9 @@ class LintedInterface:
     """One interface. `binding`: its binding plugin; `network`: its entry in `networks`; `definition`: the network, if given."""
 
     name: str
-    spot: Spot
+    spot: DocumentValue
     binding: str
-    network: Spot
+    network: DocumentValue
     definition: Definition | None
     elsewhere: Definition | None
     """A definition of that name in another namespace, when there is none in the right one."""
@@ -47,12 +47,12 @@ class LintedMachine:
 
     name: str
     namespace: str
-    spot: Spot
-    instance: Spot
-    annotations: Spot
-    own: Spot | None
+    spot: DocumentValue
+    instance: DocumentValue
+    annotations: DocumentValue
+    own: DocumentValue | None
     nics: tuple[LintedInterface, ...]
-    labels: Spot
+    labels: DocumentValue
     """Of the template, and so of the launcher pod."""
     sized_elsewhere: bool
     """Whether an instance type says how many vCPUs and how much memory it has."""
@@ -66,7 +66,7 @@ class LintedMachine:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def read_machine(spot: Spot, kind: str, cluster: RegisteredObjects, definitions: Definitions) -> LintedMachine:
+def read_machine(spot: DocumentValue, kind: str, cluster: RegisteredObjects, definitions: Definitions) -> LintedMachine:
     template = spot.child("spec", "template") if kind == "VirtualMachine" else spot
     instance = template.child("spec")
     namespace = spot.child("metadata").text("namespace")
@@ -74,7 +74,7 @@ def read_machine(spot: Spot, kind: str, cluster: RegisteredObjects, definitions:
     nics = []
     for each in instance.child("domain", "devices").items("interfaces"):
         name = each.text("name")
-        network = networks.get(name, Spot(None, "", spot.report))
+        network = networks.get(name, DocumentValue(None, "", spot.report))
         binding = each.child("binding").text("name")
         wanted = network.child("multus").text("networkName")
         definition, elsewhere = definitions.matching(wanted, namespace, spot.report.file) if wanted else (None, None)
@@ -223,7 +223,7 @@ def _judge_mix(machine: LintedMachine) -> None:
     multus = [each.text("name") for each in networks if each.has("multus")]
     claims = [each.text("name") for each in networks if each.has("resourceClaim")]
     if multus and claims:
-        Spot(None, machine.instance.at("networks"), machine.spot.report).find(
+        DocumentValue(None, machine.instance.at("networks"), machine.spot.report).find(
             "mixed-multus-and-dra",
             "error",
             f"networks of Multus ({', '.join(multus)}) and of resource claims ({', '.join(claims)}) in one VM",

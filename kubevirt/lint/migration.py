@@ -12,14 +12,14 @@ from typing import Final
 from kubevirt.findings import Severity
 from kubevirt.lint.kubevirt_objects import RegisteredObjects, configuration
 from kubevirt.lint.machine import LintedMachine
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 
 _KEY: Final = "allowPostCopy"
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 """Which every namespace has, with its own name."""
 
 
-def judge_migrations(cluster: RegisteredObjects, policies: Sequence[Spot], machines: Sequence[LintedMachine]) -> None:
+def judge_migrations(cluster: RegisteredObjects, policies: Sequence[DocumentValue], machines: Sequence[LintedMachine]) -> None:
     """Everything about post-copy. Where no VM of concern is given, there may be one elsewhere."""
     ours = [machine for machine in machines if machine.vhost_user]
     off = [policy for policy in policies if policy.child("spec").get(_KEY) is False]
@@ -33,13 +33,13 @@ def judge_migrations(cluster: RegisteredObjects, policies: Sequence[Spot], machi
         _judge_policy(policy, ours)
 
 
-def _judge_cluster(migrations: Spot, *, spared: bool) -> None:
+def _judge_cluster(migrations: DocumentValue, *, spared: bool) -> None:
     if migrations.flag(_KEY):
         suffix = "; policies that are given keep the given VMs from it" if spared else ""
         _report(migrations, "note" if spared else "warning", suffix)
 
 
-def _judge_policy(policy: Spot, machines: Sequence[LintedMachine]) -> None:
+def _judge_policy(policy: DocumentValue, machines: Sequence[LintedMachine]) -> None:
     spec = policy.child("spec")
     if not spec.flag(_KEY):
         return
@@ -51,8 +51,8 @@ def _judge_policy(policy: Spot, machines: Sequence[LintedMachine]) -> None:
         _report(spec, "warning", "")
 
 
-def _report(migrations: Spot, severity: Severity, suffix: str) -> None:
-    Spot(True, migrations.at(_KEY), migrations.report).find(
+def _report(migrations: DocumentValue, severity: Severity, suffix: str) -> None:
+    DocumentValue(True, migrations.at(_KEY), migrations.report).find(
         "post-copy",
         severity,
         f"migrations may turn to post-copy, which Open vSwitch does not serve by default{suffix}",
@@ -61,7 +61,7 @@ def _report(migrations: Spot, severity: Severity, suffix: str) -> None:
     )
 
 
-def _selects(policy: Spot, machine: LintedMachine) -> bool | None:
+def _selects(policy: DocumentValue, machine: LintedMachine) -> bool | None:
     """Whether the policy is for the VM; None when that depends on labels which the files do not tell."""
     if not policy.child("spec").has("selectors"):
         return False

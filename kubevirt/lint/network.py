@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final
 
-from kubevirt.lint.reading import Spot, folded
+from kubevirt.lint.reading import DocumentValue, folded
 
 OUR_TYPE: Final = "userspace"
 DEFAULT_MTU: Final = 1500
@@ -32,7 +32,7 @@ class Definition:
 
     name: str
     namespace: str
-    spot: Spot
+    spot: DocumentValue
     config: Mapping[str, Any]
     is_ours: bool | None
     types: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Definition:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def read_definition(spot: Spot) -> Definition:
+def read_definition(spot: DocumentValue) -> Definition:
     metadata = spot.child("metadata")
     written = spot.child("spec").json("config")
     plugins = _plugins(written) if written else []
@@ -156,7 +156,7 @@ def judge_definition(definition: Definition, *, machines: bool, used: bool) -> N
         )
     if not definition.is_ours:
         return
-    spot = Spot(definition.config, "spec.config", definition.spot.report)
+    spot = DocumentValue(definition.config, "spec.config", definition.spot.report)
     if not definition.for_kubevirt:
         _judge_consumer(definition, spot, machines=machines, used=used)
     server = definition.mode == "server" or (definition.mode == "" and not definition.for_kubevirt)
@@ -173,7 +173,7 @@ def judge_definition(definition: Definition, *, machines: bool, used: bool) -> N
         _judge_for_machines(definition, spot)
 
 
-def _judge_consumer(definition: Definition, spot: Spot, *, machines: bool, used: bool) -> None:
+def _judge_consumer(definition: Definition, spot: DocumentValue, *, machines: bool, used: bool) -> None:
     remedy = 'add `"consumer": "kubevirt"` at the top of the configuration, in a network that is for VMs alone'
     if used:
         message = (
@@ -185,7 +185,7 @@ def _judge_consumer(definition: Definition, spot: Spot, *, machines: bool, used:
         spot.find("consumer-missing", "note", message, remedy)
 
 
-def _judge_for_machines(definition: Definition, spot: Spot) -> None:
+def _judge_for_machines(definition: Definition, spot: DocumentValue) -> None:
     if mac := folded(definition.config.get("host")).get("mac"):
         spot.find(
             "mac-conflict",
@@ -204,7 +204,7 @@ def _judge_for_machines(definition: Definition, spot: Spot) -> None:
         )
 
 
-def _plugins(written: Spot) -> list[Mapping[str, Any]]:
+def _plugins(written: DocumentValue) -> list[Mapping[str, Any]]:
     if not isinstance(written.value, Mapping):
         written.is_odd("a CNI configuration, which is an object")
         return []

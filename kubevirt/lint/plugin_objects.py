@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubevirt.lint.kubevirt_objects import RegisteredObjects, definition_hooks
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.plugin_schema import (
     DOMAIN_HOOKS,
     FIRST,
@@ -42,7 +42,7 @@ def judge_plugins(cluster: RegisteredObjects) -> None:
         _judge_pruned(spot, cluster.version)
 
 
-def _judge_version(spot: Spot, version: Version | None) -> None:
+def _judge_version(spot: DocumentValue, version: Version | None) -> None:
     """Hooks in a form that the cluster's KubeVirt drops."""
     spec = spot.child("spec")
     there = [field for field in (DOMAIN_HOOKS, LAUNCHER_HOOKS) if spec.has(field)]
@@ -55,7 +55,7 @@ def _judge_version(spot: Spot, version: Version | None) -> None:
         )
     elif version and there and there != [hooks_field(version)]:
         other = next(field for field in there if field != hooks_field(version))
-        Spot(spec.get(other), spec.at(other), spot.report).find(
+        DocumentValue(spec.get(other), spec.at(other), spot.report).find(
             "plugin-version",
             "error",
             f"KubeVirt is {written(version)}, whose Plugins have {hooks_field(version)} and no {other}: the field is refused or "
@@ -72,7 +72,7 @@ def _judge_version(spot: Spot, version: Version | None) -> None:
         )
 
 
-def _judge_pruned(spot: Spot, version: Version | None) -> None:
+def _judge_pruned(spot: DocumentValue, version: Version | None) -> None:
     which = written(version) if version else "VERSION"
     spot.child("spec").find(
         "plugin-pruned",
@@ -84,7 +84,7 @@ def _judge_pruned(spot: Spot, version: Version | None) -> None:
     )
 
 
-def _judge_points(sidecar: Spot, *, ours: bool) -> None:
+def _judge_points(sidecar: DocumentValue, *, ours: bool) -> None:
     points = sidecar.texts("permittedHooks")
     wrong = [point for point in points if point not in HOOK_POINTS]
     if not points or wrong:
@@ -101,7 +101,7 @@ def _judge_points(sidecar: Spot, *, ours: bool) -> None:
         sidecar.find("plugin-hooks", "error", message, f"let permittedHooks be [{GUEST_DEFINITION}]")
 
 
-def _judge_socket(spot: Spot, hook: Spot) -> None:
+def _judge_socket(spot: DocumentValue, hook: DocumentValue) -> None:
     name = spot.child("metadata").text("name")
     wanted = f"{SOCKETS}{name}/" if name else SOCKETS
     path = hook.child("sidecar").text("socketPath")
@@ -114,7 +114,7 @@ def _judge_socket(spot: Spot, hook: Spot) -> None:
         )
 
 
-def _judge_strategy(spot: Spot, hook: Spot) -> None:
+def _judge_strategy(spot: DocumentValue, hook: DocumentValue) -> None:
     if (hook.text("failureStrategy") or spot.child("spec").text("failureStrategy")) == "Ignore":
         hook.find(
             "failure-ignored",

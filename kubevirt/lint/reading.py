@@ -32,24 +32,24 @@ class DocumentReport:
 
 
 @dataclass(frozen=True)
-class Spot:
+class DocumentValue:
     """A value of a document and the path to it; None for what is not there."""
 
     value: Any
     path: str
     report: DocumentReport
 
-    def child(self, *names: str) -> Spot:
+    def child(self, *names: str) -> DocumentValue:
         """The object below those names; one that is absent is empty."""
         spot = self
         for name in names:
-            spot = Spot(spot._typed(name, Mapping, "an object"), spot.at(name), spot.report)
+            spot = DocumentValue(spot._typed(name, Mapping, "an object"), spot.at(name), spot.report)
         return spot
 
-    def items(self, name: str) -> list[Spot]:
+    def items(self, name: str) -> list[DocumentValue]:
         found = []
         for number, item in enumerate(self._typed(name, list, "a list") or []):
-            spot = Spot(item, f"{self.at(name)}[{number}]", self.report)
+            spot = DocumentValue(item, f"{self.at(name)}[{number}]", self.report)
             if isinstance(item, Mapping):
                 found.append(spot)
             else:
@@ -75,17 +75,17 @@ class Spot:
         value = self.get(name)
         found = amount(value)
         if value is not None and found is None:
-            Spot(value, self.at(name), self.report).is_odd("an amount, as 2Gi")
+            DocumentValue(value, self.at(name), self.report).is_odd("an amount, as 2Gi")
         return found
 
-    def json(self, name: str) -> Spot | None:
+    def json(self, name: str) -> DocumentValue | None:
         """What the JSON in a string says; None without any."""
         text = self.text(name)
         if not text:
             return None
-        spot = Spot(text, self.at(name), self.report)
+        spot = DocumentValue(text, self.at(name), self.report)
         try:
-            return Spot(json.loads(text), spot.path, self.report)
+            return DocumentValue(json.loads(text), spot.path, self.report)
         except (ValueError, RecursionError) as error:
             spot.find(
                 "bad-input", "error", f"it is not JSON: {str(error)[:100]}", "correct the text, which is JSON within a string"
@@ -116,7 +116,7 @@ class Spot:
         if value is None:
             return None
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            Spot(value, self.at(name), self.report).is_odd(wanted)
+            DocumentValue(value, self.at(name), self.report).is_odd(wanted)
             return None
         return value
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kubevirt.errors import BadInput, KubevirtError
 from kubevirt.lint.machine import LintedMachine
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.source import VmSocketSource
 from kubevirt.vm_interface import MachineSetting, facts
 from kubevirt.vmi import VmInterface, read_vmi
@@ -36,7 +36,7 @@ def judge_refusals(machine: LintedMachine) -> None:
             _judge_interface(wanted[interface.network].spot, interface)
 
 
-def _judge_interface(spot: Spot, interface: VmInterface) -> None:
+def _judge_interface(spot: DocumentValue, interface: VmInterface) -> None:
     """Each part by itself, for the mutator ends at the first that is wrong."""
     bare = VmInterface(interface.network)
     parts = (

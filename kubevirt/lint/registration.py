@@ -6,7 +6,7 @@ from typing import Final
 
 from kubevirt.lint.kubevirt_objects import RegisteredObjects, Registration, configuration
 from kubevirt.lint.plugin_objects import judge_plugins
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 
 _SIDECAR_ENOUGH: Final = 64_000_000
 """Bytes: what KubeVirt gives a sidecar by default."""
@@ -137,13 +137,13 @@ def _judge_gates(cluster: RegisteredObjects) -> None:
         )
 
 
-def _judge_sidecar_memory(kubevirt: Spot) -> None:
+def _judge_sidecar_memory(kubevirt: DocumentValue) -> None:
     for each in configuration(kubevirt).items("supportContainerResources"):
         limit = each.child("resources", "limits").amount("memory") if each.text("type") == "sidecar" else None
         sidecar_memory(each.child("resources", "limits"), limit)
 
 
-def sidecar_memory(limits: Spot, limit: int | None) -> None:
+def sidecar_memory(limits: DocumentValue, limit: int | None) -> None:
     """A sidecar's memory limit in bytes that is not enough."""
     if limit is not None and limit < _SIDECAR_ENOUGH:
         least = limit < _SIDECAR_LEAST

@@ -9,7 +9,7 @@ from kubevirt.annotation import ANNOTATION, InterfaceAnnotation
 from kubevirt.errors import KubevirtError
 from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.network import OUR_TYPE, Definition
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.socket_paths import OWNER_ROOTS, TakenSockets, canonical, check_owners, check_path
 from userspace_cni.pod import launcher
 
@@ -22,7 +22,7 @@ _KERNEL_TYPES: Final = (
 
 def judge_sockets(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotation]) -> None:
     """Everything about the sockets of a VM's vhost-user interfaces. `specs`: what its annotation says, by network."""
-    spot = Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
+    spot = DocumentValue(None, machine.annotations.at(ANNOTATION), machine.spot.report)
     taken: TakenSockets[LintedInterface] = TakenSockets()
     for nic in machine.vhost_user:
         spec = specs.get(nic.name, InterfaceAnnotation())
@@ -47,7 +47,7 @@ def judge_sockets(machine: LintedMachine, specs: Mapping[str, InterfaceAnnotatio
             _judge_path(nic, spec.path, spot)
 
 
-def _judge_path(nic: LintedInterface, path: str, spot: Spot) -> None:
+def _judge_path(nic: LintedInterface, path: str, spot: DocumentValue) -> None:
     try:
         check_path(path, OWNER_ROOTS, f"annotation {ANNOTATION}")
         derived = _derived(nic)

@@ -6,7 +6,7 @@ from typing import Final
 
 from kubevirt.lint.kubevirt_objects import RegisteredObjects, Registration
 from kubevirt.lint.machine import LintedInterface, LintedMachine
-from kubevirt.lint.reading import Spot
+from kubevirt.lint.reading import DocumentValue
 from kubevirt.manifests import POD_LABEL
 from kubevirt.plugin_schema import written
 
@@ -76,7 +76,7 @@ def _judge_others(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Other sidecars of the VM. Which one runs last is not known, and those made with KubeVirt's own model drop our fields."""
     remedy = "leave it out for VMs with vhost-user interfaces, unless its image is known to keep what it does not know"
     if machine.annotations.text(HOOKS):
-        Spot(None, machine.annotations.at(HOOKS), machine.spot.report).find(
+        DocumentValue(None, machine.annotations.at(HOOKS), machine.spot.report).find(
             "lossy-sidecar", "warning", "another hook sidecar edits the VM's definition: most drop a vhost-user socket", remedy
         )
     ours = {nic.binding for nic in machine.vhost_user}

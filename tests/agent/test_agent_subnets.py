@@ -25,7 +25,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
+from userspace_cni.controller.rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_requests import Objects
@@ -290,7 +290,7 @@ def test_a_controller_divides_it(first: LiveNode, api: ApiServer, sandbox: str) 
     refused(first.run("ADD", network, sandbox, CNI_ARGS=pod.args), 11, "Subnet 'divided' has no range")
     session = KubeClient(api.kubeconfig(first.directory)).session
     watches = Watches(session, lambda: rounds.ask(), WatchTimes(page=100, confirm_s=0))  # noqa: PLW0108 - it is made after them
-    rounds = Rounds(Objects(session), watches.cluster, lambda: True, Absence(), Hearing(), EAGER)
+    rounds = Rounds(Objects(session), watches.cluster, lambda: True, Absence(), WriteListener(), EAGER)
     with ExitStack() as stack:
         stack.callback(watches.stop)
         stack.callback(rounds.stop)

@@ -35,7 +35,7 @@ from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
 from userspace_cni.host.netlink.link_messages import asked, read
 from userspace_cni.host.netlink.netns import opened_pod
 from userspace_cni.host.netlink.route_messages import Route, put
-from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
+from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, NetlinkConnection
 
 NAMES: Final = "bytes", "exit", "cpu_s", "memory_mib", "log_lines", "unhealthy", "slowest_s"
 Calls = Callable[["Bed"], Call]
@@ -84,7 +84,7 @@ class Bed:
 
     def fill(self, count: int) -> None:
         """Put so many routes into the pod, as one with CAP_NET_ADMIN can."""
-        with opened_pod(self.sandbox, 0) as pod, pod.do(lambda: Connection(ROUTE)) as kernel:
+        with opened_pod(self.sandbox, 0) as pod, pod.do(lambda: NetlinkConnection(ROUTE)) as kernel:
             (found,) = kernel.exchange(asked("eth0"))
             index = read(found.replies[0][1]).index
             every = [put(index, Route.of({"dst": f"11.{n >> 16}.{n >> 8 & 255}.{n & 255}/32"}), 3) for n in range(count)]

@@ -49,9 +49,9 @@ from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.route_messages import Route
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes
 from userspace_cni.linux import paths
-from userspace_cni.linux.netlink import ROUTE, Connection, Message
+from userspace_cni.linux.netlink import ROUTE, Message, NetlinkConnection
 from userspace_cni.node.local import LocalNode
-from userspace_cni.routes.known import Known
+from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import NamespaceSources
 from userspace_cni.routes.routes_service import composed
@@ -124,7 +124,7 @@ def looking(places: Sequence[str]) -> dict[str, Step]:
     return raw(places, lambda kernel: [kernel.ask(each) for each in asked])
 
 
-def raw(places: Sequence[str], look: Callable[[Connection], object] = lambda _: None) -> dict[str, Step]:
+def raw(places: Sequence[str], look: Callable[[NetlinkConnection], object] = lambda _: None) -> dict[str, Step]:
     """setns, a socket, one send."""
     first, other = ([Route(each.dst, each.via) for each in ten(hop)] for hop in HOPS)
     index = index_in(places[0])
@@ -136,7 +136,7 @@ def raw(places: Sequence[str], look: Callable[[Connection], object] = lambda _: 
                 fd = os.open(path, os.O_RDONLY)
                 paths.setns(fd, paths.NETWORK)
                 try:
-                    with Connection(ROUTE) as kernel:
+                    with NetlinkConnection(ROUTE) as kernel:
                         look(kernel)
                         kernel.send(*messages(index))
                 finally:
@@ -237,10 +237,10 @@ def agent(places: Sequence[str], rounds: int) -> float:
             local = LocalNode(settings, {}, resident=True)
             passes, found = composed(local.installation, local.store)
             began = time.perf_counter()
-            first_round(passes, found, Known((thing,)))
+            first_round(passes, found, KnownCluster((thing,)))
             took.append((time.perf_counter() - began) * 1000)
             assert {each.state for each in passes.visited.values()} == {"applied"}
-        passes.learn(Known())
+        passes.learn(KnownCluster())
         passes.visit(found.located(), everything=True)
     return round(min(took[1:]), 1)  # the first one makes the routes
 
@@ -273,7 +273,7 @@ def process(places: Sequence[str], seconds: float) -> dict[str, float]:
         return found
 
 
-def first_round(passes: Passes, found: NamespaceSources, known: Known) -> None:
+def first_round(passes: Passes, found: NamespaceSources, known: KnownCluster) -> None:
     """What the keeper's thread does in a round."""
     passes.learn(known)
     assert passes.visit(found.located(), everything=True) == PODS

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.cluster.cluster import NAMESPACE, Cluster
 from tests.lab.kube.cluster_objects import node, ours, spec, state
-from userspace_cni.kube.resources import LEASES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import LEASES, PROVIDER_NETWORKS, SUBNETS, VLANS, ApiResource
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 
@@ -35,7 +35,7 @@ def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: lis
     """Both are Ready; one leads and sums up; when its pod is deleted, it has given the Lease back and the other leads."""
     deployed.deploy_controller()
 
-    def found(resource: Resource, name: str) -> dict[str, Any]:
+    def found(resource: ApiResource, name: str) -> dict[str, Any]:
         status: dict[str, Any] = deployed.control.look(resource.path(name)).get("status", {})
         return status
 

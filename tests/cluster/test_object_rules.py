@@ -21,28 +21,28 @@ from tests.lab.kube.apiserver import TOKEN, ApiServer
 from tests.lab.kube.definitions import defined_server, definitions
 from tests.lab.runtimes.dockerfile import ROOT
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH
-from userspace_cni.kube.resources import LEASES, NODE_STATES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import LEASES, NODE_STATES, PROVIDER_NETWORKS, SUBNETS, VLANS, ApiResource
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 EXAMPLE = ROOT / "deploy" / "examples" / "provider-network.yaml"
 JSON = "application/json"
 
 
-def thing(resource: Resource, name: str, **parts: Any) -> dict[str, Any]:
+def thing(resource: ApiResource, name: str, **parts: Any) -> dict[str, Any]:
     """An object as a client sends it."""
     metadata = {"name": name, **parts.pop("metadata", {})}
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}
 
 
-def create(resource: Resource, name: str, **parts: Any) -> Call:
+def create(resource: ApiResource, name: str, **parts: Any) -> Call:
     return "POST", resource.path(), JSON, thing(resource, name, **parts)
 
 
-def merge(resource: Resource, name: str, body: Any, part: str = "") -> Call:
+def merge(resource: ApiResource, name: str, body: Any, part: str = "") -> Call:
     return "PATCH", resource.path(name, subresource=part), MERGE_PATCH, body
 
 
-def applied(manager: str, resource: Resource, name: str, part: str = "", *, force: bool = False, **parts: Any) -> Call:
+def applied(manager: str, resource: ApiResource, name: str, part: str = "", *, force: bool = False, **parts: Any) -> Call:
     """A server-side apply."""
     path = f"{resource.path(name, subresource=part)}?fieldManager={manager}&force={str(force).lower()}"
     return "PATCH", path, APPLY_PATCH, thing(resource, name, **parts)

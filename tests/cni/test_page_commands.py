@@ -15,7 +15,7 @@ import pytest
 from tests.lab.node.node import PLUGINS
 from tests.lab.pages import PAGES, ROOT, Block, blocks, named
 from tests.lab.switch.switch import SCRIPT
-from userspace_cni.controller.controller_metrics import Metrics
+from userspace_cni.controller.controller_metrics import ControllerMetrics
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -170,7 +170,7 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
     if page == METRICS:
         [exposed] = told.values()
         known, of_controller = map(
-            names_in, (exposed, Metrics(lambda: False, {"provider-networks": lambda: 0.0}).render().decode())
+            names_in, (exposed, ControllerMetrics(lambda: False, {"provider-networks": lambda: 0.0}).render().decode())
         )
         written = set(re.findall(r"userspace_cni_\w+", page.read_text()))
         assert {name for name in written - known - of_controller if not re.fullmatch(SILENT, name)} == set()

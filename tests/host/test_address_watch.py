@@ -11,7 +11,7 @@ from tests.host.places import descriptors, eventually
 from tests.lab.network.outside import NIC, Wire, wired
 from userspace_cni.host.netlink import listening
 from userspace_cni.host.node_net.address_watch import AddressWatch
-from userspace_cni.linux.netlink import Connection
+from userspace_cni.linux.netlink import NetlinkConnection
 
 
 @pytest.fixture
@@ -70,15 +70,15 @@ def test_a_namespace_that_is_not_there() -> None:
 def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """When notices were lost all may have changed: that is told, and the watch listens again without a pause."""
     told: list[int] = []
-    real, lost = Connection.noticed, [OSError(errno.ENOBUFS, "lost")]
+    real, lost = NetlinkConnection.noticed, [OSError(errno.ENOBUFS, "lost")]
 
-    def noticed(self: Connection) -> list[tuple[int, bytes]]:
+    def noticed(self: NetlinkConnection) -> list[tuple[int, bytes]]:
         found = real(self)
         if lost:
             raise lost.pop()
         return found
 
-    monkeypatch.setattr(Connection, "noticed", noticed)
+    monkeypatch.setattr(NetlinkConnection, "noticed", noticed)
     monkeypatch.setattr(listening, "AGAIN_S", 3600.0)
     watch = AddressWatch(lambda: {"none"}, lambda: told.append(1), wire.node)
     watch.start()

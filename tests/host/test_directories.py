@@ -9,7 +9,7 @@ import pytest
 
 from tests.host.places import UNUSED_ID, descriptors, drop_privileges, in_child, mode, soon, tree
 from userspace_cni.attachment.drift import Absent, Drift
-from userspace_cni.attachment.steps import Directory, Resource
+from userspace_cni.attachment.steps import Directory, SharedResource
 from userspace_cni.base.beneath import make_directory, open_directory
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.files.vhost_sockets import DirectoryDriver
@@ -331,7 +331,7 @@ def test_owner_of_what_was_there(room: Path, made: bool) -> None:
     """A directory that was there gets owner and mode if an attachment of ours made it; else it keeps its own without a drift."""
     asked: list[str] = []
 
-    def made_before(thing: Resource) -> bool:
+    def made_before(thing: SharedResource) -> bool:
         asked.append(thing.key)
         return made
 

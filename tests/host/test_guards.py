@@ -13,13 +13,13 @@ from tests.host.places import UNUSED_ID, in_child, looping, soon
 from tests.lab.frames.taps import echoes
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.veths import give, inside, veth
-from userspace_cni.attachment.steps import Guard, Seen
+from userspace_cni.attachment.steps import Guard, SharedReads
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink.netns import opened
 from userspace_cni.host.pod_net.guards import GuardDriver, guarded, table_of
 from userspace_cni.host.pod_net.ingress_drops import supported
-from userspace_cni.linux.netlink import CREATE, NETFILTER, Connection, Message
+from userspace_cni.linux.netlink import CREATE, NETFILTER, Message, NetlinkConnection
 
 STORE = "0123abcd"
 TABLE = table_of(STORE)
@@ -41,7 +41,7 @@ def guard(sandbox: str) -> Guard:
 
 def changed(switch_netns: str, *changes: Message) -> None:
     """The rules of the namespace are changed in one transaction."""
-    with opened(switch_netns) as entered, entered.do(lambda: Connection(NETFILTER)) as kernel:
+    with opened(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         kernel.send(*nftables.batch(*changes))
 
 
@@ -51,7 +51,7 @@ def names(switch_netns: str) -> set[str]:
 
 
 def has_table(switch_netns: str) -> bool:
-    with opened(switch_netns) as entered, entered.do(lambda: Connection(NETFILTER)) as kernel:
+    with opened(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         return kernel.exchange(nftables.get_table(TABLE))[0].error is None
 
 
@@ -111,11 +111,11 @@ def test_another_program_changed_it(guard: Guard, spoil: Callable[[Guard], None]
     (drift,) = driver.check(guard, soon())
     assert (drift.subject, drift.field) == (f"guard of {guard.link}", field)
     assert TABLE in drift.details
-    assert driver.lost(guard, Seen(), soon()) is lost
+    assert driver.lost(guard, SharedReads(), soon()) is lost
     assert guarded(guard.switch_netns, STORE).get(guard.link, False) is False
     driver.apply(guard, soon())
     assert driver.check(guard, soon()) == []
-    assert not driver.lost(guard, Seen(), soon())
+    assert not driver.lost(guard, SharedReads(), soon())
 
 
 def test_a_second_link_in_the_chain(guard: Guard) -> None:
@@ -125,7 +125,7 @@ def test_a_second_link_in_the_chain(guard: Guard) -> None:
     widened(guard)
     (drift,) = driver.check(guard, soon())
     assert (drift.field, drift.expected) == ("device", guard.link)
-    assert not driver.lost(guard, Seen(), soon())
+    assert not driver.lost(guard, SharedReads(), soon())
 
 
 def test_nothing_is_left_and_nothing_else_is_touched(guard: Guard) -> None:
@@ -165,15 +165,15 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
     """Do `work` in a child that is killed after its `number`th exchange with the kernel; whether it came so far."""
 
     def patched() -> None:
-        real, passed = Connection.exchange, count(1)
+        real, passed = NetlinkConnection.exchange, count(1)
 
-        def deadly(self: Connection, *messages: Message) -> object:
+        def deadly(self: NetlinkConnection, *messages: Message) -> object:
             answers = real(self, *messages)
             if next(passed) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
             return answers
 
-        Connection.exchange = deadly  # type: ignore[assignment, method-assign]
+        NetlinkConnection.exchange = deadly  # type: ignore[assignment, method-assign]
         work()
 
     status = in_child(patched)
@@ -199,7 +199,7 @@ def test_killed(guard: Guard) -> None:
 def test_supported(sandbox: str) -> None:
     """A kernel with these tables says so and keeps nothing; a process without rights is told what it lacks."""
     assert supported(sandbox) == ""
-    with opened(sandbox) as entered, entered.do(lambda: Connection(NETFILTER)) as kernel:
+    with opened(sandbox) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         assert kernel.ask(nftables.get_chains()) == []
 
     def without_rights() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from userspace_cni.host.netlink.netns import opened
 from userspace_cni.linux import netlink as codec
-from userspace_cni.linux.netlink import Connection, Message
+from userspace_cni.linux.netlink import Message, NetlinkConnection
 
 GETLINK, NEWLINK, DELLINK = 18, 16, 17
 IFNAME, LINKINFO, KIND = 3, 18, 1
@@ -27,18 +27,18 @@ def made(name: str) -> Message:
 
 
 @pytest.fixture
-def kernel(sandbox: str) -> Iterator[Connection]:
+def kernel(sandbox: str) -> Iterator[NetlinkConnection]:
     """A connection in a namespace of the test's own."""
-    with opened(sandbox) as entered, entered.do(lambda: Connection(codec.ROUTE)) as connection:
+    with opened(sandbox) as entered, entered.do(lambda: NetlinkConnection(codec.ROUTE)) as connection:
         yield connection
 
 
-def names(kernel: Connection) -> set[str]:
+def names(kernel: NetlinkConnection) -> set[str]:
     found = kernel.ask(link(GETLINK, codec.DUMP))
     return {codec.as_text(codec.attributes(payload[16:])[IFNAME]) for _, payload in found}
 
 
-def test_each_message_has_its_answer(kernel: Connection) -> None:
+def test_each_message_has_its_answer(kernel: NetlinkConnection) -> None:
     """Of several messages in one send the kernel does what it can, and refuses the others with errno and its own words."""
     before = names(kernel)
     first, again, asked, bad = kernel.exchange(
@@ -56,7 +56,7 @@ def test_each_message_has_its_answer(kernel: Connection) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-def test_listing_longer_than_a_buffer(kernel: Connection) -> None:
+def test_listing_longer_than_a_buffer(kernel: NetlinkConnection) -> None:
     """A listing of many messages is read to its end."""
     kernel.send(*(made(f"a{number}") for number in range(150)))
     assert {f"a{number}" for number in range(150)} <= names(kernel)
@@ -69,7 +69,7 @@ def test_a_batch_of_nftables(sandbox: str) -> None:
     def table(kind: int, flags: int, name: str) -> Message:
         return Message(10 << 8 | kind, flags, struct.pack("!BBH", 5, 0, 0) + codec.text(1, name))
 
-    with opened(sandbox) as entered, entered.do(lambda: Connection(codec.NETFILTER)) as kernel:
+    with opened(sandbox) as entered, entered.do(lambda: NetlinkConnection(codec.NETFILTER)) as kernel:
         answers = kernel.exchange(begin, table(0, codec.CREATE, "one"), table(2, 0, "absent"), end)
         assert [answer.error and answer.error.errno for answer in answers] == [None, None, errno.ENOENT, None]
         answers = kernel.exchange(begin, table(2, 0, "absent"), table(0, codec.CREATE, "one"), end)

@@ -18,7 +18,7 @@ from tests.lab.network.outside import NIC, Wire, wired
 from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.attachment.stored_form import form_of
 from userspace_cni.host.netlink.kept_messages import (
-    Held,
+    LinkConfiguration,
     delete_address,
     delete_route,
     held,
@@ -28,7 +28,7 @@ from userspace_cni.host.netlink.kept_messages import (
 from userspace_cni.host.node_net import nics
 from userspace_cni.host.node_net.forwarding import NodeNamespace
 from userspace_cni.host.node_net.nics import KernelBond, Nic, answering, look, looked, merged, moved
-from userspace_cni.linux.netlink import ROUTE, Connection
+from userspace_cni.linux.netlink import ROUTE, NetlinkConnection
 
 V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
 
@@ -197,7 +197,7 @@ def test_made_again(wire: Wire) -> None:
     form = form_of(AddressMove)
     step = form.read(json.loads(json.dumps(form.write(moved(nic, "br-net1", store="s", boot_id="b")))))
     assert (step.addresses, step.routes) == (nic.addresses, nic.routes)
-    with closing(entered(wire.node, lambda: Connection(ROUTE))) as kernel:
+    with closing(entered(wire.node, lambda: NetlinkConnection(ROUTE))) as kernel:
         for route in reversed(step.routes):
             kernel.exchange(delete_route(route, nic.index))
         kernel.send(*(delete_address(each, nic.index) for each in reversed(step.addresses)))
@@ -237,7 +237,7 @@ def test_a_nic_that_vanishes_amid(wire: Wire, monkeypatch: pytest.MonkeyPatch) -
     """A link that goes after it was listed is left out, and the look shows the others."""
     wire.on_node("ip", "link", "add", "upon", "link", NIC, "type", "macvlan")
 
-    def slow(kernel: Connection, index: int, beside: frozenset[int]) -> Held:
+    def slow(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> LinkConfiguration:
         wire.on_node("sh", "-c", "ip link delete upon 2>/dev/null || true")
         return held(kernel, index, beside)
 

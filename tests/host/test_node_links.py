@@ -22,7 +22,7 @@ from userspace_cni.host.node_net.nics import look
 from userspace_cni.host.node_net.node_links import NodeLinkDriver
 from userspace_cni.host.node_net.switch_links import addresses_of
 from userspace_cni.host.pod_net import pod_links as host_links
-from userspace_cni.linux.netlink import Connection
+from userspace_cni.linux.netlink import NetlinkConnection
 
 OURS, THEIRS = "10.56.0.1/24", "192.0.2.50/24"
 
@@ -71,7 +71,7 @@ def test_a_link_that_goes_between_two_questions(monkeypatch: pytest.MonkeyPatch)
             inside(place, "ip", "address", "add", "192.0.2.1/24" if name == "goes" else "198.51.100.1/24", "dev", name)
         find = host_links.found_link
 
-        def found_link(kernel: Connection, name: str) -> FoundLink | None:
+        def found_link(kernel: NetlinkConnection, name: str) -> FoundLink | None:
             found = find(kernel, name)
             if name == "goes":
                 inside(place, "ip", "link", "delete", name)

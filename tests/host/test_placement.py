@@ -27,7 +27,7 @@ from tests.host.places import (
 )
 from tests.lab.switch.switch import FOR_EVER_S
 from userspace_cni.attachment.drift import Absent, Dead, Other
-from userspace_cni.attachment.steps import PlacedSocket, Seen
+from userspace_cni.attachment.steps import PlacedSocket, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.files.placement import PlacedSocketDriver, free_source, is_source_dead
@@ -249,14 +249,14 @@ def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, r
 def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path) -> None:
     """The driver knows of mounts that keep the kubelet from removing the directory: on two devices until DEL, on one never."""
     with listening(source):
-        assert not driver.mounted(step, Seen())
+        assert not driver.mounted(step, SharedReads())
         driver.apply(step, soon())
-        assert driver.mounted(step, Seen()) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
-        assert not driver.mounted(replace(step, source=f"{step.source}0"), Seen())
+        assert driver.mounted(step, SharedReads()) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
+        assert not driver.mounted(replace(step, source=f"{step.source}0"), SharedReads())
         driver.undo(step, soon())
-        assert not driver.mounted(step, Seen())
+        assert not driver.mounted(step, SharedReads())
     placed.parent.rmdir()
-    assert not driver.mounted(step, Seen())
+    assert not driver.mounted(step, SharedReads())
 
 
 def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, room: Path, shm: Path) -> None:

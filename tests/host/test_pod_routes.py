@@ -23,7 +23,7 @@ from tests.unit.routes.building import route
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespace, NameTaken, UserspaceError
 from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes, RoutePass
-from userspace_cni.linux.netlink import Answer, Connection, Message
+from userspace_cni.linux.netlink import Answer, Message, NetlinkConnection
 from userspace_cni.routes.facts import NOTHING_KNOWN, RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook
@@ -239,16 +239,16 @@ def test_an_end_before_the_default_route(pod: DualPod, monkeypatch: pytest.Monke
     """What must stay with the former default route is there first; the next pass makes ours, and takes out what is not wanted."""
     converge(pod, "10.7.0.0/16 eth1")
     wanted = [replace(want("10.96.0.0/12 10.1.0.1 eth0"), kept=True), want("default 10.2.0.1 eth1")]
-    exchange, exchanges = Connection.exchange, []
+    exchange, exchanges = NetlinkConnection.exchange, []
 
-    def ending(kernel: Connection, *messages: Message) -> list[Answer]:
+    def ending(kernel: NetlinkConnection, *messages: Message) -> list[Answer]:
         exchanges.append(messages)
         if len(exchanges) == 5:  # after three listings and what comes first
             raise InterruptedError(errno.EINTR, "the process ends here")
         return exchange(kernel, *messages)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Connection, "exchange", ending)
+        patched.setattr(NetlinkConnection, "exchange", ending)
         with pytest.raises(UserspaceError):
             PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: wanted)
     assert table(pod) == ["10.7.0.0/16 - eth1", "10.96.0.0/12 10.1.0.1 eth0"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.host.places import listening, soon, tree
 from userspace_cni.attachment.drift import Dead, Other
-from userspace_cni.attachment.steps import Seen, SocketFile
+from userspace_cni.attachment.steps import SharedReads, SocketFile
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.host.files.vhost_sockets import SocketFileDriver
 
@@ -51,11 +51,11 @@ def test_a_dead_socket_is_reported(step: SocketFile, pod: Path) -> None:
     """A socket whose application was killed is a drift, with what to do, until its name is free again."""
     with listening(pod / step.name):
         assert driver.check(step, soon()) == []
-        assert not driver.lost(step, Seen(), soon())
+        assert not driver.lost(step, SharedReads(), soon())
     [drift] = driver.check(step, soon())
     assert isinstance(drift.found, Dead)
     assert "started again" in drift.details
-    assert driver.lost(step, Seen(), soon())
+    assert driver.lost(step, SharedReads(), soon())
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
 
@@ -71,7 +71,7 @@ def test_one_that_lives_is_never_removed(step: SocketFile, pod: Path) -> None:
         assert driver.check(step, soon()) == []
         assert tree(pod) == {step.name}
         application.kill()
-    assert driver.lost(step, Seen(), soon())
+    assert driver.lost(step, SharedReads(), soon())
 
 
 def test_nothing_connects(step: SocketFile, pod: Path) -> None:

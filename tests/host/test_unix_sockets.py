@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
-from userspace_cni.cli.kubevirt.vm_sockets import Parties, look
+from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets, look
 from userspace_cni.host.files.waiting_application import waiting
 from userspace_cni.linux.unix_sockets import UnixSocket, file_of, unix_sockets
 
@@ -128,4 +128,4 @@ def test_a_node_is_seen_whole_with_its_switch_only(pod: str, path: Path, tmp_pat
     assert look(tmp_path, [pod]).at(path, path.stat()) == "none"
     assert look(tmp_path, [f"{OWN}/no"]).at(path, path.stat()) == ""
     assert look(tmp_path, ["/dev/null"]).at(path, path.stat()) == ""
-    assert Parties().at(path, path.stat()) == ""
+    assert UnixSockets().at(path, path.stat()) == ""

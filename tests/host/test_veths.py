@@ -18,13 +18,13 @@ import pytest
 from tests.host.places import descriptors, in_child, soon
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.attachment.drift import sentence
-from userspace_cni.attachment.steps import Link, LinkRef, Seen, Shaper
+from userspace_cni.attachment.steps import Link, LinkRef, Shaper, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.pod_net.pod_links import LinkDriver, LinkRefDriver, host_ends, ifindex
 from userspace_cni.host.pod_net.shapers import ShaperDriver
-from userspace_cni.linux.netlink import Connection
+from userspace_cni.linux.netlink import NetlinkConnection
 
 HOST = "uc0123456789ab"
 ALIAS = "userspace-cni store c0ffee@eth0"
@@ -224,16 +224,16 @@ def test_lost(step: Link, shaper: Shaper) -> None:
     """A pair or a filter that is gone while the namespace lives is lost; with the namespace, or renamed, it is not."""
     driver, shapers = LinkDriver(), ShaperDriver()
     driver.apply(step, soon())
-    assert shapers.lost(shaper, Seen(), soon())
+    assert shapers.lost(shaper, SharedReads(), soon())
     shapers.apply(shaper, soon())
-    assert not driver.lost(step, Seen(), soon())
-    assert not shapers.lost(shaper, Seen(), soon())
+    assert not driver.lost(step, SharedReads(), soon())
+    assert not shapers.lost(shaper, SharedReads(), soon())
     run(step.netns, "ip", "link", "set", "eth0", "name", "other")
-    assert not driver.lost(step, Seen(), soon())
+    assert not driver.lost(step, SharedReads(), soon())
     run(step.netns, "ip", "link", "del", "other")
-    assert driver.lost(step, Seen(), soon())
-    assert not driver.lost(replace(step, netns_inode=1), Seen(), soon())
-    assert not driver.lost(replace(step, netns="/nowhere"), Seen(), soon())
+    assert driver.lost(step, SharedReads(), soon())
+    assert not driver.lost(replace(step, netns_inode=1), SharedReads(), soon())
+    assert not driver.lost(replace(step, netns="/nowhere"), SharedReads(), soon())
 
 
 def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
@@ -296,7 +296,7 @@ def test_filter(step: Link, shaper: Shaper) -> None:
     run(step.netns, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "1ms")
     driver.undo(shaper, soon())
     assert "tbf" in run(step.netns, "tc", "qdisc", "show", "dev", "eth0")
-    assert driver.lost(shaper, Seen(), soon())
+    assert driver.lost(shaper, SharedReads(), soon())
     driver.apply(shaper, soon())
     assert driver.check(shaper, soon()) == []
 
@@ -326,7 +326,7 @@ def test_host_ends_of_a_store(step: Link) -> None:
 
 
 CALLS: dict[str, Callable[[], tuple[object, str]]] = {
-    "exchange": lambda: (Connection, "exchange"),
+    "exchange": lambda: (NetlinkConnection, "exchange"),
     "pwrite": lambda: (os, "pwrite"),
     "ioctl": lambda: (fcntl, "ioctl"),
 }

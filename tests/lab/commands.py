@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from userspace_cni.cli.deferred import Deferred
+from userspace_cni.cli.deferred import DeferredCommand
 
 
 def loaded(command: click.Command) -> click.Command:
     """The command, imported if it is not yet."""
-    return command.load() if isinstance(command, Deferred) else command
+    return command.load() if isinstance(command, DeferredCommand) else command

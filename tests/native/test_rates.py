@@ -10,9 +10,9 @@ from tests.lab.frames.wire import Wire
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.probe import rates
 from userspace_cni.probe.cores import Cores
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import Endpoint, Pair
-from userspace_cni.probe.rates import Course, Flow
+from userspace_cni.probe.rates import LoadFigures, LoadOptions
 
 A, B = (Endpoint(name, name, "br-test", mac) for name, mac in (("a", "02:00:00:00:00:0a"), ("b", "02:00:00:00:00:0b")))
 
@@ -42,9 +42,9 @@ def test_a_way_is_cut_after_a_second_without_frames(
 ) -> None:
     """The seconds without a frame count, and not the slices, of which the last may be short."""
     monkeypatch.setattr(rates, "SLICE_S", slice_s)
-    flow = Flow()
-    with Wire() as wire, Ending() as ending:
+    flow = LoadFigures()
+    with Wire() as wire, EndingSignals() as ending:
         a, b = wire.pairs
-        way = Course(seconds=seconds, size=64, batch=32, both=True)
+        way = LoadOptions(seconds=seconds, size=64, batch=32, both=True)
         rates.measure(CutWay((a, b)), way, flow, Cores(frozenset({0}), frozenset()), lambda: None, ending)
     assert (flow.problem, flow.total.received) == (problem, 0)

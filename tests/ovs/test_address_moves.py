@@ -18,11 +18,11 @@ from tests.lab.node.links import links
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import soon
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import KeptAddress, Seen
+from userspace_cni.attachment.steps import KeptAddress, SharedReads
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 from userspace_cni.host.node_net.nics import look, merged
-from userspace_cni.linux.netlink import DUMP, Answer, Connection, Message
+from userspace_cni.linux.netlink import DUMP, Answer, Message, NetlinkConnection
 
 NFNL_SUBSYS_NFTABLES = 10
 OF_ANOTHER_BOOT = KeptAddress("192.0.2.99", 24)
@@ -70,7 +70,7 @@ def test_there_and_back(plugged: Uplink, switch: Switch) -> None:
     with traffic(plugged.wire, V4, V6) as noticed:
         driver.apply(step, soon())
         assert driver.check(step, soon()) == []
-        assert not driver.lost(step, Seen(), soon())
+        assert not driver.lost(step, SharedReads(), soon())
         nic = look("nic0", switch.netns)
         assert nic
         assert (nic.addresses, nic.routes) == ((), ())
@@ -94,9 +94,9 @@ def small(switch: Switch) -> Iterator[Uplink]:
 
 def killed_after(sends: int, work: Callable[[], object]) -> bool:
     """Do the work in a child that is killed when it has sent so many batches that change something; whether it was."""
-    real = Connection.exchange
+    real = NetlinkConnection.exchange
 
-    def deadly(self: Connection, *messages: Message) -> list[Answer]:
+    def deadly(self: NetlinkConnection, *messages: Message) -> list[Answer]:
         nonlocal sends
         answers = real(self, *messages)
         if not any(message.flags & DUMP == DUMP or message.type in ASKING for message in messages):
@@ -106,7 +106,7 @@ def killed_after(sends: int, work: Callable[[], object]) -> bool:
         return answers
 
     def patched() -> None:
-        Connection.exchange = deadly  # type: ignore[method-assign]
+        NetlinkConnection.exchange = deadly  # type: ignore[method-assign]
         work()
 
     status = in_child(patched)
@@ -164,21 +164,21 @@ def test_no_next_hop_answers(small: Uplink, switch: Switch) -> None:
 
 def test_a_kernel_without_chains(small: Uplink, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the NIC cannot be cut off nothing moves; a move without a cut needs no chains, there or back."""
-    real = Connection.exchange
+    real = NetlinkConnection.exchange
 
-    def without(self: Connection, *messages: Message) -> list[Answer]:
+    def without(self: NetlinkConnection, *messages: Message) -> list[Answer]:
         if any(message.type >> 8 == NFNL_SUBSYS_NFTABLES or message.silent for message in messages):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return real(self, *messages)
 
-    monkeypatch.setattr(Connection, "exchange", without)
+    monkeypatch.setattr(NetlinkConnection, "exchange", without)
     driver, step, before = AddressMoveDriver(), planned(switch), small.kernel_has()
     with pytest.raises(StepFailed, match="nothing was moved"):
         driver.apply(step, soon())
     assert small.kernel_has() == before
     uncut = planned(switch, cut=False)
     driver.apply(uncut, soon())
-    assert not driver.lost(uncut, Seen(), soon())
+    assert not driver.lost(uncut, SharedReads(), soon())
     driver.undo(uncut, soon())
     assert has("nic0", switch) == sorted([f"{V4}/24", f"{V6}/64"])
 
@@ -199,15 +199,15 @@ def test_what_others_change_is_followed(small: Uplink, switch: Switch) -> None:
     driver.apply(step, soon())
     small.wire.on_node("ip", "address", "add", "192.0.2.77/24", "dev", "nic0")
     more = current(switch, step)
-    assert driver.lost(more, Seen(), soon())
+    assert driver.lost(more, SharedReads(), soon())
     driver.apply(more, soon())
-    assert not driver.lost(more, Seen(), soon())
+    assert not driver.lost(more, SharedReads(), soon())
     assert has("nic0", switch) == []
     assert small.wire.answers("192.0.2.77")
     small.wire.on_node("ip", "address", "add", "192.0.2.88/24", "dev", BRIDGE)
     small.wire.on_node("ip", "route", "add", "198.51.100.0/24", "via", "192.0.2.1", "dev", BRIDGE)
     small.wire.on_node("ip", "address", "delete", "192.0.2.77/24", "dev", BRIDGE)
-    assert not driver.lost(more, Seen(), soon())
+    assert not driver.lost(more, SharedReads(), soon())
     assert {drift.found for drift in driver.check(more, soon())} == {Absent()}
     last = current(switch, more)
     assert {each.address for each in last.addresses} == {V4, V6, "192.0.2.88"}
@@ -224,7 +224,7 @@ def test_the_bridge_lost_it_all(small: Uplink, switch: Switch) -> None:
     driver.apply(step, soon())
     small.wire.on_node("ip", "link", "set", BRIDGE, "down")
     assert current(switch, step) == step
-    assert driver.lost(step, Seen(), soon())
+    assert driver.lost(step, SharedReads(), soon())
     assert {drift.field for drift in driver.check(step, soon())} == {f"link {BRIDGE}"}
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
@@ -236,7 +236,7 @@ def test_the_cut_is_lost(small: Uplink, switch: Switch) -> None:
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     small.wire.on_node("nft", "flush", "ruleset")
-    assert driver.lost(step, Seen(), soon())
+    assert driver.lost(step, SharedReads(), soon())
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
     with traffic(small.wire, V4, streams=False) as noticed:
@@ -267,7 +267,7 @@ def test_the_bridge_is_gone(small: Uplink, switch: Switch) -> None:
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     switch.vsctl("del-br", BRIDGE)
-    assert driver.lost(step, Seen(), soon())
+    assert driver.lost(step, SharedReads(), soon())
     with pytest.raises(Unavailable, match=f"there is no link {BRIDGE}"):
         driver.apply(step, soon())
     driver.undo(step, soon())

@@ -19,7 +19,7 @@ from userspace_cni.host.netlink.kept_messages import DELETE_ADDRESS, new_address
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 from userspace_cni.host.node_net.nics import look
-from userspace_cni.linux.netlink import DUMP, ROUTE, Answer, Connection, Message
+from userspace_cni.linux.netlink import DUMP, ROUTE, Answer, Message, NetlinkConnection
 
 PROMOTING = "promote_secondaries"
 FIRST_ADDED, LAST_ADDED = 100, 250
@@ -44,7 +44,7 @@ class Other:
         """How both links are set."""
         return [self._wire.on_node("cat", f"/proc/sys/net/ipv4/conf/{each}/{PROMOTING}").strip() for each in ("nic0", BRIDGE)]
 
-    def add(self, link: str, kernel: Connection) -> None:
+    def add(self, link: str, kernel: NetlinkConnection) -> None:
         """Give the link another address."""
         nic = look(link, self._wire.node)
         assert nic
@@ -52,7 +52,7 @@ class Other:
         kernel.send(new_address(KeptAddress(address, 24), nic.index, link))
         self.added.append(f"{address}/24")
 
-    def add_some(self, link: str, kernel: Connection) -> None:
+    def add_some(self, link: str, kernel: NetlinkConnection) -> None:
         """Give the link twelve more."""
         for _ in range(12):
             self.add(link, kernel)
@@ -60,20 +60,24 @@ class Other:
     @contextmanager
     def amid(self, link: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
         """It adds one before each change that is sent to the kernel meanwhile, and one after it."""
-        real = Connection.exchange
+        real = NetlinkConnection.exchange
 
-        def interrupted(changing: Connection, *messages: Message) -> list[Answer]:
+        def interrupted(changing: NetlinkConnection, *messages: Message) -> list[Answer]:
             if any(message.flags & DUMP == DUMP or message.type in ASKING for message in messages):
                 return real(changing, *messages)
             with patch.context() as quiet:
-                quiet.setattr(Connection, "exchange", real)
+                quiet.setattr(NetlinkConnection, "exchange", real)
                 self.add(link, kernel)
                 answers = real(changing, *messages)
                 self.add(link, kernel)
             return answers
 
-        with opened_switch(self._wire.node) as netns, netns.do(lambda: Connection(ROUTE)) as kernel, patch.context() as patched:
-            patched.setattr(Connection, "exchange", interrupted)
+        with (
+            opened_switch(self._wire.node) as netns,
+            netns.do(lambda: NetlinkConnection(ROUTE)) as kernel,
+            patch.context() as patched,
+        ):
+            patched.setattr(NetlinkConnection, "exchange", interrupted)
             yield
 
 
@@ -108,7 +112,7 @@ def test_what_is_added_amid_a_move_stays(small: Uplink, switch: Switch, monkeypa
 def test_what_is_added_within_a_batch_stays(small: Uplink, switch: Switch) -> None:
     """Another program adds addresses all the while, twelve to each of many moves there and back: none is lost."""
     driver, step, other = AddressMoveDriver(), planned(switch), Other(small.wire)
-    with opened_switch(switch.netns) as netns, netns.do(lambda: Connection(ROUTE)) as kernel:
+    with opened_switch(switch.netns) as netns, netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
         for work, link in ((driver.apply, "nic0"), (driver.undo, BRIDGE)) * 6:
             thread = threading.Thread(target=other.add_some, args=(link, kernel))
             thread.start()
@@ -125,7 +129,7 @@ def test_what_is_removed_amid_a_move_is_gone(
     small: Uplink, switch: Switch, monkeypatch: pytest.MonkeyPatch, removed_from: str
 ) -> None:
     """Removed by another program after it was planned, or after the other link has it: it does not come back."""
-    driver, real = AddressMoveDriver(), Connection.exchange
+    driver, real = AddressMoveDriver(), NetlinkConnection.exchange
     for address in ("192.0.2.77/24", "192.0.2.78/24", "192.0.2.79/24"):
         small.wire.on_node("ip", "address", "add", address, "dev", "nic0")
     step = planned(switch)
@@ -137,13 +141,13 @@ def test_what_is_removed_amid_a_move_is_gone(
     else:
         small.wire.on_node("ip", "address", "delete", "192.0.2.77/24", "dev", "nic0")
 
-    def removing(self: Connection, *messages: Message) -> list[Answer]:
+    def removing(self: NetlinkConnection, *messages: Message) -> list[Answer]:
         if any(message.type == DELETE_ADDRESS for message in messages):
-            monkeypatch.setattr(Connection, "exchange", real)
+            monkeypatch.setattr(NetlinkConnection, "exchange", real)
             small.wire.on_node("ip", "address", "delete", "192.0.2.78/24", "dev", removed_from)
         return real(self, *messages)
 
-    monkeypatch.setattr(Connection, "exchange", removing)
+    monkeypatch.setattr(NetlinkConnection, "exchange", removing)
     (driver.undo if removed_from == BRIDGE else driver.apply)(step, soon())
     assert everywhere(switch) == sorted([f"{V4}/24", f"{V6}/64", "192.0.2.79/24"])
 

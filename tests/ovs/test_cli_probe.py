@@ -23,7 +23,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.base.settings import load
 from userspace_cni.node import probes
 from userspace_cni.probe import bridge as bridge_probe
-from userspace_cni.probe.bridge import Course, Verdict
+from userspace_cni.probe.bridge import ProbeOptions, Verdict
 
 NETDEV = "datapath_type=netdev"
 
@@ -230,7 +230,7 @@ def test_a_bridge_that_never_forwards(bridges: tuple[str, str], spotless: Node, 
     monkeypatch.setattr(probes.ProbePorts, "reflect", lambda *_: None)
     with probing(load(spotless.environ)) as ports:
         verdict = Verdict.of(ports.bridges()[0], 8)
-        bridge_probe.probe(verdict, ports, Course(2.0))
+        bridge_probe.probe(verdict, ports, ProbeOptions(2.0))
     found = verdict.to_json()
     assert not found["alive"]
     assert found["problem"].startswith("frame: no frame has come back within 2 s")
@@ -246,7 +246,7 @@ def test_a_switch_that_does_not_come(bridges: tuple[str, str], spotless: Node, m
     )
     with probing(load(spotless.environ)) as ports:
         verdict = Verdict.of(ports.bridges()[0], 8)
-        bridge_probe.probe(verdict, ports, Course(0.3))
+        bridge_probe.probe(verdict, ports, ProbeOptions(0.3))
     found = verdict.to_json()
     assert found["problem"].startswith("socket: the switch has not connected")
     assert [stage["ok"] for stage in found["stages"]] == [True, False, None, None]

@@ -13,7 +13,7 @@ from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import LINK, attach, kernel_port, soon
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import OvsPort, Seen
+from userspace_cni.attachment.steps import OvsPort, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
@@ -60,19 +60,19 @@ def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths
     veths.add(LINK)
     step = kernel_port(kind)
     attach(driver, step, soon())
-    assert not driver.lost(step, Seen(driver.owned()), soon())
+    assert not driver.lost(step, SharedReads(driver.owned()), soon())
     before = veths.index(LINK)
     veths.delete(LINK)
-    assert driver.lost(step, Seen(driver.owned()), soon())
+    assert driver.lost(step, SharedReads(driver.owned()), soon())
     [gone] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
     assert gone.found == Absent("no link of that name")
     wait_until(lambda: veths.try_add(LINK), what="the name is free again")
-    assert driver.lost(step, Seen(driver.owned()), soon())
+    assert driver.lost(step, SharedReads(driver.owned()), soon())
     [anew] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
     assert str(before) in str(anew.expected)
     assert str(veths.index(LINK)) in str(anew.found)
     attach(driver, step, soon())
-    assert not driver.lost(step, Seen(driver.owned()), soon())
+    assert not driver.lost(step, SharedReads(driver.owned()), soon())
     wait_until(lambda: driver.check(step, soon()) == [], what="the port is as it was")
 
 
@@ -83,7 +83,7 @@ def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, driver:
     attach(driver, step, soon())
     remove(driver, step)
     assert (switch.ports("br-test"), switch.rows("QoS"), switch.bridges()) == ([], [], ["br-test"])
-    wait_until(lambda: driver.lost(step, Seen(driver.owned()), soon()), what="it is lost")
+    wait_until(lambda: driver.lost(step, SharedReads(driver.owned()), soon()), what="it is lost")
     attach(driver, step, soon())
     assert driver.check(step, soon()) == []
     remove(driver, step)
@@ -212,4 +212,4 @@ def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, c
     driver.watch_liveness()
     wait_until(lambda: not any(driver.check(step, soon()) for step in steps), what="all are open")
     for step in steps:
-        assert not driver.lost(step, Seen(driver.owned()), soon())
+        assert not driver.lost(step, SharedReads(driver.owned()), soon())

@@ -16,7 +16,7 @@ from tests.lab.switch.veths import inside, veth
 from tests.ovs.conftest import STORE, adding, attach
 from tests.ovs.test_races import Meanwhile
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
+from userspace_cni.attachment.steps import HostEnd, OvsPort, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
@@ -207,9 +207,9 @@ def test_an_output_that_others_deleted(switch: Switch, connect: Callable[..., Po
     driver.connect(soon())
     for step in (source(port(1)), output(port(2))):
         attach(driver, step, soon())
-    assert not driver.lost(output(port(2)), Seen(driver.owned()), soon())
+    assert not driver.lost(output(port(2)), SharedReads(driver.owned()), soon())
     switch.vsctl("clear", "Bridge", "br-test", "mirrors")
-    wait_until(lambda: driver.lost(output(port(2)), Seen(driver.owned()), soon()), what="the mirror's loss is seen")
+    wait_until(lambda: driver.lost(output(port(2)), SharedReads(driver.owned()), soon()), what="the mirror's loss is seen")
     [drift] = driver.check(output(port(2)), soon())
     assert (drift.field, drift.expected, drift.found) == ("output of mirror", "ids", Absent())
     attach(driver, output(port(2)), soon())

@@ -13,7 +13,7 @@ import pytest
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach, kernel_port, soon
-from userspace_cni.attachment.steps import Internal, OvsPort, Seen, node_marks
+from userspace_cni.attachment.steps import Internal, OvsPort, SharedReads, node_marks
 from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.vlans import Vlan
@@ -114,13 +114,13 @@ def test_which_bridge_has_an_interface_is_told(switch: Switch, driver: PortDrive
 def test_a_link_that_was_deleted_is_made_again(switch: Switch, resident: PortDriver, veths: Veths) -> None:
     """ovs-vswitchd never makes it again by itself: the port counts as lost, CHECK says so, and apply makes port and link anew."""
     attach(resident, gateway(), soon())
-    assert not resident.lost(gateway(), Seen(resident.of_kind("node", STORE)), soon())
+    assert not resident.lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     veths.delete(GATEWAY)
-    assert resident.lost(gateway(), Seen(resident.of_kind("node", STORE)), soon())
+    assert resident.lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     assert "link" in fields(resident, gateway())
     attach(resident, gateway(), soon())
     assert veths()[GATEWAY].mac == MAC
-    assert not resident.lost(gateway(), Seen(resident.of_kind("node", STORE)), soon())
+    assert not resident.lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     assert fields(resident, gateway()) == []
 
 
@@ -132,7 +132,7 @@ def test_it_outlives_ovs_vswitchd(own_switch: Switch, connect: Callable[..., Por
     index = veths.index(GATEWAY)
     own_switch.kill_vswitchd()
     assert veths.index(GATEWAY) == index
-    assert not driver.lost(step, Seen(driver.of_kind("node", STORE)), soon())
+    assert not driver.lost(step, SharedReads(driver.of_kind("node", STORE)), soon())
     own_switch.restart_vswitchd()
     wait_until(lambda: driver.check(step, soon()) == [], what="it is as it was")
     assert veths.index(GATEWAY) == index

@@ -12,7 +12,7 @@ from tests.cni.spec import paused_ovsdb
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
-from userspace_cni.agent.agent_metrics import Metrics
+from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
@@ -193,7 +193,7 @@ class TestManyPorts:
         switch.vsctl(*words)
         wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY + 1, SECONDS, "all ports counted")
         wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
-        page = Metrics(resident.known, {}, lambda: resident.counters(Deadline.after(SECONDS))).render().decode()
+        page = AgentMetrics(resident.known, {}, lambda: resident.counters(Deadline.after(SECONDS))).render().decode()
         [line] = [line for line in page.splitlines() if line.startswith("userspace_cni_port_rx_packets_total{")]
         assert 'port="sender"' in line
         assert 'pod="pod-sender"' in line

@@ -13,7 +13,7 @@ import pytest
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach, soon
-from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, Seen, UplinkInterface, UplinkPort, node_marks
+from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, SharedReads, UplinkInterface, UplinkPort, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.host.node_net.switch_links import SwitchLinks
@@ -57,7 +57,7 @@ class Uplinks:
     def lost(self, step: NodeBridge | UplinkPort) -> bool:
         """Whether it has to be made again, of a driver that lives long."""
         driver = self.bridges if isinstance(step, NodeBridge) else self.uplinks
-        return driver.lost(step, Seen(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
+        return driver.lost(step, SharedReads(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])

@@ -59,7 +59,7 @@ def test_one_living_daemon_among_dead_sockets_is_enough(switch: Switch) -> None:
 def test_the_end_of_a_daemon_is_noticed_at_once(own_switch: Switch) -> None:
     """Who holds a lifeline is told of each daemon's end, once; not of his own letting go."""
     ended: list[bool] = []
-    life = vswitchd.Lifeline(own_switch.rundir, lambda: ended.append(True))
+    life = vswitchd.DaemonLifeline(own_switch.rundir, lambda: ended.append(True))
     life.hold()
     life.hold()
     for times in (1, 2):

@@ -22,15 +22,15 @@ from tests.lab.runtimes.podman import Podman
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from tests.runtimes.seen import conflist
-from userspace_cni.attachment.store import Store
+from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.settings import Settings
 from userspace_cni.node.installation import Installation
 from userspace_cni.node.local import LocalNode
+from userspace_cni.routes.facts import ClusterService
 from userspace_cni.routes.facts import RoutePod as KnownPod
-from userspace_cni.routes.facts import Service
-from userspace_cni.routes.known import Known
+from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import Located, NamespaceSources
+from userspace_cni.routes.places import LocatedSandbox, NamespaceSources
 from userspace_cni.routes.routes_service import NodeRoutes, composed
 
 SERVICE, MOVED = "10.96.0.7", "10.96.0.8"
@@ -62,7 +62,7 @@ def networks(node: Node) -> list[dict[str, Any]]:
     return made
 
 
-def _of(settings: Settings) -> tuple[Installation, Store]:
+def _of(settings: Settings) -> tuple[Installation, AttachmentStore]:
     node = LocalNode(settings, {}, resident=True)
     return node.installation, node.store
 
@@ -76,7 +76,7 @@ class Kept:
         self.places: NamespaceSources
         self.passes, self.places = composed(*_of(made))
 
-    def place_of(self, pod: Pod) -> Located:
+    def place_of(self, pod: Pod) -> LocatedSandbox:
         """Where the pod is; the cache in its usual place has the pods of other runtimes, too."""
         [found] = [each for each in self.places.located() if each.uid == pod.uid]
         return found
@@ -85,9 +85,9 @@ class Kept:
         """Have the pod's routes made as a Route with these entries asks for."""
         svc = [{"namespace": "default", "name": "nginx", "dev": "eth1"}] if service else []
         thing = {"metadata": {"name": "one"}, "spec": {"route": list(entries), "svc": svc}}
-        services = (Service("default", "nginx", (ip_address(service),)),) if service else ()
+        services = (ClusterService("default", "nginx", (ip_address(service),)),) if service else ()
         known = KnownPod(pod.namespace, pod.name, pod.uid)
-        self.passes.learn(Known((thing,), (), services, {pod.uid: known}, has_api=True))
+        self.passes.learn(KnownCluster((thing,), (), services, {pod.uid: known}, has_api=True))
         self.passes.visit(self.places.located(), everything=True)
         assert [each.state for each in self.passes.visited.values()] == ["applied"], self.passes.visited
 

@@ -46,7 +46,7 @@ from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, decode, subject_of, valid_attachments
 from userspace_cni.cni.request import Network as Named
-from userspace_cni.cni.result import Addresses, build, read_addresses, read_prev_result
+from userspace_cni.cni.result import ResultAddresses, build, read_addresses, read_prev_result
 from userspace_cni.consumers import CONSUMERS
 from userspace_cni.controller import cluster as controlled
 from userspace_cni.controller.ranges import NodeRange, divide
@@ -63,16 +63,16 @@ from userspace_cni.kube.watch import _remembered
 from userspace_cni.linux import netlink as codec
 from userspace_cni.network import object_specs
 from userspace_cni.network.spec_list import Desired, agreed
-from userspace_cni.node.objects import Kept, OwnNode, Seen
+from userspace_cni.node.objects import KeptObject, KnownObjects, OwnNode
 from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod import document, eal
 from userspace_cni.pod.source import _status
-from userspace_cni.pod.strict_json import Reader, marks, once
+from userspace_cni.pod.strict_json import JsonReader, marks, once
 from userspace_cni.routes import known
 from userspace_cni.routes.facts import NOTHING_KNOWN
 from userspace_cni.routes.facts import RoutePod as RoutedPod
-from userspace_cni.routes.passes import Passes, Rules, Visited
-from userspace_cni.routes.places import Located
+from userspace_cni.routes.passes import Passes, Rules, VisitedSandbox
+from userspace_cni.routes.places import LocatedSandbox
 from userspace_cni.routes.reports import described, uses
 from userspace_cni.routes.resolving import resolve as resolve_routes
 from userspace_cni.routes.resource import read_route
@@ -118,40 +118,40 @@ def members(count: int, value: object = 1) -> str:
 def a_key_given_twice(size: int) -> Read:
     """The last two members have one key."""
     text = f'{{{members(size)},"key{size - 1}":1}}'
-    return lambda: Reader(once).read(text)
+    return lambda: JsonReader(once).read(text)
 
 
 @reader(1000)
 def many_keys_given_twice(size: int) -> Read:
     text = f"{{{members(size)},{members(size)}}}"
-    return lambda: Reader(once, deepest=9).read(text)
+    return lambda: JsonReader(once, deepest=9).read(text)
 
 
 @reader(2000)
 def values_in_a_list(size: int) -> Read:
     """Objects in a list, each of which is looked at for half a surrogate pair."""
     text = json.dumps([{"a": "é", "b": []}] * size)
-    return lambda: (marks(text), Reader(deepest=9).read(text))
+    return lambda: (marks(text), JsonReader(deepest=9).read(text))
 
 
 @reader(2000)
 def values_that_follow_one_another(size: int) -> Read:
     """Without anything between them, and with blanks."""
     text = '{"a":[]} ' * size + " " * size
-    return lambda: list(Reader(once).stream(text))
+    return lambda: list(JsonReader(once).stream(text))
 
 
 @reader(1_000_000)
 def one_long_number(size: int) -> Read:
     """A number of so many digits is refused as fast as it is read."""
     text = f"1{'0' * size}.5"
-    return lambda: Reader(digits_max=32).read(text)
+    return lambda: JsonReader(digits_max=32).read(text)
 
 
 @reader(500_000)
 def one_long_string(size: int) -> Read:
     text = '["' + '\\"' * size
-    return lambda: Reader().read(text)
+    return lambda: JsonReader().read(text)
 
 
 def entries(count: int) -> list[dict[str, Any]]:
@@ -354,7 +354,7 @@ def a_name_of_an_annotation(size: int) -> Read:
 def a_plan_of_a_link(size: int) -> Read:
     """Routes, planned and recorded."""
     found = leased(size)
-    addresses = Addresses(tuple(found["ips"]), tuple(found["routes"]))
+    addresses = ResultAddresses(tuple(found["ips"]), tuple(found["routes"]))
     asked = request(host={"iftype": "veth"}, ipam={"type": "static"})
     chosen = read_options(asked, CONSUMERS, lambda _: None)
     facts = LinkFacts(
@@ -534,10 +534,10 @@ def a_report_of_routes(size: int) -> Read:
     passes = Passes(Still(), Rules())
     things = [building.thing(f"r{n}", route=[{"dst": dst, "dev": "eth1"}]) for n, dst in enumerate(destinations(size))]
     pods = {f"u{n}": RoutedPod("ns", f"p{n}", f"u{n}") for n in range(10)}
-    passes.learn(known.Known(tuple(things), pods=pods, has_api=True, complete=True))
+    passes.learn(known.KnownCluster(tuple(things), pods=pods, has_api=True, complete=True))
     places = [pod_routes.PodNamespace(f"/run/netns/{n}", f"s{n}", 0) for n in range(10)]
-    passes.visit([Located(place, "ns", f"p{n}", f"u{n}", "cache") for n, place in enumerate(places)], everything=True)
-    assert all(isinstance(each, Visited) for each in passes.visited.values())
+    passes.visit([LocatedSandbox(place, "ns", f"p{n}", f"u{n}", "cache") for n, place in enumerate(places)], everything=True)
+    assert all(isinstance(each, VisitedSandbox) for each in passes.visited.values())
     return lambda: (uses(passes), described(passes))
 
 
@@ -546,7 +546,7 @@ def what_is_known_of_routes(size: int) -> Read:
     """Pods and Services, written and read again."""
     pods = {f"u{n}": RoutedPod("ns", f"p{n}", f"u{n}") for n in range(size)}
     services = tuple(building.service(f"ns/s{n}", "10.96.0.1") for n in range(size))
-    said = known.Known(pods=pods, services=services, has_api=True)
+    said = known.KnownCluster(pods=pods, services=services, has_api=True)
     return lambda: known.from_json(known.as_json(said))
 
 
@@ -561,12 +561,12 @@ def subnet(number: int) -> dict[str, Any]:
 def objects_of_the_cluster(size: int) -> Read:
     """ProviderNetworks, Vlans of one wire, Subnets with the addresses of as many nodes."""
     ranges = [{"node": f"n{n}", "range": "10.0.0.0/28", "address": f"192.0.{n >> 8}.{n & 255}"} for n in range(size)]
-    seen = Seen(
+    seen = KnownObjects(
         "n1",
         OwnNode({}, {}, ("192.0.2.11",)),
-        {f"net{n}": Kept("", {"defaultInterface": f"nic{n}"}) for n in range(size)},
-        {f"v{n}": Kept("", {"id": 7, "provider": "net1"}) for n in range(size)},
-        {f"s{n}": Kept("", subnet(n), ranges if not n else None) for n in range(size)},
+        {f"net{n}": KeptObject("", {"defaultInterface": f"nic{n}"}) for n in range(size)},
+        {f"v{n}": KeptObject("", {"id": 7, "provider": "net1"}) for n in range(size)},
+        {f"s{n}": KeptObject("", subnet(n), ranges if not n else None) for n in range(size)},
     )
     return lambda: object_specs.desired(seen)
 
@@ -576,10 +576,10 @@ def refused_objects(size: int) -> Read:
     """As many as there are others."""
     refused = {("gateway", f"g{number}"): "why" for number in range(size)}
     networks = object_specs.desired(
-        Seen(
+        KnownObjects(
             "n1",
             OwnNode({}, {}, ()),
-            {f"net{n}": Kept("", {"defaultInterface": f"nic{n}"}) for n in range(size)},
+            {f"net{n}": KeptObject("", {"defaultInterface": f"nic{n}"}) for n in range(size)},
             {},
             {},
         )

@@ -22,7 +22,7 @@ from userspace_cni.base.stages import STAGES, Stage
 from userspace_cni.cni.request import VERBS
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.listing import Limited
+    from userspace_cni.attachment.listing import LimitedDirection
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _GROUPS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -39,7 +39,7 @@ _OUTCOMES: Final = (
 """The classes of CNI codes (`errors`), of which the first match counts; every other code is an IPAM plugin's own."""
 
 
-class Counted(Protocol):
+class CountedPort(Protocol):
     """The switch's counters of one port of ours: Interface.external_ids and Interface.statistics."""
 
     @property
@@ -78,7 +78,7 @@ class SpecState(Protocol):
         ...
 
 
-class Metrics:
+class AgentMetrics:
     """The agent's metrics. Methods may be called from any thread.
 
     `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports; `dead`
@@ -90,9 +90,9 @@ class Metrics:
         self,
         ports: Callable[[], Iterable[SwitchPort]],
         gauges: Mapping[str, Callable[[], float | None]],
-        counters: Callable[[], Iterable[Counted]] = tuple,
+        counters: Callable[[], Iterable[CountedPort]] = tuple,
         dead: Callable[[], Iterable[PortRef]] = tuple,
-        limits: Callable[[], Iterable[Limited]] = tuple,
+        limits: Callable[[], Iterable[LimitedDirection]] = tuple,
     ) -> None:
         self._registry = registry = Registry()
         text = "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome"
@@ -195,7 +195,7 @@ class Metrics:
             told += [*_of_ports(ports), *(() if counted is None else _of_traffic(self._labelled(counted, bridges)))]
         return rendered + "".join(told).encode(errors="replace")
 
-    def _labelled(self, counted: list[Counted], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
+    def _labelled(self, counted: list[CountedPort], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
         """Labels and counters of attachments' ports; `bridges` by port. Probes are left out: each would add series for a moment.
 
         Labels are kept from scrape to scrape while a port's marks are the same object.
@@ -275,7 +275,7 @@ def _of_concerns(concerns: list[tuple[str, str]]) -> Iterator[str]:
     yield family("userspace_cni_gateway_concern", "gauge", text, samples)
 
 
-def _of_limits(limits: list[Limited]) -> Iterator[str]:
+def _of_limits(limits: list[LimitedDirection]) -> Iterator[str]:
     """The limits of attachments, by direction as the pod has it; nothing of what is not limited."""
     where = [_owned(each.port, each.port.bridge, direction=each.direction) for each in limits]
     rates = [(labelled, each.rate) for labelled, each in zip(where, limits, strict=True) if each.rate is not None]
@@ -311,7 +311,7 @@ def _of_traffic(attached: list[tuple[str, Mapping[str, int]]]) -> Iterator[str]:
             yield family(f"userspace_cni_port_{key}_total", "counter", f"{text.format(direction)}, by port", samples)
 
 
-def _owned(port: Counted | PortRef | OvsPort, bridge: str, **more: str) -> str:
+def _owned(port: CountedPort | PortRef | OvsPort, bridge: str, **more: str) -> str:
     whose = {label: port.marks.get(mark, "") for label, mark in _OWNER.items()}
     return labels({"bridge": bridge, "port": port.name, **whose, **more})
 

@@ -22,12 +22,12 @@ from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.agent.agent_metrics import Counted, Metrics
+from userspace_cni.agent.agent_metrics import AgentMetrics, CountedPort
 from userspace_cni.agent.calls import Calls
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.served_pages import Content, ServedPage
+from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.agent.tcp import TcpPages
@@ -56,7 +56,7 @@ from userspace_cni.node.local import LocalNode
 from userspace_cni.node.surroundings import missing
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.listing import Limited
+    from userspace_cni.attachment.listing import LimitedDirection
     from userspace_cni.deviceplugin.plugin import DevicePlugin
     from userspace_cni.routes.routes_service import NodeRoutes
 
@@ -115,7 +115,7 @@ class Agent:
         self._settings = settings
         self.threads = Supervisor()
         self.waiting = WaitingCalls(settings.waiting_per_namespace)
-        self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead, self._limits)
+        self.metrics = AgentMetrics(self._ports, self._gauges(), self._counters, self._dead, self._limits)
         self.node = LocalNode(
             settings,
             environ,
@@ -140,7 +140,7 @@ class Agent:
         self._singleton = Singleton()
         listener = Listener(self.node.installation.root.path(settings.agent_socket))
         self.server = Server(listener, self._show, self._undo, on_hung_up=self.waiting.look_at, call=self.calls.submit)
-        metrics = ServedPage("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
+        metrics = ServedPage("/metrics", lambda: PageContent(200, self.metrics.render(), CONTENT_TYPE))
         ready = ServedPage("/readyz", lambda: _health(self.problems() + self.obstacles()))
         health = ServedPage("/healthz", lambda: _health(self.problems()))
         self.pages = {
@@ -289,13 +289,13 @@ class Agent:
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.switch.known() or ())
 
-    def _counters(self) -> list[Counted]:
+    def _counters(self) -> list[CountedPort]:
         return list(self.node.switch.counters())
 
     def _dead(self) -> list[PortRef]:
         return list(self.watchdog.dead_sockets)
 
-    def _limits(self) -> list[Limited]:
+    def _limits(self) -> list[LimitedDirection]:
         return self.node.switch.limited(self.node.store.journal.records())
 
     def _gauges(self) -> dict[str, Callable[[], float | None]]:
@@ -366,39 +366,39 @@ class Agent:
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 
-    def _attachments(self) -> Content:
+    def _attachments(self) -> PageContent:
         records, ports = self.node.store.journal.records(), self.node.switch.known()
         dead, boot_id, vswitchd = dead_sockets(records, self.node.driver), self.node.store.boot_id(), self.node.switch.vswitchd()
-        return Content(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
+        return PageContent(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
-    def _network(self) -> Content:
-        return Content(200, _json(self.network.described()))
+    def _network(self) -> PageContent:
+        return PageContent(200, _json(self.network.described()))
 
-    def _kept(self) -> Content:
+    def _kept(self) -> PageContent:
         self.network.reconcile(Deadline.after(AGENT_S))
         return self._network()
 
-    def _tried(self) -> Content:
+    def _tried(self) -> PageContent:
         self.network.concerns.look()
         return self._network()
 
-    def _routes(self) -> Content:
+    def _routes(self) -> PageContent:
         if self.routes is None:
             raise Unavailable("routes in pods are off", "the setting routes, of the agent")
-        return Content(200, _json(self.routes.described()))
+        return PageContent(200, _json(self.routes.described()))
 
-    def _looked(self) -> Content:
+    def _looked(self) -> PageContent:
         if self.routes:
             self.routes.look(Deadline.after(AGENT_S))
         return self._routes()
 
-    def _reconciled(self) -> Content:
+    def _reconciled(self) -> PageContent:
         self.network.read_again()
-        return Content(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))
+        return PageContent(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))
 
 
-def _health(problems: list[str]) -> Content:
-    return Content(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
+def _health(problems: list[str]) -> PageContent:
+    return PageContent(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
 
 
 def _json(value: object) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from userspace_cni.agent.addressee import require_addressee
-from userspace_cni.agent.agent_metrics import Metrics
+from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.agent.exchange import Exchange, refusing
 from userspace_cni.agent.waiting_calls import WaitingCall, WaitingCalls
 from userspace_cni.agent.workers import Job, Workers
@@ -20,7 +20,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import collected_warnings
 from userspace_cni.base.stages import Stage, collected
 from userspace_cni.cni import protocol
-from userspace_cni.cni.call import CniAnswer, Postponed, answer
+from userspace_cni.cni.call import CniAnswer, PostponedCall, answer
 from userspace_cni.cni.request import Request, recipient_of
 from userspace_cni.node.local import LocalNode
 
@@ -28,7 +28,7 @@ Serve = Callable[[Request], bytes]
 
 
 @dataclass
-class _Call:
+class _TimedCall:
     """A call, and what it took and said by now. `began`: of time.perf_counter.
 
     `serve`: what is left of it, after it has waited; None while nothing was done.
@@ -58,7 +58,12 @@ class Calls:
     """Serves the verbs of `node`. `before_answer` is called with the container of an ADD that has succeeded."""
 
     def __init__(
-        self, node: LocalNode, workers: Workers, metrics: Metrics, waiting: WaitingCalls, before_answer: Callable[[str], None]
+        self,
+        node: LocalNode,
+        workers: Workers,
+        metrics: AgentMetrics,
+        waiting: WaitingCalls,
+        before_answer: Callable[[str], None],
     ) -> None:
         self._node = node
         self._workers = workers
@@ -66,14 +71,14 @@ class Calls:
         self._waiting = waiting
         self._before_answer = before_answer
 
-    def submit(self, exchange: Exchange, left: _Call | None = None) -> None:
+    def submit(self, exchange: Exchange, left: _TimedCall | None = None) -> None:
         """Have a worker serve the call, or what is left of it. Never waits. Raises Overloaded."""
         container = exchange.headers.get("Cni-Containerid", "")
-        self._workers.submit(Job(partial(self._serve, left or _Call(exchange)), exchange.verb or "", container))
+        self._workers.submit(Job(partial(self._serve, left or _TimedCall(exchange)), exchange.verb or "", container))
 
     # -- on a worker ------------------------------------------------------------------------------------------------------
 
-    def _serve(self, call: _Call) -> None:
+    def _serve(self, call: _TimedCall) -> None:
         """Serve the call, or its rest, and answer, unless it has to wait."""
         exchange = call.exchange
         with refusing(exchange):
@@ -84,12 +89,12 @@ class Calls:
             try:
                 with call.observed():
                     answered = answer(call.environ, lambda: exchange.body, serve)
-            except Postponed as postponed:
+            except PostponedCall as postponed:
                 self._postpone(call, postponed)
             else:
                 self._answer(call, answered)
 
-    def _begin(self, call: _Call) -> Serve:
+    def _begin(self, call: _TimedCall) -> Serve:
         """What serves the call. Raises WrongAgent and MalformedRequest."""
         head = call.exchange.head
         call.began, call.environ = time.perf_counter(), protocol.environment(head)
@@ -98,7 +103,7 @@ class Calls:
             self._waiting.turn_away(call.environ.get("CNI_CONTAINERID", ""), call.environ.get("CNI_IFNAME", ""))
         return partial(verbs.serve, node=self._node, called=protocol.called(head))
 
-    def _answer(self, call: _Call, answered: CniAnswer) -> None:
+    def _answer(self, call: _TimedCall, answered: CniAnswer) -> None:
         if call.exchange.verb == "ADD" and answered.code == 0:
             self._before_answer(call.environ.get("CNI_CONTAINERID", ""))
         seconds = time.perf_counter() - call.began  # before the answer: after it the caller and the server's thread run
@@ -108,7 +113,7 @@ class Calls:
 
     # -- an ADD that waits ------------------------------------------------------------------------------------------------
 
-    def _postpone(self, call: _Call, postponed: Postponed) -> None:
+    def _postpone(self, call: _TimedCall, postponed: PostponedCall) -> None:
         """Have the call wait without a thread; it is answered now if it must not."""
         waits_since = time.perf_counter()
 

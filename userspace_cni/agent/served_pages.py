@@ -31,7 +31,7 @@ _REST_MAX_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Content:
+class PageContent:
     """The content of a page: HTTP status, body and its type."""
 
     status: int
@@ -42,7 +42,7 @@ class Content:
 class ServedPage:
     """One page, made by `make`, whose errors are the answer. Methods may be called from any thread."""
 
-    def __init__(self, name: str, make: Callable[[], Content], waiting: int = WAITING) -> None:
+    def __init__(self, name: str, make: Callable[[], PageContent], waiting: int = WAITING) -> None:
         self.name = name
         self._make = make
         self._most = waiting
@@ -98,9 +98,9 @@ class ServedPage:
         try:
             content = self._make()
         except UserspaceError as error:
-            content = Content(*protocol.fault(error))
+            content = PageContent(*protocol.fault(error))
         except Exception as error:  # noqa: BLE001 -- after a bug in one page, requests are answered and the thread goes on
             say("error", "making a page failed", page=self.name, error=repr(error))
             what = UserspaceError(f"making {self.name}: {error!r}", "a bug; see the agent's log", code=UNEXPECTED)
-            content = Content(*protocol.fault(what))
+            content = PageContent(*protocol.fault(what))
         return content.status, protocol.reply(content.status, content.body, content.content_type)

@@ -17,7 +17,7 @@ from userspace_cni.agent.exchange import Exchange
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.cni.call import Awaited, Postponed
+from userspace_cni.cni.call import Awaited, PostponedCall
 
 _ENDING_S: Final = 1.0
 """How long a call waits for the place of a thread whose call has gone on: the thread ends at once, unless it is in a request."""
@@ -29,7 +29,7 @@ class WaitingCall:
     """A call that waits. `go_on` is called once, with the error to answer or None; it must neither wait nor fail."""
 
     exchange: Exchange
-    postponed: Postponed
+    postponed: PostponedCall
     go_on: Callable[[UserspaceError | None], None]
     since: float = field(default_factory=time.monotonic)
 

@@ -1,7 +1,8 @@
 """Brings a living attachment's limits and its part in mirrors to what its pod says now.
 
-At ADD they are from runtime, annotations and network (`steps.Terms` keeps which said what). Afterwards an annotation that differs
-from its value at ADD wins; where one has gone, the network's word holds. Nothing else of an attachment changes while it lives.
+At ADD they are from runtime, annotations and network (`steps.PortTerms` keeps which said what). Afterwards an annotation that
+differs from its value at ADD wins; where one has gone, the network's word holds. Nothing else of an attachment changes while it
+lives.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.apply import try_turn
 from userspace_cni.attachment.cleanup import is_unfinished
-from userspace_cni.attachment.facts import Noted
+from userspace_cni.attachment.facts import ChangeableOptions
 from userspace_cni.attachment.planned import divided
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Step
@@ -21,12 +22,12 @@ from userspace_cni.cni.bandwidth import Bandwidth, resolve
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import DriverOf, Pods
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
 
 AMEND_S = 5.0
 
 
-def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
+def steps_now(record: Record, noted: ChangeableOptions) -> tuple[Step, ...]:
     """The steps that the attachment is to have; the recorded ones where nothing has changed."""
     port, link = record.port, record.link
     if port is None:
@@ -39,7 +40,7 @@ def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
     return (*steps[:place], *limited, replace(port, limits=limits, mirrors=noted.mirrors), *steps[place + 1 :])
 
 
-def amend(record: Record, store: Store, driver: DriverOf, pods: Pods) -> bool | None:
+def amend(record: Record, store: AttachmentStore, driver: DriverOf, pods: Pods) -> bool | None:
     """Change the attachment if its pod says something else now; whether it did. None while another call works on its container,
     which may have read before what the pod says. Raises BadRequest for what a pod cannot have, with nothing changed; after other
     errors the attachment is as it was as far as that can be had now, and the next call tries again.

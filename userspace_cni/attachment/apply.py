@@ -17,9 +17,9 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.journal import Journal, Shared, keys_of
+from userspace_cni.attachment.journal import Journal, SharedHolders, keys_of
 from userspace_cni.attachment.records import Record, completed, record_key
-from userspace_cni.attachment.steps import Resource, Rest, Step
+from userspace_cni.attachment.steps import Rest, SharedResource, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
 from userspace_cni.base.log import say, timed
@@ -27,7 +27,7 @@ from userspace_cni.base.stages import stage
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import DriverOf
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
 
 _BACK_S: Final = 2.0
 
@@ -41,14 +41,14 @@ class Failure:
 
 
 @contextmanager
-def await_turn(container_id: str, ifname: str, store: Store, driver: DriverOf, deadline: Deadline) -> Iterator[Turn]:
+def await_turn(container_id: str, ifname: str, store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> Iterator[Turn]:
     """Take a turn as soon as no other call has one. Raises Unavailable at the deadline."""
     with store.journal.container_lock(container_id, deadline) as lock:
         yield Turn(record_key(container_id, ifname), store.journal, driver, lock.share)
 
 
 @contextmanager
-def try_turn(container_id: str, ifname: str, store: Store, driver: DriverOf) -> Iterator[Turn | None]:
+def try_turn(container_id: str, ifname: str, store: AttachmentStore, driver: DriverOf) -> Iterator[Turn | None]:
     """Take a turn at once; None while another call works on the container: the work is left to that call."""
     lock = store.journal.try_container_lock(container_id)
     if lock is None:
@@ -59,7 +59,7 @@ def try_turn(container_id: str, ifname: str, store: Store, driver: DriverOf) -> 
 
 
 @dataclass(frozen=True)
-class _Run:
+class _UndoGroup:
     """Steps to be undone one after the other in one place; `last`: no later run of the attachment is in this place."""
 
     place: str
@@ -90,7 +90,7 @@ class Turn:
         rivals: dict[str, None] = {}
         for place in {_place(step) for step in record.steps} - {""}:
             mine = _in(place, record.steps)
-            shared = self._journal.shared(place) or Shared()
+            shared = self._journal.shared(place) or SharedHolders()
             made |= _made(mine, shared, self._driver)
             others = shared.without_holder(record.key)
             rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
@@ -152,7 +152,7 @@ class Turn:
         runs = _by_place(record.steps[::-1])
         for number, (place, steps) in enumerate(runs):
             last = place not in {later for later, _ in runs[number + 1 :]}
-            failures += self._undo_run(record, _Run(place, steps, last=last), failures, deadline)
+            failures += self._undo_run(record, _UndoGroup(place, steps, last=last), failures, deadline)
         if failures:
             failed = {id(failure.step) for failure in failures}
             self._journal.keep(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
@@ -218,7 +218,7 @@ class Turn:
             return [Failure(step, error)]
         return []
 
-    def _undo_run(self, record: Record, run: _Run, before: list[Failure], deadline: Deadline) -> list[Failure]:
+    def _undo_run(self, record: Record, run: _UndoGroup, before: list[Failure], deadline: Deadline) -> list[Failure]:
         """Undo the steps of a run, each on its own, and leave the place's list of holders after its last run.
 
         Each step has half of the time left: a switch that hangs must not keep the addresses from being released.
@@ -284,7 +284,7 @@ def _together(former: tuple[Step, ...], steps: tuple[Step, ...]) -> tuple[Step, 
     return tuple(together)
 
 
-def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
+def adopt(thing: SharedResource, journal: Journal, deadline: Deadline) -> None:
     """Record that we remove a shared thing with its last holder: the program that made it has ended."""
     with journal.place_lock(thing.place, deadline):
         journal.adopt(thing)
@@ -317,7 +317,7 @@ def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Rec
     So the list names the holders of each thing. What we are to make is recorded durably if it is not what was foreseen.
     """
     mine = _in(place, record.steps)
-    shared = journal.shared(place) or Shared()
+    shared = journal.shared(place) or SharedHolders()
     if shared.holders.get(record.key) == mine:
         return record
     if not shared.holders and any(step.makes_place for step in mine):
@@ -338,7 +338,7 @@ def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Rec
     return record
 
 
-def _made(mine: tuple[Step, ...], shared: Shared, driver: DriverOf) -> set[str]:
+def _made(mine: tuple[Step, ...], shared: SharedHolders, driver: DriverOf) -> set[str]:
     """The keys of those things of a place's steps that we made, or will make."""
     return {
         step.resource.key
@@ -365,11 +365,11 @@ def _require_separate(place: str, journal: Journal) -> None:
         above = above.rpartition("/")[0]
 
 
-def _made_by_us(steps: Iterable[Step], shared: Shared) -> Iterator[Step]:
+def _made_by_us(steps: Iterable[Step], shared: SharedHolders) -> Iterator[Step]:
     return (step for step in steps if step.resource and step.resource.key in shared.made)
 
 
-def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:
+def _is_ours_to_undo(key: str, step: Step, shared: SharedHolders | None) -> bool:
     """Whether the attachment is the last holder of a thing that we made."""
     if shared is None or key not in shared.holders or step.resource is None:
         return False
@@ -387,7 +387,7 @@ def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
     return next((failure for failure in failures if keeps(failure.step)), None)
 
 
-def _leave_place(record: Record, place: str, shared: Shared, failed: list[Step], journal: Journal) -> None:
+def _leave_place(record: Record, place: str, shared: SharedHolders, failed: list[Step], journal: Journal) -> None:
     """Take the attachment off the list of holders, except for the steps that failed."""
     if record.key not in shared.holders:
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Seen, Step
+from userspace_cni.attachment.steps import SharedReads, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.log import say
@@ -37,7 +37,7 @@ class Change:
     drifts: tuple[Drift, ...]
 
 
-def changes_of(steps: Iterable[Step], seen: Seen, driver: DriverOf, deadline: Deadline) -> tuple[Change, ...]:
+def changes_of(steps: Iterable[Step], seen: SharedReads, driver: DriverOf, deadline: Deadline) -> tuple[Change, ...]:
     """What differs of these steps, and can be put back. Raises UserspaceError."""
     found = (Change(step, tuple(driver(step).changed(step, seen, deadline))) for step in steps)
     return tuple(change for change in found if change.drifts)
@@ -75,13 +75,13 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
         if turn is None or turn.read() != record:
             return
         # under the lock: a call may have changed the attachment, and its record, a moment ago
-        now = changes_of(steps, Seen(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
+        now = changes_of(steps, SharedReads(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
         waits = early(record, now, tries)
         if due := [change for change in now if change not in waits]:
             put_back(turn, record, due, tries, Deadline.after(PUT_BACK_S))
             for change in due:
                 report(f"put-back-{change.step.kind}")
-            require_same(due, Seen(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
+            require_same(due, SharedReads(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
             text = f"changes of this interface by another program were put back: {words(due)}"
             node.pods.tell(record.recipient, (PORT_CHANGED.finding(text),))
         if waits:
@@ -97,7 +97,7 @@ def put_back(turn: Turn, record: Record, found: Sequence[Change], tries: Retries
     turn.settle(turn.put_back([change.step for change in found], deadline))
 
 
-def require_same(found: Iterable[Change], seen: Seen, driver: DriverOf, deadline: Deadline) -> None:
+def require_same(found: Iterable[Change], seen: SharedReads, driver: DriverOf, deadline: Deadline) -> None:
     """Raise StepFailed for what differs although it was put back a moment ago."""
     if left := changes_of([change.step for change in found], seen, driver, deadline):
         raise StepFailed(f"what was put back differs again: {words(left)}", _REMEDY)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.apply import await_turn, try_turn
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.steps import Lease, PortRef, Seen, Step, host_end, owner_marks, port_name
+from userspace_cni.attachment.steps import Lease, PortRef, SharedReads, Step, host_end, owner_marks, port_name
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
@@ -23,7 +23,7 @@ from userspace_cni.cni.request import Called, Request, read_environment, read_ne
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Addresses, DriverOf, Sandboxes, Switch
     from userspace_cni.attachment.spool import Entry
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
 
 TURN_S: Final = 2.0
 """Seconds for one record: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
@@ -42,7 +42,7 @@ def is_unfinished(record: Record, boot_id: str) -> bool:
     return record.state != "ready" or record.boot_id != boot_id
 
 
-def is_newer(record: Record, called: Called, store: Store) -> bool:
+def is_newer(record: Record, called: Called, store: AttachmentStore) -> bool:
     """Whether the attachment was made after the DEL was called.
 
     Only the present boot can be ordered against another one. A time in the future is not believed.
@@ -53,7 +53,7 @@ def is_newer(record: Record, called: Called, store: Store) -> bool:
 
 
 def remove_rivals(
-    record: Record, rivals: Iterable[str], store: Store, driver: DriverOf, sandboxes: Sandboxes, deadline: Deadline
+    record: Record, rivals: Iterable[str], store: AttachmentStore, driver: DriverOf, sandboxes: Sandboxes, deadline: Deadline
 ) -> None:
     """Undo attachments of a former sandbox of this pod that hold a name which this attachment needs: their DEL was lost.
 
@@ -72,7 +72,7 @@ def remove_rivals(
                     turn.remove(former, deadline)
 
 
-def unrecorded(container_id: str, ifname: str, network: str, store: Store, sandboxes: Sandboxes) -> Record:
+def unrecorded(container_id: str, ifname: str, network: str, store: AttachmentStore, sandboxes: Sandboxes) -> Record:
     """A record of what may exist of an attachment without one: never added, record lost, deleted before, or made by the plugin
     that this one replaces."""
     marks = owner_marks(container_id, network, ifname)
@@ -83,7 +83,9 @@ def unrecorded(container_id: str, ifname: str, network: str, store: Store, sandb
     return Record("deleting", network, container_id, ifname, steps=steps)
 
 
-def traces(container_id: str, ifname: str, ports: Iterable[PortRef], store: Store, sandboxes: Sandboxes) -> tuple[Step, ...]:
+def traces(
+    container_id: str, ifname: str, ports: Iterable[PortRef], store: AttachmentStore, sandboxes: Sandboxes
+) -> tuple[Step, ...]:
     """What is known of an attachment without a record, in the order of ADD: what it would have in the kernel, its port, and the
     shared things that it holds."""
     held = store.journal.held_by(record_key(container_id, ifname))
@@ -95,7 +97,7 @@ def traces(container_id: str, ifname: str, ports: Iterable[PortRef], store: Stor
     )
 
 
-def sweep(store: Store) -> None:
+def sweep(store: AttachmentStore) -> None:
     """Remove half-written files of dead writers. Never fails."""
     store.spool.sweep()
     try:
@@ -104,7 +106,7 @@ def sweep(store: Store) -> None:
         say("warning", "half-written files of dead processes could not be removed", error=error)
 
 
-def settle(store: Store, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
+def settle(store: AttachmentStore, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
     """Once a boot, before its first attachment: undo the attachments of another boot, whose DEL may not have reached the disk.
 
     Each attachment is tried once, one after the other; `finish` tries again what could not be undone. Raises Unavailable when
@@ -125,14 +127,14 @@ def settle(store: Store, driver: DriverOf, switch: Switch, sandboxes: Sandboxes,
         journal.settle()
 
 
-def _try_one(record: Record, store: Store, driver: DriverOf) -> None:
+def _try_one(record: Record, store: AttachmentStore, driver: DriverOf) -> None:
     try:
         finish_one(record, store, driver)
     except UserspaceError as error:
         say("warning", "an attachment of another boot could not be undone now", error=error)
 
 
-def _sweep_rows(store: Store, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
+def _sweep_rows(store: AttachmentStore, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
     """Remove the ports of another boot that no record names: OVSDB may have lost their deletion in a power cut."""
     identity = store.journal.identity()
     for port in switch.marked(None, deadline):
@@ -145,7 +147,7 @@ def _sweep_rows(store: Store, driver: DriverOf, switch: Switch, sandboxes: Sandb
                 turn.remove(_record_of(port, store, sandboxes), deadline)
 
 
-def unrecorded_ports(store: Store, switch: Switch) -> list[PortRef]:
+def unrecorded_ports(store: AttachmentStore, switch: Switch) -> list[PortRef]:
     """The ports with the mark of our state directory that no record names. Raises Unavailable while it cannot be asked."""
     found = switch.marked(None, Deadline.after(TURN_S))
     identity = store.journal.identity()
@@ -158,7 +160,7 @@ def _key_of(port: PortRef) -> str:
 
 
 def give_up(
-    ports: Iterable[PortRef], store: Store, driver: DriverOf, sandboxes: Sandboxes
+    ports: Iterable[PortRef], store: AttachmentStore, driver: DriverOf, sandboxes: Sandboxes
 ) -> Iterator[tuple[Record, UserspaceError | None]]:
     """Undo every attachment, also those of living pods, and these ports of ours without a record; each, with why that failed.
 
@@ -176,13 +178,15 @@ def give_up(
                 yield record, None
 
 
-def _record_of(port: PortRef, store: Store, sandboxes: Sandboxes) -> Record:
+def _record_of(port: PortRef, store: AttachmentStore, sandboxes: Sandboxes) -> Record:
     container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
     steps = traces(container_id, ifname, [port], store, sandboxes)
     return Record("deleting", port.marks.get("network", ""), container_id, ifname, steps=steps)
 
 
-def drain(store: Store, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline, report: Report = lambda _: None) -> None:
+def drain(
+    store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline, report: Report = lambda _: None
+) -> None:
     """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
 
     Never fails: an entry that cannot be recorded now, or whose container is in use by another call, stays for the next time.
@@ -197,7 +201,7 @@ def drain(store: Store, sandboxes: Sandboxes, addresses: Addresses, deadline: De
         say("warning", "DELs that were called without an agent wait longer", error=error)
 
 
-def drain_container(container_id: str, store: Store, sandboxes: Sandboxes, addresses: Addresses) -> None:
+def drain_container(container_id: str, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses) -> None:
     """Turn this container's spooled DELs into records, which `drain` could not while its lock was taken; the caller has it now.
 
     Raises RecordRefused when one cannot be recorded: the caller would take an attachment for living whose DEL was answered.
@@ -212,7 +216,7 @@ def drain_container(container_id: str, store: Store, sandboxes: Sandboxes, addre
                 _carry_out(entry, _call_of(entry), store, sandboxes, addresses)
 
 
-def _drain_one(entry: Entry, store: Store, sandboxes: Sandboxes, addresses: Addresses, report: Report) -> None:
+def _drain_one(entry: Entry, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses, report: Report) -> None:
     try:
         call = _call_of(entry)
     except BadRequest as error:
@@ -239,7 +243,7 @@ def _call_of(entry: Entry) -> Request:
     return Request(environment, read_network(entry.stdin, "DEL"), entry.stdin)
 
 
-def _carry_out(entry: Entry, call: Request, store: Store, sandboxes: Sandboxes, addresses: Addresses) -> bool:
+def _carry_out(entry: Entry, call: Request, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses) -> bool:
     """Record what the DEL is to remove, and drop the entry; whether there was anything. The caller holds the container's lock."""
     record = _deleted_by(entry, call, store, sandboxes, addresses)
     if record:
@@ -249,7 +253,9 @@ def _carry_out(entry: Entry, call: Request, store: Store, sandboxes: Sandboxes, 
     return record is not None
 
 
-def undo(entry: Entry, store: Store, driver: DriverOf, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline) -> None:
+def undo(
+    entry: Entry, store: AttachmentStore, driver: DriverOf, sandboxes: Sandboxes, addresses: Addresses, deadline: Deadline
+) -> None:
     """Undo an ADD whose caller left before the answer. Touches no newer attachment, and never fails."""
     call = _call_of(entry)
     with about({**subject_of(entry.environ), "network": call.network.name}):
@@ -262,7 +268,7 @@ def undo(entry: Entry, store: Store, driver: DriverOf, sandboxes: Sandboxes, add
             say("warning", "an attachment whose caller has gone stays for now", error=error)
 
 
-def _deleted_by(entry: Entry, call: Request, store: Store, sandboxes: Sandboxes, addresses: Addresses) -> Record | None:
+def _deleted_by(entry: Entry, call: Request, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses) -> Record | None:
     """The record of what the DEL is to remove, as it is stored or made up of traces; None when there is nothing to remove."""
     environment, network = call.environment, call.network
     if is_chained(network):
@@ -281,7 +287,7 @@ def _deleted_by(entry: Entry, call: Request, store: Store, sandboxes: Sandboxes,
     return record.to("deleting", steps=(lease, *record.steps))
 
 
-def finish(store: Store, driver: DriverOf, deadline: Deadline) -> None:
+def finish(store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> None:
     """Finish what earlier processes left; begin with no other record than the first after the deadline.
 
     Never fails: the verb at whose end it runs has its own answer. Each call begins at another record, so that one that cannot
@@ -308,7 +314,7 @@ def finish(store: Store, driver: DriverOf, deadline: Deadline) -> None:
                 say("warning", "an earlier attachment could not be repaired", error=error)
 
 
-def finish_one(record: Record, store: Store, driver: DriverOf) -> None:
+def finish_one(record: Record, store: AttachmentStore, driver: DriverOf) -> None:
     """Undo an unfinished attachment unless another call works on its container."""
     with try_turn(record.container_id, record.ifname, store, driver) as turn:
         current = turn.read() if turn else None
@@ -319,7 +325,7 @@ def finish_one(record: Record, store: Store, driver: DriverOf) -> None:
             turn.remove(current, Deadline.after(FINISH_ONE_S))
 
 
-def place_again(record: Record, store: Store, driver: DriverOf) -> bool:
+def place_again(record: Record, store: AttachmentStore, driver: DriverOf) -> bool:
     """Place the server-mode sockets that a restarted OVS made anew: those that the pod sees are dead. Whether there were any."""
     if not _lost_sockets(record, driver):
         return False
@@ -335,5 +341,5 @@ def place_again(record: Record, store: Store, driver: DriverOf) -> bool:
 
 def _lost_sockets(record: Record, driver: DriverOf) -> list[Step]:
     """The steps that place something that OVS makes, and whose thing is missing where the pod sees it."""
-    deadline, seen = Deadline.after(TURN_S), Seen()
+    deadline, seen = Deadline.after(TURN_S), SharedReads()
     return [step for step in record.steps if step.from_switch and driver(step).lost(step, seen, deadline)]

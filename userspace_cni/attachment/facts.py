@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import NO_TERMS, Terms
+from userspace_cni.attachment.steps import NO_TERMS, PortTerms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.cni.result import EMPTY, Addresses
+from userspace_cni.cni.result import EMPTY, ResultAddresses
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Noted:
+class ChangeableOptions:
     """What may change of an attachment while it lives: the limits that its pod's annotations ask for, and all its mirrors."""
 
     limits: Limits = UNLIMITED
@@ -121,13 +121,13 @@ class Facts:
     """The port's VLAN: the network's, or what the pod chose within it."""
     mac: str = ""
     """The MAC that the pod's annotations say, where theirs counts; "" for none."""
-    addresses: Addresses = EMPTY
+    addresses: ResultAddresses = EMPTY
     """The addresses that the pod's annotations say, for a network that has them from there."""
     limits: Limits = UNLIMITED
     """What network, runtime and pod limit the port to."""
     mirrors: tuple[MirrorSource, ...] = ()
     """The mirrors of which network or pod make the port a source."""
-    terms: Terms = NO_TERMS
+    terms: PortTerms = NO_TERMS
     """Where both are from."""
 
 

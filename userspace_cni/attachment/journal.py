@@ -29,7 +29,7 @@ from userspace_cni.attachment.records import (
     step_from_json,
     step_to_json,
 )
-from userspace_cni.attachment.steps import OwnerKind, Resource, Step
+from userspace_cni.attachment.steps import OwnerKind, SharedResource, Step
 from userspace_cni.attachment.stored_form import MalformedRecord
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import PASSING, RecordRefused, Unavailable
@@ -51,20 +51,20 @@ _BUILD_S: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedHolders:
     """What attachments share in one place: the keys of the things that we made, and the steps of each holder by record key."""
 
     made: frozenset[str] = frozenset()
     holders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
 
-    def with_holder(self, key: str, steps: tuple[Step, ...], made: Iterable[str]) -> Shared:
+    def with_holder(self, key: str, steps: tuple[Step, ...], made: Iterable[str]) -> SharedHolders:
         """This place with the attachment `key` as a further holder, and these things as made by us."""
-        return Shared(self.made.union(made), {**self.holders, key: steps})
+        return SharedHolders(self.made.union(made), {**self.holders, key: steps})
 
-    def without_holder(self, key: str) -> Shared:
+    def without_holder(self, key: str) -> SharedHolders:
         """This place without the holder `key`; things without a holder are no longer listed as made by us."""
         holders = {other: steps for other, steps in self.holders.items() if other != key}
-        return Shared(self.made & _things(holders), holders)
+        return SharedHolders(self.made & _things(holders), holders)
 
     def needs(self, thing: str) -> str:
         """The first holder of the thing of that key; "" for none."""
@@ -78,12 +78,12 @@ def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(made)
 
 
-def _read_shared(raw: Mapping[str, Any]) -> Shared:
+def _read_shared(raw: Mapping[str, Any]) -> SharedHolders:
     """The inverse of `write_shared`, which never stores a place without holders, nor a holder without steps."""
     made, holders = _read_made(raw), raw.get("holders")
     if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
         raise MalformedRecord("'holders' are not lists of steps by attachment")
-    return Shared(made, {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
+    return SharedHolders(made, {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
 
 
 def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
@@ -236,18 +236,18 @@ class Journal:
 
     # -- what attachments share -------------------------------------------------------------------------------------------
 
-    def shared(self, place: str) -> Shared | None:
+    def shared(self, place: str) -> SharedHolders | None:
         """What is shared in a place (Resource.place), None when no attachment holds anything there."""
         with _translated(f"reading the holders of {place}"):
             raw = self._built().get(_PLACES, place)
         return self._shared(place, raw) if raw is not None else None
 
-    def has_made(self, thing: Resource) -> bool:
+    def has_made(self, thing: SharedResource) -> bool:
         """Whether attachments of ours hold a shared thing and one of them, or an earlier one, made it."""
         shared = self.shared(thing.place)
         return shared is not None and thing.key in shared.made
 
-    def write_shared(self, place: str, shared: Shared) -> None:
+    def write_shared(self, place: str, shared: SharedHolders) -> None:
         """Record the holders; without any, forget the place."""
         with _translated(f"writing the holders of {place}"), stage("record"):
             live = self._built()
@@ -258,16 +258,16 @@ class Journal:
                 self._store.drop(_ADOPTED, place)
             live.drop(_PLACES, place, durable=False)
 
-    def adopt(self, thing: Resource) -> None:
+    def adopt(self, thing: SharedResource) -> None:
         """Record durably that we remove a shared thing with its last holder. The caller holds the place's lock."""
         shared = self.shared(thing.place)
         if shared:
             made = shared.made | {thing.key}
             with _translated(f"writing which things in {thing.place} are ours"):
                 self._store.put(_ADOPTED, thing.place, {"made": sorted(made)})
-            self.write_shared(thing.place, Shared(made, shared.holders))
+            self.write_shared(thing.place, SharedHolders(made, shared.holders))
 
-    def places(self) -> list[tuple[str, Shared]]:
+    def places(self) -> list[tuple[str, SharedHolders]]:
         """All places that have holders."""
         with _translated("listing the shared places"):
             found = {place: shared for place, raw in self._built().each(_PLACES) if (shared := self._shared(place, raw))}
@@ -359,17 +359,17 @@ class Journal:
         live.identity()  # the directory is recognised as ours even if its mode changes
         for collection in (_PLACES, _SETTLED, _BUILT):  # of another boot, or of an interrupted build
             live.clear(collection)
-        places: dict[str, Shared] = {}
+        places: dict[str, SharedHolders] = {}
         for record in self.records():
             for place in {step.resource.place for step in record.steps if step.resource}:
                 steps = tuple(step for step in record.steps if step.resource and step.resource.place == place)
-                shared = places.get(place, Shared())
+                shared = places.get(place, SharedHolders())
                 places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
         for place, raw in self._store.each(_ADOPTED):
             if place in places:
                 with suppress(MalformedRecord):
                     made = places[place].made | (_read_made(raw) & _things(places[place].holders))
-                    places[place] = Shared(made, places[place].holders)
+                    places[place] = SharedHolders(made, places[place].holders)
             else:
                 with suppress(StoreError):  # the entry stays until the next boot
                     self._store.drop(_ADOPTED, place)
@@ -418,7 +418,7 @@ class Journal:
         """The fields that distinguish its state file from one of an earlier attachment of that name, or of an earlier boot."""
         return {"boot_id": record.boot_id, "boottime_ns": record.boottime_ns, "told_in": self._boot_id()}
 
-    def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
+    def _shared(self, place: str, raw: Mapping[str, Any]) -> SharedHolders | None:
         try:
             return _read_shared(raw)
         except MalformedRecord as error:
@@ -453,7 +453,7 @@ def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
     return record.to(state, steps=steps, result=result)
 
 
-def _put_shared(live: Store, place: str, shared: Shared) -> None:
+def _put_shared(live: Store, place: str, shared: SharedHolders) -> None:
     holders = {key: [step_to_json(step) for step in steps] for key, steps in shared.holders.items()}
     live.put(_PLACES, place, {"made": sorted(shared.made), "holders": holders}, durable=False)
 

@@ -30,7 +30,7 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.interface_keys import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import LINK_SCOPE, Addresses, ResultInterface
+from userspace_cni.cni.result import LINK_SCOPE, ResultAddresses, ResultInterface
 from userspace_cni.pod.mac import derived_mac
 
 _COPIED: Final[Mapping[str, tuple[KernelPort, ...]]] = {"netdev": ("system", "af_packet"), "system": ()}
@@ -44,7 +44,7 @@ _NO_LINKS: Final = ("all", "default")
 _UNIVERSE_GATEWAYS: Final = ("0.0.0.0", "::")  # noqa: S104 - not an address to listen on
 
 
-def plan_link(request: Request, options: Options, consumer: Consumer, facts: LinkFacts, addresses: Addresses) -> Attachment:
+def plan_link(request: Request, options: Options, consumer: Consumer, facts: LinkFacts, addresses: ResultAddresses) -> Attachment:
     """Plan a veth whose host end is a port of the switch. Raises BadEnvironment for a name that it cannot have."""
     environment, asked = request.environment, options.link or LinkOptions()
     require_text(environment.ifname)
@@ -106,7 +106,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
     return Attachment(tuple(steps), ends)
 
 
-def _routes(asked: LinkOptions, facts: LinkFacts, addresses: Addresses) -> Iterator[Mapping[str, Any]]:
+def _routes(asked: LinkOptions, facts: LinkFacts, addresses: ResultAddresses) -> Iterator[Mapping[str, Any]]:
     """The routes as the kernel is to have them; without `gw` they are on the link.
 
     A CNI route without a gateway goes over the address's gateway of its family, as in the reference plugins.

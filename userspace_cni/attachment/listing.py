@@ -65,7 +65,7 @@ class SwitchPort(Protocol):
 
 
 @dataclass(frozen=True)
-class Limited:
+class LimitedDirection:
     """A limited direction of an attachment's port. `rate`: bit/s, None for a worse line without a rate; `drops`: frames that the
     limit has dropped, None while that is not known."""
 

@@ -14,13 +14,13 @@ from userspace_cni.attachment.facts import Facts, NodePort
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.vlans import share_one
-from userspace_cni.cni.result import Addresses
+from userspace_cni.cni.result import ResultAddresses
 
 _USUAL_MTU: Final = 1500
 """Of a port for which none is asked, and of a link on a bridge without other ports."""
 
 
-def require_apart(port: OvsPort, addresses: Addresses, facts: Facts) -> None:
+def require_apart(port: OvsPort, addresses: ResultAddresses, facts: Facts) -> None:
     """Raise InvalidConfig if the port would take MAC or address of a link of the node, another pod's MAC, or change an MTU."""
     strangers = (each for each in facts.same_mac if each.namespace not in ("", facts.pod.namespace))
     if facts.pod.namespace and any(share_one(port.vlan, each.vlan) for each in strangers):

@@ -13,11 +13,11 @@ from userspace_cni.attachment.steps import Driver, Step
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
-    from userspace_cni.attachment.facts import Facts, Noted
-    from userspace_cni.attachment.listing import Limited, SwitchPort
+    from userspace_cni.attachment.facts import ChangeableOptions, Facts
+    from userspace_cni.attachment.listing import LimitedDirection, SwitchPort
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
@@ -52,7 +52,7 @@ class Node(Protocol):
     """
 
     @property
-    def store(self) -> Store:
+    def store(self) -> AttachmentStore:
         """Records and spool."""
         ...
 
@@ -74,13 +74,13 @@ class Node(Protocol):
     def driver(self) -> DriverOf: ...
 
     @property
-    def service(self) -> Service:
+    def service(self) -> ServeOptions:
         """How this process serves."""
         ...
 
 
 @dataclass(frozen=True)
-class Service:
+class ServeOptions:
     """How a process serves. `log_level`: a key of log.LEVELS, for networks without one of their own. `deadline_s`: seconds that
     one verb may take. `resident`: it lives on and reconciles on a tick; if not, each verb does a part of that at its end."""
 
@@ -105,7 +105,7 @@ class Pods(Protocol):
         """Raise MirrorRefused unless the call's pod may be a source of these mirrors, and the output of those."""
         ...
 
-    def noted(self, record: Record) -> Noted | None:
+    def noted(self, record: Record) -> ChangeableOptions | None:
         """What the attachment's pod says of its interface now; None where the pod is not known. Raises BadRequest for what cannot
         be read of it, and for what the interface cannot do."""
         ...
@@ -208,7 +208,7 @@ class Switch(Protocol):
         """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
         ...
 
-    def limited(self, records: Iterable[Record]) -> list[Limited]:
+    def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
         ...
 

@@ -12,10 +12,10 @@ from userspace_cni.attachment.neighbours import require_apart
 from userspace_cni.attachment.planned import Attachment
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import Addresses
+from userspace_cni.cni.result import ResultAddresses
 
 
-def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
+def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: ResultAddresses) -> Attachment:
     """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, for impossible addresses and routes,
@@ -28,7 +28,7 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     return attachment
 
 
-def _plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
+def _plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: ResultAddresses) -> Attachment:
     if isinstance(facts, LinkFacts):
         from userspace_cni.attachment.link_plan import plan_link
 

@@ -22,7 +22,7 @@ from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.node import Marks
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
+from userspace_cni.attachment.steps import PortRef, Rest, SharedReads, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
 from userspace_cni.base.log import about, bound, counted, say
@@ -137,19 +137,19 @@ def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
         return tuple(step for step in record.steps if wanted(step))
 
 
-def _see(node: Node) -> Seen:
+def _see(node: Node) -> SharedReads:
     try:
-        return Seen(node.switch.owned(Deadline.after(LOOK_S)))
+        return SharedReads(node.switch.owned(Deadline.after(LOOK_S)))
     except UserspaceError as error:
         say("warning", "the switch cannot be looked at", error=error)
-        return Seen()
+        return SharedReads()
 
 
-def _is_lost(step: Step, seen: Seen, node: Node) -> bool:
+def _is_lost(step: Step, seen: SharedReads, node: Node) -> bool:
     return _ask(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)), False)
 
 
-def _changes(record: Record, steps: Iterable[Step], seen: Seen, node: Node) -> tuple[Change, ...]:
+def _changes(record: Record, steps: Iterable[Step], seen: SharedReads, node: Node) -> tuple[Change, ...]:
     """What others have changed of the attachment's steps, as far as that can be seen."""
 
     def look(step: Step) -> tuple[Change, ...]:
@@ -159,7 +159,7 @@ def _changes(record: Record, steps: Iterable[Step], seen: Seen, node: Node) -> t
         return sum((_ask(step, seen, partial(look, step), _UNCHANGED) for step in steps), _UNCHANGED)
 
 
-def _has_idle_mount(step: Step, key: str, seen: Seen, node: Node) -> bool:
+def _has_idle_mount(step: Step, key: str, seen: SharedReads, node: Node) -> bool:
     """Whether the step has a mount which only sandboxes hold that are gone."""
     return _ask(step, seen, lambda: node.driver(step).mounted(step, seen), False) and not is_needed(step, key, node)
 
@@ -178,7 +178,7 @@ def is_needed(step: Step, key: str, node: Node) -> bool:
     return False
 
 
-def _ask(step: Step, seen: Seen, question: Callable[[], T], otherwise: T) -> T:
+def _ask(step: Step, seen: SharedReads, question: Callable[[], T], otherwise: T) -> T:
     """The answer to the question; `otherwise`, and one log line for each reason, when it fails."""
     try:
         return question()
@@ -219,7 +219,7 @@ class _Begun:
 
 
 @dataclass(frozen=True)
-class _Refused:
+class _RefusalNote:
     """What a pod was told last of what its annotations ask for: the hash of the text, and when."""
 
     text: int
@@ -242,7 +242,7 @@ class Reconciliation:
         self._apart_s = apart_s
         self._suspected: dict[str, float] = {}
         self._repeats = Repeats()
-        self._refused: dict[str, _Refused] = {}
+        self._refused: dict[str, _RefusalNote] = {}
         self._put_back = Retries()
         self._foreign: frozenset[str] = frozenset()
         self._dead: Mapping[str, PortRef] = {}
@@ -326,7 +326,7 @@ class Reconciliation:
         """Tell the pod, unless it was told the same a short while ago."""
         said, now = self._refused.get(record.key), time.monotonic()
         if said is None or said.text != hash(text) or now - said.at >= REPEAT_S:
-            self._refused[record.key] = _Refused(hash(text), now)
+            self._refused[record.key] = _RefusalNote(hash(text), now)
             self._node.pods.tell(record.recipient, (LIMIT_REFUSED.finding(text),))
 
     def _forget_gone(self, found: Collection[Mapping[str, str]]) -> None:
@@ -356,7 +356,7 @@ class Reconciliation:
             return
         if record is None or is_unfinished(record, self._node.store.boot_id()):
             return
-        seen = Seen()
+        seen = SharedReads()
         if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
             self._attempt(record, lambda: self._act(Deviation("lost", record, steps), []))
             self._dead = {**self._dead, **self._still_dead([record])}

@@ -21,7 +21,7 @@ from userspace_cni.linux.closing import Closing
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import DriverOf, Switch
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
 
 CLOSE_S: Final = 5.0
 """Seconds for undoing all of a run."""
@@ -34,7 +34,7 @@ class Run(Closing):
     For one thread at a time. Methods raise errors of `userspace_cni.base.errors`.
     """
 
-    def __init__(self, purpose: str, store: Store, driver: DriverOf) -> None:
+    def __init__(self, purpose: str, store: AttachmentStore, driver: DriverOf) -> None:
         self.id = RunId.new()
         self.steps: tuple[Step, ...] = ()
         """Those that are true."""
@@ -85,7 +85,7 @@ class Run(Closing):
         self.steps = steps
 
 
-def ended(store: Store, switch: Switch, deadline: Deadline) -> list[Record]:
+def ended(store: AttachmentStore, switch: Switch, deadline: Deadline) -> list[Record]:
     """The records of runs whose process has ended; of ports whose record is lost what their marks say. Raises UserspaceError."""
     records = store.journal.run_records()
     found = {each.container_id: each for each in records if each.run is not None and each.run.is_dead}
@@ -100,7 +100,7 @@ def ended(store: Store, switch: Switch, deadline: Deadline) -> list[Record]:
     return [found[container] for container in sorted(found)]
 
 
-def undo_ended(record: Record, store: Store, driver: DriverOf, deadline: Deadline) -> bool:
+def undo_ended(record: Record, store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> bool:
     """Undo one that `ended` has found, unless another process does; whether it was done here. Raises the errors of what stays."""
     with try_turn(record.container_id, record.ifname, store, driver) as turn:
         if turn is None:

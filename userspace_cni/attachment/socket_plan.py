@@ -34,14 +34,16 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import Access, Options, Role
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import LATEST, Addresses, ResultInterface, build
+from userspace_cni.cni.result import LATEST, ResultAddresses, ResultInterface, build
 from userspace_cni.pod.document import build_entry, render_file
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
-def plan_socket(request: Request, options: Options, consumer: Consumer, facts: SocketFacts, addresses: Addresses) -> Attachment:
+def plan_socket(
+    request: Request, options: Options, consumer: Consumer, facts: SocketFacts, addresses: ResultAddresses
+) -> Attachment:
     """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, and for a device plugin's
@@ -195,7 +197,7 @@ class _ApplicationView:
     socket_file: str
     pod_path: str
     interface: ResultInterface
-    addresses: Addresses
+    addresses: ResultAddresses
 
     @property
     def mode(self) -> Role:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from userspace_cni.attachment import changes
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
-from userspace_cni.attachment.steps import Parts, Seen, Step
+from userspace_cni.attachment.steps import Parts, SharedReads, Step
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, combined
@@ -30,7 +30,7 @@ from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import DriverOf, Marks
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
 
 SPEC_S: Final = 20.0
 """Seconds for one spec: ovs-vswitchd opens ports, and a next hop is asked."""
@@ -107,7 +107,7 @@ class Means(Protocol):
     """What specs are met with, of a node."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> AttachmentStore:
         """The records, and the present boot."""
         ...
 
@@ -431,11 +431,11 @@ def _lost(record: Record, node: Means, deadline: Deadline) -> list[Step]:
     return [step for step in record.steps if node.driver(step).lost(step, seen, deadline)]
 
 
-def _seen(node: Means, deadline: Deadline) -> Seen:
+def _seen(node: Means, deadline: Deadline) -> SharedReads:
     try:
-        return Seen(node.switch.of_node(deadline.half()))
+        return SharedReads(node.switch.of_node(deadline.half()))
     except UserspaceError:
-        return Seen()  # nothing is concluded from a missing port
+        return SharedReads()  # nothing is concluded from a missing port
 
 
 def _summary(steps: Iterable[Step]) -> str:

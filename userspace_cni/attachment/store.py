@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Store:
+class AttachmentStore:
     """`boot_id` gives the kernel's random id of this boot, `boottime_ns` CLOCK_BOOTTIME now, in nanoseconds."""
 
     journal: Journal

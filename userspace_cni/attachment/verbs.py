@@ -32,7 +32,7 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.log import about, bound, learn, say, timed
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
-from userspace_cni.cni.call import Postponed
+from userspace_cni.cni.call import PostponedCall
 from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.options import Options, read_log_level, read_options, warn_of_role
 from userspace_cni.cni.request import (
@@ -43,7 +43,7 @@ from userspace_cni.cni.request import (
     valid_attachments,
 )
 from userspace_cni.cni.result import (
-    Addresses,
+    ResultAddresses,
     build,
     encode,
     find_interface,
@@ -115,7 +115,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             return _attach(replace(adding, netns_inode=node.sandboxes.inode(request.environment)), node)
 
     if node.service.resident:
-        raise Postponed((request.environment.container_id, request.environment.ifname), awaited, proceed)
+        raise PostponedCall((request.environment.container_id, request.environment.ifname), awaited, proceed)
     return proceed()
 
 
@@ -213,7 +213,7 @@ def _lease_step(request: Request) -> Lease:
     return Lease(request.network.ipam, request.stdin.decode("utf-8"), request.environment.variables)
 
 
-def _require_asked_ips(addresses: Addresses, options: Options, request: Request) -> None:
+def _require_asked_ips(addresses: ResultAddresses, options: Options, request: Request) -> None:
     """Raise InvalidConfig unless the addresses that the pod asked for are among those it got."""
     granted = {ip["address"] for ip in addresses.ips} | {ip["address"].partition("/")[0] for ip in addresses.ips}
     refused = [ip for ip in options.asked.ips if ip not in granted]

@@ -13,7 +13,7 @@ from typing import Final
 _IN_A_PATH: Final = "[A-Za-z0-9._/-]"
 
 
-class _Seen:
+class _RootView:
     """Where this process sees the host's root. `below`: what begins a path there; None on the host itself."""
 
     prefix = ""
@@ -22,10 +22,10 @@ class _Seen:
 
 def see_host_at(root: str) -> None:
     """From now on this process's messages leave out `root` ("/host") in front of the host's paths. "/" is the host itself."""
-    _Seen.prefix = root.rstrip("/")
-    _Seen.below = re.compile(f"(?<!{_IN_A_PATH}){re.escape(_Seen.prefix)}(?=/)") if _Seen.prefix else None
+    _RootView.prefix = root.rstrip("/")
+    _RootView.below = re.compile(f"(?<!{_IN_A_PATH}){re.escape(_RootView.prefix)}(?=/)") if _RootView.prefix else None
 
 
 def as_host_names(text: str) -> str:
     """The text with the host's own paths. The root itself, and a path that only begins alike (/hosts), stay as they are."""
-    return _Seen.below.sub("", text) if _Seen.below and _Seen.prefix in text else text
+    return _RootView.below.sub("", text) if _RootView.below and _RootView.prefix in text else text

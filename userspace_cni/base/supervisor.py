@@ -11,7 +11,7 @@ from threading import TIMEOUT_MAX
 from typing import Protocol
 
 
-class Stays(Protocol):
+class StayingThread(Protocol):
     """A thread that stays until it is stopped, or several."""
 
     def start(self) -> None:
@@ -31,15 +31,15 @@ class Supervisor:
     """Keeps those that it has begun. Part of a process is one itself, with threads of its own."""
 
     def __init__(self) -> None:
-        self._begun: tuple[Stays, ...] = ()
+        self._begun: tuple[StayingThread, ...] = ()
 
-    def begin(self, *threads: Stays) -> None:
+    def begin(self, *threads: StayingThread) -> None:
         """Start them, and watch over them from now on. Raises UserspaceError; those before the failed one go on."""
         for each in threads:
             each.start()
             self._begun = (*self._begun, each)
 
-    def stop(self, within_s: float = TIMEOUT_MAX, *, but: Collection[Stays] = ()) -> None:
+    def stop(self, within_s: float = TIMEOUT_MAX, *, but: Collection[StayingThread] = ()) -> None:
         """Stop one after the other, the last one first, and wait so long for all together. Those of `but` go on."""
         ends = time.monotonic() + within_s
         for each in reversed(self._begun):

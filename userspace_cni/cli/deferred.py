@@ -14,7 +14,7 @@ import click
 from userspace_cni.base.signals import Signals
 
 
-class Deferred(click.Command):
+class DeferredCommand(click.Command):
     """What stands in a group for the command that `load` imports and gives."""
 
     def __init__(self, name: str, load: Callable[[], click.Command], *, short_help: str | None, help_text: str | None) -> None:
@@ -42,7 +42,7 @@ def deferred(
     """
 
     def add(load: Callable[[], click.Command]) -> Callable[[], click.Command]:
-        group.add_command(Deferred(name, load, short_help=short_help, help_text=help_text))
+        group.add_command(DeferredCommand(name, load, short_help=short_help, help_text=help_text))
         return load
 
     return add

@@ -18,7 +18,7 @@ import yaml
 
 from kubevirt.lint.linted_documents import ManifestDocument
 from userspace_cni.base.findings import Finding
-from userspace_cni.pod.strict_json import Reader, once
+from userspace_cni.pod.strict_json import JsonReader, once
 
 FILE_MAX: Final = 8 << 20
 """Bytes of a file at most: enough for all VMs of a large cluster."""
@@ -120,7 +120,7 @@ def _documents(name: str, text: str) -> Iterator[ManifestDocument]:
         yield ManifestDocument(name, text)
         return
     try:
-        contents = [Reader(once).read(text)]
+        contents = [JsonReader(once).read(text)]
     except ValueError:  # JSON is YAML too, and the YAML reader names the lines of a key that is given twice
         contents = [content for content in _yaml(text) if content is not None]
     if not contents:

@@ -16,7 +16,7 @@ from userspace_cni.base.addresses import why_not_in_subnet
 from userspace_cni.base.errors import DelegateBroken, InvalidConfig
 from userspace_cni.base.vlans import VLAN_MAX, Vlan
 from userspace_cni.cni.annotations import OVN, PodInterface, refusal
-from userspace_cni.cni.result import EMPTY, LATEST, LINK_SCOPE, ROUTE_KEYS, Addresses, read_addresses
+from userspace_cni.cni.result import EMPTY, LATEST, LINK_SCOPE, ROUTE_KEYS, ResultAddresses, read_addresses
 from userspace_cni.cni.values import unicast
 
 _DEFAULT: Final = {4: "0.0.0.0/0", 6: "::/0"}
@@ -39,7 +39,7 @@ class NotedAddresses:
 
 
 @dataclass(frozen=True)
-class _Written:
+class _WrittenAddress:
     """An address as it is written: with a prefix length of its own, or one of a single address."""
 
     address: IPv4Interface | IPv6Interface
@@ -63,7 +63,7 @@ def missing(annotations: Mapping[str, str], interface: PodInterface) -> str:
     return "" if networks or all(address.has_length for address in addresses) else f"{name.removesuffix('ip_address')}cidr"
 
 
-def read_addresses_noted(annotations: Mapping[str, str], interface: PodInterface) -> Addresses:
+def read_addresses_noted(annotations: Mapping[str, str], interface: PodInterface) -> ResultAddresses:
     """The addresses and routes that the annotations give to the interface, in the form of a lease's; EMPTY for none.
 
     For networks whose addresses come from there; in all others these annotations say nothing. Raises InvalidConfig naming
@@ -100,7 +100,7 @@ def chosen_vlan(network: Vlan, noted: NotedAddresses) -> Vlan:
     return Vlan(noted.vlan)
 
 
-def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses | None:
+def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> ResultAddresses | None:
     """What OVN's own tools say; None for nothing."""
     said = interface.ovn(annotations)
     address, gateway = said.get("ip_address"), said.get("gateway_ip") or ""
@@ -108,10 +108,10 @@ def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses |
         return None
     where = {key: f"annotation '{OVN}': '{key}'" for key in ("ip_address", "gateway_ip")}
     ips = _with_gateways(_interfaces(str(address), where["ip_address"], [], ""), str(gateway), where["gateway_ip"])
-    return Addresses(ips, _default_routes(ips))
+    return ResultAddresses(ips, _default_routes(ips))
 
 
-def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses:
+def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> ResultAddresses:
     (name, text), (cidr_name, cidr), (gateway_name, gateway) = (
         interface.kubeovn(annotations, key) for key in ("ip_address", "cidr", "gateway")
     )
@@ -121,7 +121,7 @@ def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> Address
     found = _interfaces(text, f"annotation '{name}'", _networks(cidr, networks_at), networks_at)
     ips = _with_gateways(found, gateway, f"annotation '{gateway_name}'")
     routes = _default_routes(ips) if _has_default_route(annotations, interface) else ()
-    return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes"))))
+    return ResultAddresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes"))))
 
 
 def _has_default_route(annotations: Mapping[str, str], interface: PodInterface) -> bool:
@@ -139,14 +139,14 @@ def _networks(text: str, where: str) -> list[IPv4Network | IPv6Network]:
         raise refusal(f"{where} is {text!r}", "it must be networks as 192.0.2.0/24") from None
 
 
-def _split(text: str, where: str) -> list[_Written]:
+def _split(text: str, where: str) -> list[_WrittenAddress]:
     """The addresses, as far as each can be judged alone."""
     found = []
     for each in map(str.strip, text.split(",", _ADDRESSES_MAX - 1)):
         try:
             if "%" in each:
                 raise ValueError
-            written = _Written(ip_interface(each), has_length="/" in each)
+            written = _WrittenAddress(ip_interface(each), has_length="/" in each)
         except ValueError:
             raise refusal(f"{where} is {text!r}", f"it must be addresses as 192.0.2.7, {_ADDRESSES_MAX} at most") from None
         _require_machines(written.address, f"{where} is {text!r}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig, shortened
-from userspace_cni.pod.strict_json import Reader, once
+from userspace_cni.pod.strict_json import JsonReader, once
 
 DEFAULT_INTERFACE: Final = "eth0"
 """The name that every runtime gives to the interface of a pod's default network."""
@@ -28,7 +28,7 @@ _KUBEOVN: Final = (
     *("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss"),
 )
 _THEIRS: Final = re.compile(rf"(.+\.)?ovn(\.[^./]+)?\.kubernetes\.io/({'|'.join(_KUBEOVN)})")
-_JSON: Final = Reader(once, deepest=8)
+_JSON: Final = JsonReader(once, deepest=8)
 _TEXT_MAX: Final = 16 << 10
 """Characters of an annotation: twice what 64 routes, or the limits of a hundred interfaces, need."""
 

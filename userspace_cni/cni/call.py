@@ -65,7 +65,7 @@ class Awaited(Protocol):
         ...
 
 
-class Postponed(Exception):
+class PostponedCall(Exception):
     """The call has to wait: it has changed nothing and holds nothing. `proceed` goes on with it, and gives its output.
 
     `attachment`: container ID and interface name.
@@ -95,7 +95,7 @@ def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: C
             request = Request(environment, read_network(stdin, verb), stdin)
             learn(network=request.network.name)
             return CniAnswer(0, serve(request))
-        except Postponed:
+        except PostponedCall:
             raise
         except UserspaceError as error:
             failure = error

@@ -14,7 +14,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig, Undecodable
 from userspace_cni.cni.outline import NEW
 from userspace_cni.cni.result import SUPPORTED_VERSIONS
-from userspace_cni.pod.strict_json import Reader, marks, once
+from userspace_cni.pod.strict_json import JsonReader, marks, once
 
 OUR_TYPE: Final = "userspace"
 """The CNI type of this plugin."""
@@ -27,7 +27,7 @@ FILE_MAX: Final = 2 * LARGEST.octets
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.conflist")
 _INHERITED: Final = ("name", "cniVersion")
 """Keys that a list gives to its plugins."""
-_READER: Final = Reader(once, deepest=99)
+_READER: Final = JsonReader(once, deepest=99)
 
 
 def require_name(name: str, where: str) -> str:

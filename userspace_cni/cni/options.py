@@ -57,7 +57,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PodOptions:
     """What the pod asks for; empty where it asks for nothing."""
 
     mac: str = ""
@@ -93,7 +93,7 @@ class Options:
     socket_file: str
     access: Access
     application: Application
-    asked: Asked
+    asked: PodOptions
     kubeconfig: str
     shared_dir: str
     consumer: str
@@ -348,9 +348,9 @@ def _read_application(container: Mapping[str, Any], mode: str) -> Application:
     return Application(container, queues, size, mode)
 
 
-def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> Asked:
+def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> PodOptions:
     """Read what the pod asks for: runtimeConfig before args.cni before CNI_ARGS before the network's own default."""
-    return Asked(
+    return PodOptions(
         mac=_asked_mac(request, host, runtime),
         ips=_asked_ips(request, runtime, warn),
         device_info_file=read(runtime, "runtimeConfig.CNIDeviceInfoFile") or "",

@@ -17,7 +17,7 @@ from userspace_cni.cni import keys, outline
 from userspace_cni.cni.network_keys import read
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
 from userspace_cni.cni.values import json_type, typed
-from userspace_cni.pod.strict_json import Reader
+from userspace_cni.pod.strict_json import JsonReader
 
 Verb = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
 
@@ -46,7 +46,7 @@ _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
 _NAME_MAX = 255
-_JSON: Final = Reader(deepest=99)
+_JSON: Final = JsonReader(deepest=99)
 _ATTACHMENTS_KEYS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
 

@@ -45,7 +45,7 @@ _CODE_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class Addresses:
+class ResultAddresses:
     """The addresses that a delegate leased, in the 1.x form: `address` in CIDR, `gateway` plain, no `version` or `interface`."""
 
     ips: tuple[Mapping[str, Any], ...] = ()
@@ -53,7 +53,7 @@ class Addresses:
     dns: Mapping[str, Any] = field(default_factory=dict)
 
 
-EMPTY = Addresses()
+EMPTY = ResultAddresses()
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Malformed(Exception):
         self.wrong_type = wrong_type
 
 
-def read_addresses(answer: object, config_version: str) -> Addresses:
+def read_addresses(answer: object, config_version: str) -> ResultAddresses:
     """Read a delegate's ADD answer. Without a cniVersion it counts as the config's; its `interfaces` are ignored.
 
     Raises DelegateBroken naming the key, also when there is no address in it; InvalidConfig for more than an interface can have.
@@ -95,7 +95,7 @@ def read_addresses(answer: object, config_version: str) -> Addresses:
     except _Malformed as error:
         raise DelegateBroken(f"reading the answer of the IPAM plugin: {error}", "expected a CNI result") from None
     ips = tuple({key: value for key, value in ip.items() if key != "interface"} for ip in result["ips"])
-    return Addresses(ips, tuple(result["routes"]), result["dns"])
+    return ResultAddresses(ips, tuple(result["routes"]), result["dns"])
 
 
 def read_prev_result(raw: object, config_version: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def find_interface(prev: Mapping[str, Any], ifname: str, sandbox: str) -> dict[s
 def build(
     version: str,
     ours: Sequence[ResultInterface],
-    addresses: Addresses = EMPTY,
+    addresses: ResultAddresses = EMPTY,
     dns_override: Mapping[str, Any] | None = None,
     prev_result: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:

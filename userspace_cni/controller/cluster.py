@@ -24,7 +24,7 @@ class SummedObject:
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedState:
     """What a node reports: its NodeState. `specs`, `subnets` and `routes` are as in its status.
 
     `routes`: None where the node has no part in Routes.
@@ -66,7 +66,7 @@ class ClusterState:
     vlans: Mapping[str, SummedObject] = field(default_factory=dict)
     subnets: Mapping[str, SummedObject] = field(default_factory=dict)
     routes: Mapping[str, SummedObject] = field(default_factory=dict)
-    states: Mapping[str, Reported] = field(default_factory=dict)
+    states: Mapping[str, ReportedState] = field(default_factory=dict)
     nodes: Mapping[str, ClusterNode] = field(default_factory=dict)
     addresses: Mapping[str, Address] = field(default_factory=dict)
     nodes_watched: bool = True
@@ -80,11 +80,11 @@ def kept(thing: Mapping[str, Any]) -> SummedObject:
     return SummedObject(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"), generation)
 
 
-def reported(thing: Mapping[str, Any]) -> Reported:
+def reported(thing: Mapping[str, Any]) -> ReportedState:
     """What is kept of a NodeState. Raises KeyError for what is no object."""
     status = table(thing, "status")
     routes = tables(status, "routes") if "routes" in status else None
-    return Reported(thing["metadata"]["uid"], tables(status, "specs"), tables(status, "subnets"), routes)
+    return ReportedState(thing["metadata"]["uid"], tables(status, "specs"), tables(status, "subnets"), routes)
 
 
 def node(thing: Mapping[str, Any]) -> ClusterNode:

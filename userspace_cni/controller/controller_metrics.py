@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from userspace_cni.base.metrics import Registry
 
 
-class Metrics:
+class ControllerMetrics:
     """The series. `leading`: whether this process leads; `known`: how many objects are known, a function by resource."""
 
     def __init__(self, leading: Callable[[], bool], known: Mapping[str, Callable[[], float]]) -> None:

@@ -17,10 +17,10 @@ from userspace_cni.base.log import begin, bound, say
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
-from userspace_cni.base.supervisor import Stays, Supervisor
-from userspace_cni.controller.controller_metrics import Metrics
+from userspace_cni.base.supervisor import StayingThread, Supervisor
+from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
-from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
+from userspace_cni.controller.rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.status_events import COMPONENT, told
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.credentials import ApiSession
@@ -42,11 +42,11 @@ class Controller(Supervisor):
         objects = Objects(session)
         self.watches = Watches(session, self._changed, watch_times)
         self.election = Election(objects, namespace, on_change=self._changed)
-        self.metrics = Metrics(lambda: self.election.leading, self.watches.counts())
+        self.metrics = ControllerMetrics(lambda: self.election.leading, self.watches.counts())
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
-        hearing = Hearing(self.metrics.count_write, told(self.events.tell))
+        hearing = WriteListener(self.metrics.count_write, told(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
-        self.page_ports: Sequence[Stays] = ()
+        self.page_ports: Sequence[StayingThread] = ()
 
     def start(self) -> None:
         """Begin. Raises Unavailable.
@@ -72,7 +72,7 @@ def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
     return Clients(KubeconfigBounds.of(settings), HERE, settings.kubeconfig).of("").session
 
 
-def serve(settings: Settings, environ: Mapping[str, str], page_ports: Callable[[Controller], Sequence[Stays]]) -> int:
+def serve(settings: Settings, environ: Mapping[str, str], page_ports: Callable[[Controller], Sequence[StayingThread]]) -> int:
     """Run the controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
 
     `page_ports`: makes the ports on which it is asked for health and metrics.

@@ -23,7 +23,7 @@ from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.controller.writes import Garbage, Summary, Version, garbage, named, summaries, versions
 from userspace_cni.kube.object_requests import Objects
-from userspace_cni.kube.resources import Resource
+from userspace_cni.kube.resources import ApiResource
 
 MANAGER: Final = "userspace-cni-controller"
 """Our name as the owner of fields."""
@@ -45,7 +45,7 @@ class RoundTimes:
 
 
 @dataclass(frozen=True)
-class Hearing:
+class WriteListener:
     """What is told of writes. `write`: each, by its resource and whether it was "written", "deleted", a "conflict" or "failed";
     `written`: each status that the server took. Neither may wait."""
 
@@ -68,7 +68,7 @@ class Rounds(Loop):
         cluster: Callable[[], ClusterState | None],
         leading: Callable[[], bool],
         absence: Absence | None = None,
-        hearing: Hearing | None = None,
+        hearing: WriteListener | None = None,
         times: RoundTimes | None = None,
     ) -> None:
         super().__init__("rounds", "sums up what nodes report")
@@ -76,12 +76,12 @@ class Rounds(Loop):
         self._cluster = cluster
         self._leading = leading
         self._absence = absence or Absence()
-        self._hearing = hearing or Hearing()
+        self._hearing = hearing or WriteListener()
         self._times = times or RoundTimes()
         self.apart_s, self.back_off = self._times.rounds_s, self._times.back_off
         # only the thread uses it
         self._unseen: frozenset[Version] = frozenset()
-        self._written: dict[tuple[Resource, str], float] = {}
+        self._written: dict[tuple[ApiResource, str], float] = {}
         self._due = float("inf")
 
     def _round(self) -> float:

@@ -23,7 +23,7 @@ from userspace_cni.base.notices import (
 )
 from userspace_cni.controller.cluster import tables, text
 from userspace_cni.controller.writes import Summary
-from userspace_cni.kube.resources import PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, ApiResource
 
 COMPONENT: Final = "userspace-cni-controller"
 """Who makes these Events."""
@@ -43,7 +43,7 @@ def told(send: Callable[[Recipient, Sequence[Finding]], None]) -> Callable[[Summ
     return tell
 
 
-def _news(resource: Resource, before: Mapping[str, Any], status: Mapping[str, Any]) -> Finding | None:
+def _news(resource: ApiResource, before: Mapping[str, Any], status: Mapping[str, Any]) -> Finding | None:
     """The Event that is due when one status follows another; None for none."""
     said, now = _fault(resource, before), _fault(resource, status)
     if now and now != said:
@@ -53,7 +53,7 @@ def _news(resource: Resource, before: Mapping[str, Any], status: Mapping[str, An
     return None
 
 
-def _fault(resource: Resource, status: Mapping[str, Any]) -> Finding | None:
+def _fault(resource: ApiResource, status: Mapping[str, Any]) -> Finding | None:
     read = _FAULTS.get(resource)
     return read(status) if read else None
 
@@ -96,7 +96,7 @@ def _on_nodes(status: Mapping[str, Any]) -> str:
     return f"as its object says on all {len(ready)} nodes" if isinstance(ready, list) else "in order on all nodes"
 
 
-_FAULTS: Final[Mapping[Resource, Callable[[Mapping[str, Any]], Finding | None]]] = {
+_FAULTS: Final[Mapping[ApiResource, Callable[[Mapping[str, Any]], Finding | None]]] = {
     ROUTES: _refused,
     PROVIDER_NETWORKS: _missing,
     VLANS: _conflicting,

@@ -29,7 +29,7 @@ _IPV4: Final = 4
 Status = dict[str, Any]
 
 
-class Sums:
+class StatusSums:
     """The statuses of one moment. `held`: nodes that are not known to be gone; `now`: the time, as conditions have it."""
 
     def __init__(self, cluster: ClusterState, held: Collection[str], now: str) -> None:

@@ -11,9 +11,9 @@ from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
-from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, ApiResource
 
-_KEPT: Final[tuple[tuple[str, Resource, Callable[[Mapping[str, Any]], Any]], ...]] = (
+_KEPT: Final[tuple[tuple[str, ApiResource, Callable[[Mapping[str, Any]], Any]], ...]] = (
     ("provider_networks", PROVIDER_NETWORKS, cluster.kept),
     ("vlans", VLANS, cluster.kept),
     ("subnets", SUBNETS, cluster.kept),

@@ -12,10 +12,10 @@ from typing import Any
 
 from userspace_cni.controller.cluster import ClusterState, SummedObject, tables, text
 from userspace_cni.controller.route_statuses import reports_of, route_status
-from userspace_cni.controller.statuses import NODE_RANGES, Sums, is_written
-from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, Resource
+from userspace_cni.controller.statuses import NODE_RANGES, StatusSums, is_written
+from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, ApiResource
 
-Version = tuple[Resource, str, str, str]
+Version = tuple[ApiResource, str, str, str]
 """An object as it was: its resource, name, UID and resourceVersion."""
 
 
@@ -23,7 +23,7 @@ Version = tuple[Resource, str, str, str]
 class Summary:
     """The status that an object is to have, which follows from its `version`, with the status `before`. `urgent`: nodes wait."""
 
-    resource: Resource
+    resource: ApiResource
     name: str
     uid: str
     version: str
@@ -40,15 +40,15 @@ class Summary:
 class Garbage:
     """An object about a node that is gone."""
 
-    resource: Resource
+    resource: ApiResource
     name: str
     uid: str
 
 
 def summaries(cluster: ClusterState, held: Collection[str], now: str) -> Iterator[Summary]:
-    """The statuses that are not as they should be. `held`, `now`: as `Sums` has them."""
-    sums = Sums(cluster, held, now)
-    status_of: Mapping[Resource, Callable[[str], dict[str, Any]]] = {
+    """The statuses that are not as they should be. `held`, `now`: as `StatusSums` has them."""
+    sums = StatusSums(cluster, held, now)
+    status_of: Mapping[ApiResource, Callable[[str], dict[str, Any]]] = {
         SUBNETS: sums.subnet,
         PROVIDER_NETWORKS: sums.provider_network,
         VLANS: sums.vlan,
@@ -67,7 +67,7 @@ def versions(cluster: ClusterState) -> frozenset[Version]:
     return frozenset((resource, name, kept.uid, kept.version) for resource, name, kept in _summed_up(cluster))
 
 
-def _summed_up(cluster: ClusterState) -> Iterator[tuple[Resource, str, SummedObject]]:
+def _summed_up(cluster: ClusterState) -> Iterator[tuple[ApiResource, str, SummedObject]]:
     """The objects with a status of ours. Ranges of nodes come first: pods wait for them."""
     kinds = (
         (SUBNETS, cluster.subnets),

@@ -46,7 +46,7 @@ class DeviceBridge(Protocol):
         ...
 
 
-class Room(Protocol):
+class DeviceNode(Protocol):
     """What the node does for devices."""
 
     def bridges(self) -> tuple[DeviceBridge, ...] | None:
@@ -76,10 +76,10 @@ class OutcomeCounting:
     allocation: Callable[[str], None]
 
 
-class _Offer:
+class _BridgeDevices:
     """The devices of one bridge, as `endpoint.Devices`, with the state of their registration."""
 
-    def __init__(self, bridge: DeviceBridge, count: int, room: Room, counting: OutcomeCounting) -> None:
+    def __init__(self, bridge: DeviceBridge, count: int, room: DeviceNode, counting: OutcomeCounting) -> None:
         self.bridge = bridge
         self.resource = room.resource(bridge.name)
         self.devices = [room.device(bridge.name, number) for number in range(count)]
@@ -128,7 +128,7 @@ class DevicePlugin(Loop):
     first_s = None
     back_off = BACK_OFF
 
-    def __init__(self, room: Room, count: int, directory: str, counting: OutcomeCounting) -> None:
+    def __init__(self, room: DeviceNode, count: int, directory: str, counting: OutcomeCounting) -> None:
         super().__init__("devices", "offers devices to the kubelet")
         self._room = room
         self._count = count
@@ -137,7 +137,7 @@ class DevicePlugin(Loop):
         self._bridges: dict[str, DeviceBridge] | None = None
         self._seen: Identity | None = None
         self._served_to: Identity | None = None
-        self._offers: dict[str, tuple[_Offer, DeviceEndpoint]] = {}
+        self._offers: dict[str, tuple[_BridgeDevices, DeviceEndpoint]] = {}
         self._said: dict[str, tuple[str, str]] = {}
 
     @property
@@ -209,14 +209,14 @@ class DevicePlugin(Loop):
                 say("info", "the devices of a bridge have changed", bridge=bridge.name, health=_HEALTH[bridge.healthy])
                 endpoint.tell()
             return
-        offer = _Offer(bridge, self._count, self._room, self._counting)
+        offer = _BridgeDevices(bridge, self._count, self._room, self._counting)
         if not offer.resource:
             self._tell(bridge.name, "warning", "a bridge has no devices: its name cannot be part of a resource's", bridge.name)
             return
         path = f"{self._kubelet.directory}/userspace-cni-{bridge.name}.sock"
         self._offers[bridge.name] = offer, DeviceEndpoint(offer, path, self.ask)
 
-    def _register(self, name: str, offer: _Offer, endpoint: DeviceEndpoint) -> float:
+    def _register(self, name: str, offer: _BridgeDevices, endpoint: DeviceEndpoint) -> float:
         """Register an offer whose time has come; seconds until its next try."""
         now = time.monotonic()
         if now < offer.due:

@@ -18,7 +18,7 @@ from userspace_cni.cni.conflist import plugins_of
 from userspace_cni.cni.keys import is_within
 from userspace_cni.diagnosis.traps import findings_of
 from userspace_cni.node.remarks import remarks_on
-from userspace_cni.pod.strict_json import Reader
+from userspace_cni.pod.strict_json import JsonReader
 
 _DEFINITION: Final = "NetworkAttachmentDefinition"
 _DELEGATING: Final = "multus"
@@ -79,7 +79,7 @@ def judge_text(judged: JudgedNetworks, place: Place, text: str, named: str = "")
     Other things than networks of ours are passed over."""
     twice: dict[str, None] = {}
     try:
-        content = _plain(Reader(_Pairs).read(text), "", twice)
+        content = _plain(JsonReader(_Pairs).read(text), "", twice)
     except (ValueError, RecursionError) as error:
         judged.add(
             place, "error", "bad-input", f"it is not JSON: {str(error)[:100]}", "correct the text: runtimes read it as JSON"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kubevirt.findings import Trap
-from kubevirt.lint.linted_documents import Judged
+from kubevirt.lint.linted_documents import JudgedDocuments
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.base.findings import SEVERITIES, Finding, Severity
 from userspace_cni.diagnosis.rendering import by_subject
@@ -22,7 +22,7 @@ def findings_of(traps: Iterable[Trap]) -> list[Finding]:
     return [Finding(each.name, each.severity, each.subject, each.message, each.remedy, each.path, each.why) for each in traps]
 
 
-def findings_with_refusals(judged: Judged) -> Iterator[Finding]:
+def findings_with_refusals(judged: JudgedDocuments) -> Iterator[Finding]:
     """The findings; those of a network include what the plugin itself refuses or ignores of it."""
     told = {trap.subject for trap in judged.findings if trap.name == "server-mode"}
     refusals = [finding for definition in judged.definitions for finding in _refusals(definition, told)]

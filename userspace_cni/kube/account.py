@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.kube.kubeconfig import Loaded, Signature
+from userspace_cni.kube.kubeconfig import LoadedKubeconfig, Signature
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -50,10 +50,10 @@ def of_service_account(directory: str) -> Account:
     cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
     if _proxies(cluster):  # for which the library is used: it would copy the data to a file, and the root may be read-only
         cluster = {"server": server, "certificate-authority": str(trusted)}
-    return of_kubeconfig(Loaded(cluster, {"token": token}, directory, {}))
+    return of_kubeconfig(LoadedKubeconfig(cluster, {"token": token}, directory, {}))
 
 
-def of_kubeconfig(loaded: Loaded) -> Account:
+def of_kubeconfig(loaded: LoadedKubeconfig) -> Account:
     """The account of a kubeconfig. Raises what parsers, programs and TLS raise for values that are none; a text may be quoted."""
     from urllib3.util import make_headers
 
@@ -122,7 +122,7 @@ def _proxies(cluster: Mapping[str, Any]) -> bool:
     return bool(cluster.get("proxy-url")) or any(name.lower() != "no_proxy" for name in named)
 
 
-def _by_library(loaded: Loaded) -> Account:
+def _by_library(loaded: LoadedKubeconfig) -> Account:
     """The account as the library reads it of the kubeconfig, with the program's or the other server's answer."""
     from kubernetes.client import Configuration
     from kubernetes.client.rest import RESTClientObject

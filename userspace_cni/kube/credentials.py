@@ -137,8 +137,8 @@ class ApiSession:
         self._kubeconfig = kubeconfig
         self._service_account = service_account
         self._lock = threading.Lock()
-        self._connection: _Connection | None = None
-        self._loading: _Call[_Connection] | None = None
+        self._connection: _ApiConnection | None = None
+        self._loading: _AbandonableCall[_ApiConnection] | None = None
         self._loading_of: Signature = ()
 
     @property
@@ -170,7 +170,7 @@ class ApiSession:
         what = f"GET {path}"
         return self._authorised(what, deadline, lambda connection, limit: connection.open(what, limit, silence_s))
 
-    def _authorised(self, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
+    def _authorised(self, what: str, deadline: Deadline, ask: Callable[[_ApiConnection, Deadline], R]) -> R:
         """Return the answer of `ask`; when it is 401, ask once more with fresh credentials."""
         connection = self._connect(what, deadline)
         answer = self._bounded(connection, what, deadline, ask)
@@ -183,41 +183,43 @@ class ApiSession:
             raise Unavailable(f"{what}: the API server answered {answer.status}", f"with {self.account}")
         return answer
 
-    def _bounded(self, connection: _Connection, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
+    def _bounded(
+        self, connection: _ApiConnection, what: str, deadline: Deadline, ask: Callable[[_ApiConnection, Deadline], R]
+    ) -> R:
         limit = deadline.within(REQUEST_LIMIT_S)
-        call = _Call(lambda: ask(connection, limit))
+        call = _AbandonableCall(lambda: ask(connection, limit))
         try:
             return call.outcome(what, limit, f"with {self.account}")
         except _TlsFailed as error:
             self._forget(connection)
             raise Unavailable(f"{what}: TLS with the API server failed: {error}", f"with {self.account}") from None
 
-    def _connect(self, what: str, deadline: Deadline) -> _Connection:
+    def _connect(self, what: str, deadline: Deadline) -> _ApiConnection:
         with self._lock:
             if self._connection is not None and self._is_current(self._connection):
                 return self._connection
             signature = self._kubeconfig.signature() if self._kubeconfig else ()
             if self._loading is None or self._loading.done or self._loading_of != signature:
-                self._loading, self._loading_of = _Call(self._load), signature
+                self._loading, self._loading_of = _AbandonableCall(self._load), signature
             loading = self._loading
         connection = loading.outcome(f"{what}: loading credentials", deadline, f"{self.account}; does its exec plugin hang?")
         with self._lock:
             self._connection = connection
         return connection
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: _ApiConnection) -> None:
         with self._lock:
             if self._connection is connection:
                 self._connection = None
 
-    def _is_current(self, connection: _Connection) -> bool:
+    def _is_current(self, connection: _ApiConnection) -> bool:
         """Whether the files of its credentials have not changed since they were read."""
         kubeconfig = self._kubeconfig
         return kubeconfig is None or all(kubeconfig.signature(path) == seen for path, seen in connection.files.items())
 
-    def _load(self) -> _Connection:
+    def _load(self) -> _ApiConnection:
         try:
-            return _Connection(self._account())
+            return _ApiConnection(self._account())
         except UserspaceError:
             raise
         except Exception as error:  # noqa: BLE001 -- parsers' and programs' errors quote what they read
@@ -243,7 +245,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     return _NEVER_BARE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "replace")
 
 
-class _Connection:
+class _ApiConnection:
     """Requests with an account."""
 
     def __init__(self, account: Account) -> None:
@@ -313,7 +315,7 @@ class _TlsFailed(Exception):
     """TLS could not be set up; the message is the TLS library's short reason."""
 
 
-class _Call(Generic[T]):
+class _AbandonableCall(Generic[T]):
     """A function that runs in a thread of its own, which callers may abandon. Raises Unavailable when no thread starts."""
 
     def __init__(self, work: Callable[[], T]) -> None:

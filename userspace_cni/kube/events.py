@@ -86,7 +86,7 @@ class _Event:
         return text if len(text) <= MESSAGE_MAX else f"{text[: MESSAGE_MAX - 1]}…"
 
 
-class _Refused(Exception):
+class _EventRefused(Exception):
     """The server does not want this Event. `why`: for the log, "" for what is no fault of this installation."""
 
     def __init__(self, why: str) -> None:
@@ -182,7 +182,7 @@ class Events(Loop):
             raise
         except Exception as error:  # noqa: BLE001 -- what is wrong with one must not keep others from being sent
             self._note_sent(event, 0, waiting)
-            self._drop(waiting, error.why if isinstance(error, _Refused) else f"{type(error).__name__}: {error}")
+            self._drop(waiting, error.why if isinstance(error, _EventRefused) else f"{type(error).__name__}: {error}")
         else:
             self._note_sent(event, count, waiting)
             self._note("")
@@ -276,10 +276,10 @@ def _require_taken(answer: ApiAnswer) -> None:
     if answer.status == 409:
         raise Unavailable("writing an event: others changed it at the same time", "it is tried again")
     if answer.status == 404 or _is_ending(answer):
-        raise _Refused("")
+        raise _EventRefused("")
     if answer.status in (401, 403):
-        raise _Refused(f"not allowed ({answer.status}); {_REFUSED}")
-    raise _Refused(f"the API server answered {answer.status}")
+        raise _EventRefused(f"not allowed ({answer.status}); {_REFUSED}")
+    raise _EventRefused(f"the API server answered {answer.status}")
 
 
 def _is_ending(answer: ApiAnswer) -> bool:

@@ -23,7 +23,7 @@ _TRIES = 1000
 """Streams at most: each ends when the server likes, and the pauses between them grow to a quarter of a second."""
 
 
-class Following:
+class FollowedPod:
     """One pod that is followed under the account of `client`, until `deadline`. `run` on one thread, `end` from any.
 
     `pod`: which one, by namespace, name and, where it is not "", UID; `ready` says whether its known state is enough.

@@ -19,7 +19,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Conflict, ObjectRefused
 from userspace_cni.base.loops import Loop
 from userspace_cni.kube.object_requests import Objects
-from userspace_cni.kube.resources import Resource
+from userspace_cni.kube.resources import ApiResource
 
 STOP_S: Final = 0.2
 
@@ -49,7 +49,7 @@ class _There:
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class _ReadRefusal:
     """What was refused, not tried again before `due` (time.monotonic) unless something else is said; then `pause_s` doubles."""
 
     said: Mapping[str, Any] | None
@@ -68,7 +68,7 @@ class KeptObjects(Loop):
     def __init__(
         self,
         objects: Objects,
-        resource: Resource,
+        resource: ApiResource,
         labels: Mapping[str, str],
         manager: str,
         desired: Callable[[], DesiredObjects | None],
@@ -85,7 +85,7 @@ class KeptObjects(Loop):
         self.failing = f"{resource.title} cannot be kept now, and wait: "
         # only the thread uses these
         self._known: dict[str, _There] | None = None
-        self._refused: dict[str, _Refusal] = {}
+        self._refused: dict[str, _ReadRefusal] = {}
 
     def _round(self) -> float:
         self._look()
@@ -126,7 +126,7 @@ class KeptObjects(Loop):
         except ObjectRefused as error:
             before = self._refused.get(name)
             pause = self.back_off.after(before.pause_s if before else 0.0)
-            self._refused[name] = _Refusal(said, time.monotonic() + pause, pause)
+            self._refused[name] = _ReadRefusal(said, time.monotonic() + pause, pause)
             self._note(f"{self._resource.title} {name} is refused: {error}")
         else:
             self._refused.pop(name, None)

@@ -107,7 +107,7 @@ class KubeconfigBounds:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedKubeconfig:
     """Cluster and user of one context of a kubeconfig, with the content of every file that they name.
 
     `directory`: where programs that it names are run, as this process sees it. `files`: of the files that were read.
@@ -153,7 +153,7 @@ class Kubeconfig:
             return _signature(os.stat(self._root.path(path or self.path)))
         return (-1,)
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedKubeconfig:
         """Read its current context.
 
         Raises InvalidConfig for what may not be used, `unusable` for a missing file, Unavailable for what cannot be read now, and
@@ -168,7 +168,7 @@ class Kubeconfig:
         context = _named(config, "context", config["current-context"])
         cluster = self._held(_named(config, "cluster", context["cluster"]), directory, files)
         user = self._held(_named(config, "user", context.get("user"), needed=False), directory, files)
-        return Loaded(cluster, user, self._root.path(directory), files)
+        return LoadedKubeconfig(cluster, user, self._root.path(directory), files)
 
     def _held(self, section: Mapping[str, Any], directory: str, files: dict[str, Signature]) -> dict[str, Any]:
         """A user or cluster with the content of files in place of their names. Raises InvalidConfig for a forbidden program."""

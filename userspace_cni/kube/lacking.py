@@ -36,7 +36,7 @@ class _Witness:
         return asked_at - self.at >= confirm_s and is_later(version, self.version)
 
 
-class Lacking:
+class MissingObjects:
     """What lists have lacked of a collection, of which things are known by key. For one thread. `clock`: as time.monotonic."""
 
     def __init__(self, confirm_s: float = CONFIRM_S, clock: Callable[[], float] = time.monotonic) -> None:

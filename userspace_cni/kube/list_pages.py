@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from userspace_cni.kube.resources import Resource
+from userspace_cni.kube.resources import ApiResource
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ListPage:
     token: str
 
 
-def page_of(body: Mapping[str, Any], resource: Resource) -> ListPage:
+def page_of(body: Mapping[str, Any], resource: ApiResource) -> ListPage:
     """Read an answer. Raises KeyError, TypeError, AttributeError or ValueError for what is no page of a list of the resource,
     and for a last page after which there are more things."""
     if (body["kind"], body["apiVersion"]) != (f"{resource.kind}List", resource.api_version):
@@ -38,7 +38,7 @@ def page_of(body: Mapping[str, Any], resource: Resource) -> ListPage:
     return ListPage(text(metadata["resourceVersion"]), items or (), token and text(token))
 
 
-def require_kind(thing: Mapping[str, Any], resource: Resource) -> None:
+def require_kind(thing: Mapping[str, Any], resource: ApiResource) -> None:
     """Raise ValueError for what says that it is of another kind. In lists most things say nothing of it."""
     said = thing.get("kind", resource.kind), thing.get("apiVersion", resource.api_version)
     if said != (resource.kind, resource.api_version):

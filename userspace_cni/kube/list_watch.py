@@ -29,9 +29,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
 from userspace_cni.base.loops import Loop, TryAgain
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, ApiSession, Stream, TooLong
-from userspace_cni.kube.lacking import CONFIRM_S, Lacking
+from userspace_cni.kube.lacking import CONFIRM_S, MissingObjects
 from userspace_cni.kube.list_pages import page_of, require_kind, text
-from userspace_cni.kube.resources import Resource
+from userspace_cni.kube.resources import ApiResource
 
 STOP_S: Final = 1.0
 _EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
@@ -46,7 +46,7 @@ class WatchTimes:
 
     A watch is asked for `watch_s` at most (a random part less, to spread the nodes) and given up when it is still open `slack_s`
     later. A watch that was open for `good_s` begins the back-off anew.
-    Knowledge is fresh for `fresh_s`: servers send a bookmark about every minute. `confirm_s`: as `Lacking`.
+    Knowledge is fresh for `fresh_s`: servers send a bookmark about every minute. `confirm_s`: as `MissingObjects`.
     """
 
     watch_s: float = 240.0
@@ -66,7 +66,7 @@ class Collection:
     when the server knows no such resource (404), "" where every server has it. `optional`: that is no problem.
     """
 
-    resource: Resource
+    resource: ApiResource
     title: str
     needed: str
     meanwhile: str
@@ -100,7 +100,7 @@ class _Forgotten(Exception):
     """The server no longer knows our version: only a new list helps."""
 
 
-class _Absent(Exception):
+class _AbsentObject(Exception):
     """The server knows no such resource, and need not."""
 
 
@@ -138,7 +138,7 @@ class ListWatch(Loop):
         self._confirmed = threading.Event()
         self._stream: Stream | None = None
         # only the thread uses these
-        self._lacking = Lacking(times.confirm_s)
+        self._lacking = MissingObjects(times.confirm_s)
         self._version = ""
         self._opened: float | None = None
         self._page = times.page
@@ -204,7 +204,7 @@ class ListWatch(Loop):
             if listed and self._opened is None:  # a new list alone does not help
                 what = f"{self._doing('listing')}: the server forgot the version (410) before the watch was open"
                 raise Unavailable(what, "it is tried again") from None
-        except _Absent:
+        except _AbsentObject:
             return
 
     def _list_again(self) -> None:
@@ -320,7 +320,7 @@ class ListWatch(Loop):
             )
         self._version = ""
         if status == 404 and self._collection.optional:
-            raise _Absent
+            raise _AbsentObject
         if status == 404 and self._collection.absent:
             raise ObjectRefused(f"{self._doing(doing)}: the API server has no such resource (404)", self._collection.absent)
         raise ObjectRefused(f"{self._doing(doing)}: unexpected answer {status}", self._who())

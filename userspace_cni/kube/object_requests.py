@@ -15,7 +15,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Conflict, NoSuchResource, ObjectRefused, Unavailable
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, ApiAnswer, ApiSession, TooLong
 from userspace_cni.kube.list_pages import page_of
-from userspace_cni.kube.resources import Resource
+from userspace_cni.kube.resources import ApiResource
 
 PAGE: Final = 100
 _TRIES: Final = 3
@@ -31,14 +31,14 @@ class Objects:
     def __init__(self, session: ApiSession) -> None:
         self._session = session
 
-    def get(self, resource: Resource, name: str) -> dict[str, Any] | None:
+    def get(self, resource: ApiResource, name: str) -> dict[str, Any] | None:
         """The object as the server has it; None when there is none, or no such resource."""
         answer = self._ask("GET", resource.path(name))
         if answer.status == 404:
             return None
         return self._checked(answer, f"reading {resource.title} {name}", "get", resource)
 
-    def list(self, resource: Resource, selector: str = "", fields: str = "") -> Sequence[dict[str, Any]]:
+    def list(self, resource: ApiResource, selector: str = "", fields: str = "") -> Sequence[dict[str, Any]]:
         """All objects of the resource with these labels and fields ("a=b,c"), of one moment.
 
         A missing resource is NoSuchResource; refused, too, is an answer that is no list of them.
@@ -71,7 +71,14 @@ class Objects:
         raise Unavailable(f"{what}: it could not be read to its end", "try again later")
 
     def apply(
-        self, resource: Resource, name: str, body: Mapping[str, Any], *, manager: str, force: bool = True, subresource: str = ""
+        self,
+        resource: ApiResource,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        manager: str,
+        force: bool = True,
+        subresource: str = "",
     ) -> dict[str, Any]:
         """Server-side apply: make the object if need be, and have in it what `body` says as the fields of `manager`.
 
@@ -81,7 +88,7 @@ class Objects:
         answer = self._ask("PATCH", path, _addressed(resource, name, body), APPLY_PATCH)
         return self._checked(answer, f"applying {resource.title} {name}", "patch", resource)
 
-    def dry_run(self, resource: Resource, name: str, body: Mapping[str, Any], *, manager: str, force: bool) -> dict[str, Any]:
+    def dry_run(self, resource: ApiResource, name: str, body: Mapping[str, Any], *, manager: str, force: bool) -> dict[str, Any]:
         """As `apply`, by the server's dry run: all of it is judged, admission too, and nothing is stored.
 
         Gives the object as it would be; its resourceVersion says nothing.
@@ -90,22 +97,22 @@ class Objects:
         answer = self._ask("PATCH", path, _addressed(resource, name, body), APPLY_PATCH)
         return self._checked(answer, f"applying {resource.title} {name} as a dry run", "patch", resource)
 
-    def create(self, resource: Resource, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, resource: ApiResource, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object. Raises Conflict when there is one of that name."""
         answer = self._ask("POST", resource.path(), _addressed(resource, name, body))
         return self._checked(answer, f"creating {resource.title} {name}", "create", resource)
 
-    def replace(self, resource: Resource, name: str, body: Mapping[str, Any], *, subresource: str = "") -> dict[str, Any]:
+    def replace(self, resource: ApiResource, name: str, body: Mapping[str, Any], *, subresource: str = "") -> dict[str, Any]:
         """Put `body` in the object's place; its metadata.resourceVersion must be that which was read, else Conflict."""
         answer = self._ask("PUT", resource.path(name, subresource=subresource), _addressed(resource, name, body))
         return self._checked(answer, f"replacing {resource.title} {name}", "update", resource)
 
-    def merge(self, resource: Resource, name: str, patch: Mapping[str, Any], *, subresource: str = "") -> dict[str, Any]:
+    def merge(self, resource: ApiResource, name: str, patch: Mapping[str, Any], *, subresource: str = "") -> dict[str, Any]:
         """Merge `patch` into the object (RFC 7386: None removes a key). Gives the object as it is then."""
         answer = self._ask("PATCH", resource.path(name, subresource=subresource), patch, MERGE_PATCH)
         return self._checked(answer, f"changing {resource.title} {name}", "patch", resource)
 
-    def delete(self, resource: Resource, name: str, *, uid: str = "", version: str = "") -> bool:
+    def delete(self, resource: ApiResource, name: str, *, uid: str = "", version: str = "") -> bool:
         """Delete the object; False when there is none. `uid`: only that one, `version`: only as it was read, else Conflict."""
         only = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", **({"preconditions": only} if only else {})}
@@ -118,7 +125,7 @@ class Objects:
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, patch: str = MERGE_PATCH) -> ApiAnswer:
         return self._session.request(method, path, Deadline.after(REQUEST_LIMIT_S), body, patch)
 
-    def _checked(self, answer: ApiAnswer, what: str, verb: str, resource: Resource) -> dict[str, Any]:
+    def _checked(self, answer: ApiAnswer, what: str, verb: str, resource: ApiResource) -> dict[str, Any]:
         """The body of a good answer. Raises as the methods say."""
         if answer.status in (200, 201, 202) and answer.body:
             return answer.body
@@ -144,7 +151,7 @@ def _as_manager(manager: str, *, force: bool) -> str:
     return f"?fieldManager={quote(manager, safe='')}&force={'true' if force else 'false'}"
 
 
-def _addressed(resource: Resource, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def _addressed(resource: ApiResource, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """The object with what every request must say of it."""
     metadata = {**(body.get("metadata") or {}), "name": name, **({"namespace": resource.namespace} if resource.namespace else {})}
     return {**body, "apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -17,7 +17,7 @@ from typing import Any, Final
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_pages import text
 from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
-from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, Resource
+from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, ApiResource
 
 USUALLY: Final = WatchTimes(page=100)
 RARELY: Final = replace(USUALLY, back_off=replace(USUALLY.back_off, most_s=600.0))
@@ -45,14 +45,14 @@ class ObjectWatch(ListWatch):
     def __init__(
         self,
         session: ApiSession,
-        resource: Resource,
+        resource: ApiResource,
         *,
         field_selector: str = "",
         keep: Keep = without_managers,
         on_change: Callable[[], None] = lambda: None,
         times: WatchTimes | None = None,
     ) -> None:
-        self._objects = _Objects(keep, on_change)
+        self._objects = _WatchedObjects(keep, on_change)
         collection = Collection(
             resource=resource,
             title=resource.title,
@@ -77,7 +77,7 @@ class ObjectWatch(ListWatch):
         return self._objects.objects() if self.complete else None
 
 
-class _Objects:
+class _WatchedObjects:
     """What is kept of the objects: the store of their watch. A mapping that was given out never changes."""
 
     def __init__(self, keep: Keep, on_change: Callable[[], None]) -> None:

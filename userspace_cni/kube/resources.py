@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
-class Resource:
+class ApiResource:
     """A kind of objects. `group` "" is the core's; `namespace` "" for objects of the cluster."""
 
     group: str
@@ -38,7 +38,7 @@ class Resource:
         """How the resource is called in messages, and how kubectl takes it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    def within(self, namespace: str) -> Resource:
+    def within(self, namespace: str) -> ApiResource:
         return replace(self, namespace=namespace)
 
     def path(self, name: str | None = None, *, subresource: str = "") -> str:
@@ -55,24 +55,24 @@ def _named(name: str) -> str:
     return name
 
 
-PROVIDER_NETWORKS: Final = Resource(GROUP, VERSION, "provider-networks", "ProviderNetwork")
-VLANS: Final = Resource(GROUP, VERSION, "vlans", "Vlan")
-SUBNETS: Final = Resource(GROUP, VERSION, "subnets", "Subnet")
-IPS: Final = Resource(GROUP, VERSION, "ips", "IP")
-NODE_STATES: Final = Resource(GROUP, VERSION, "nodestates", "NodeState")
-NODES: Final = Resource("", "v1", "nodes", "Node")
-ROUTES: Final = Resource("k8s.ovn.org", "v1", "routes", "Route")
-PODS: Final = Resource("", "v1", "pods", "Pod")
-SERVICES: Final = Resource("", "v1", "services", "Service")
-NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
-REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
-JOBS: Final = Resource("batch", "v1", "jobs", "Job")
-APISERVER: Final = Resource("", "v1", "endpoints", "Endpoints", "default")
+PROVIDER_NETWORKS: Final = ApiResource(GROUP, VERSION, "provider-networks", "ProviderNetwork")
+VLANS: Final = ApiResource(GROUP, VERSION, "vlans", "Vlan")
+SUBNETS: Final = ApiResource(GROUP, VERSION, "subnets", "Subnet")
+IPS: Final = ApiResource(GROUP, VERSION, "ips", "IP")
+NODE_STATES: Final = ApiResource(GROUP, VERSION, "nodestates", "NodeState")
+NODES: Final = ApiResource("", "v1", "nodes", "Node")
+ROUTES: Final = ApiResource("k8s.ovn.org", "v1", "routes", "Route")
+PODS: Final = ApiResource("", "v1", "pods", "Pod")
+SERVICES: Final = ApiResource("", "v1", "services", "Service")
+NAMESPACES: Final = ApiResource("", "v1", "namespaces", "Namespace")
+REPLICA_SETS: Final = ApiResource("apps", "v1", "replicasets", "ReplicaSet")
+JOBS: Final = ApiResource("batch", "v1", "jobs", "Job")
+APISERVER: Final = ApiResource("", "v1", "endpoints", "Endpoints", "default")
 """Among these the one named kubernetes has the API server's addresses."""
-SERVICE_CIDRS: Final = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
+SERVICE_CIDRS: Final = ApiResource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 """The networks of Services. Servers before Kubernetes 1.33 have none such."""
-PLUGINS: Final = Resource("plugin.kubevirt.io", "v1alpha1", "plugins", "Plugin")
-KUBEVIRTS: Final = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt")
+PLUGINS: Final = ApiResource("plugin.kubevirt.io", "v1alpha1", "plugins", "Plugin")
+KUBEVIRTS: Final = ApiResource("kubevirt.io", "v1", "kubevirts", "KubeVirt")
 """Of all namespaces: a cluster has one such object."""
-LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+LEASES: Final = ApiResource("coordination.k8s.io", "v1", "leases", "Lease")
 """`LEASES.within(namespace)`: Leases are objects of a namespace."""

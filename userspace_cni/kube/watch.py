@@ -40,7 +40,7 @@ _NODE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownPod:
     """A pod: its UID in the API, its UID on the node (another one for a static pod), its version, and the text kept of it.
 
     `said`: a number that changes with the annotations that decide about interfaces, and when the pod begins to be deleted.
@@ -70,7 +70,7 @@ class PodWatch(ListWatch):
     ) -> None:
         if not _NODE.fullmatch(node):
             raise InvalidConfig(f"{node!r} is not a name of a node", "the setting node_name")
-        self._pods = _Pods(node, on_change)
+        self._pods = _WatchedPods(node, on_change)
         collection = Collection(
             resource=PODS,
             title="the pods of this node",
@@ -117,16 +117,16 @@ class PodWatch(ListWatch):
         self._pods.update(pod)
 
 
-class _Pods:
+class _WatchedPods:
     """What is kept of the pods: the store of their watch."""
 
     def __init__(self, node: str, on_change: Callable[[str, str], None]) -> None:
         self._node = node
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._pods: dict[tuple[str, str], _Known] = {}
+        self._pods: dict[tuple[str, str], _KnownPod] = {}
 
-    def known(self, namespace: str, name: str) -> _Known | None:
+    def known(self, namespace: str, name: str) -> _KnownPod | None:
         with self._lock:
             return self._pods.get((namespace, name))
 
@@ -146,7 +146,7 @@ class _Pods:
             if known and known.uid == answered.uid and is_older(known.version, answered.version):
                 self._pods[key] = answered
 
-    def read(self, thing: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
+    def read(self, thing: Mapping[str, Any]) -> tuple[tuple[str, str], _KnownPod]:
         """Key and kept part of a pod, as `ObjectStore.read`."""
         return _remembered(thing)
 
@@ -154,7 +154,7 @@ class _Pods:
         with self._lock:
             return set(self._pods)
 
-    def take_over(self, listed: Sequence[tuple[tuple[str, str], _Known]], gone: Keys[tuple[str, str]]) -> None:
+    def take_over(self, listed: Sequence[tuple[tuple[str, str], _KnownPod]], gone: Keys[tuple[str, str]]) -> None:
         """Take a complete list over: it replaces no pod by an older one, and what it lacks stays, but for what is gone."""
         found = dict(listed)
         with self._lock:
@@ -169,7 +169,7 @@ class _Pods:
         if not found:
             say("warning", f"the API server knows no pod on this node: does the API know the node by this name? {self._node}")
 
-    def change(self, kind: str, thing: tuple[tuple[str, str], _Known]) -> None:
+    def change(self, kind: str, thing: tuple[tuple[str, str], _KnownPod]) -> None:
         key, changed = thing
         with self._lock:
             known = self._pods.get(key)
@@ -182,13 +182,13 @@ class _Pods:
             now = self._pods.get(key)
         self._tell(key, known, now)
 
-    def _tell(self, key: tuple[str, str], before: _Known | None, now: _Known | None) -> None:
+    def _tell(self, key: tuple[str, str], before: _KnownPod | None, now: _KnownPod | None) -> None:
         """Tell of a known pod that has changed or gone, without the lock; `on_change` reads what is known by then."""
         if before and not (now and before.uid == now.uid and before.said == now.said):
             self._on_change(*key)
 
 
-def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
+def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _KnownPod]:
     """Key and kept part of a pod. Raises KeyError, TypeError, AttributeError or ValueError for what is no pod.
 
     Of a pod whose spec we cannot read, only UID and version are kept.
@@ -197,11 +197,11 @@ def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
     key, uid = (text(metadata["namespace"]), text(metadata["name"])), text(metadata["uid"])
     version = text(metadata["resourceVersion"])
     if not is_pod(pod):
-        return key, _Known(uid, uid, version, b"")
+        return key, _KnownPod(uid, uid, version, b"")
     kept = json.dumps(_kept(pod), separators=(",", ":")).encode()
     decisive = frozenset((name, value) for name, value in annotations_of(pod).items() if is_read(name))
     said = hash((decisive, bool(metadata.get("deletionTimestamp"))))
-    return key, _Known(uid, view_of(pod).uid, version, kept if len(kept) <= KEPT_LIMIT else b"", said)
+    return key, _KnownPod(uid, view_of(pod).uid, version, kept if len(kept) <= KEPT_LIMIT else b"", said)
 
 
 def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:

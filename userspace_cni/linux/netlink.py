@@ -88,7 +88,7 @@ class Answer:
     replies: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class Connection(Closing):
+class NetlinkConnection(Closing):
     """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError.
 
     `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone. `chosen`: a program of

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.linux import paths
-from userspace_cni.linux.netlink import DUMP, SOCK_DIAG, Connection, Message, attributes
+from userspace_cni.linux.netlink import DUMP, SOCK_DIAG, Message, NetlinkConnection, attributes
 
 PROC: Final = Path("/proc")
 _WAITING, _CONNECTED = "02", "03"
@@ -155,7 +155,7 @@ def _open_sockets(states: tuple[int, ...], show: int) -> Iterator[tuple[int, Map
 
 def _dump(states: int, show: int) -> Iterator[tuple[int, Mapping[int, bytes]]]:
     request = _REQUEST.pack(socket.AF_UNIX, 0, 0, states, 0, show, 0, 0)
-    with Connection(SOCK_DIAG) as kernel:
+    with NetlinkConnection(SOCK_DIAG) as kernel:
         for _, payload in kernel.ask(Message(_BY_FAMILY, DUMP, request)):
             _, _, state, *_ = _SOCKET.unpack_from(payload)
             yield state, attributes(payload[_SOCKET.size :])

@@ -44,7 +44,7 @@ SELDOM_S: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Look:
+class GatewayLook:
     """What was found: what gateways lack, and of each gateway and version of IP whether the node forwards for it."""
 
     concerns: Sequence[Finding] = ()
@@ -154,10 +154,10 @@ def lacking(concerns: Iterable[Finding]) -> list[tuple[str, str]]:
     return [(each.subject.removeprefix(_SUBJECT), each.path) for each in concerns]
 
 
-def look_at(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Look:
+def look_at(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> GatewayLook:
     """What is to be said of these gateways, which the node has, and whether it forwards for them. Never fails."""
     tried = forwarded(gateways, here, switch)
-    return Look((*_lacking(gateways, here, switch), *_of_passages(tried)), tried)
+    return GatewayLook((*_lacking(gateways, here, switch), *_of_passages(tried)), tried)
 
 
 def forwarded(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Sequence[Passage]:

@@ -115,7 +115,7 @@ class NodeNetwork(Supervisor):
     def _tell(self) -> None:
         """Report to the API from now on. Raises UserspaceError."""
         from userspace_cni.kube.object_requests import Objects
-        from userspace_cni.node.reporting import Parts, Report
+        from userspace_cni.node.reporting import Report, ReportParts
         from userspace_cni.switch.chassis import chassis
 
         session, settings = self._node.installation.clients.of("").session, self._node.installation.settings
@@ -123,7 +123,7 @@ class NodeNetwork(Supervisor):
             Objects(session),
             self._node.installation.name,
             lambda: chassis(self._node.switch.ports.client, Deadline.after(_CHASSIS_S)),
-            parts=Parts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
+            parts=ReportParts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
             tell=self._node.pods.tell,
         )
         self.begin(self._report)
@@ -189,9 +189,9 @@ class NodeNetwork(Supervisor):
 
     def _of_objects(self) -> Desired:
         from userspace_cni.network.object_specs import desired
-        from userspace_cni.node.objects import Seen
+        from userspace_cni.node.objects import KnownObjects
 
-        return desired(self._objects.seen() if self._objects else Seen(self._node.installation.name))
+        return desired(self._objects.seen() if self._objects else KnownObjects(self._node.installation.name))
 
     def _of_annotations(self) -> Desired:
         from userspace_cni.network.node_annotations import desired

@@ -35,7 +35,7 @@ from userspace_cni.base.provider_networks import (
 from userspace_cni.base.subnets import Address, Subnet, first_address, node_ranges, read_subnet, read_vlan
 from userspace_cni.kube.resources import VLANS
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
-from userspace_cni.node.objects import Kept, Seen
+from userspace_cni.node.objects import KeptObject, KnownObjects
 
 Refused = dict[tuple[str, str], str]
 Network = IPv4Network | IPv6Network
@@ -69,7 +69,7 @@ _OPERATORS: Final[Mapping[str, Callable[[str | None, Sequence[str]], bool]]] = {
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownSubnet:
     """A Subnet that was read, with what it says of gateways."""
 
     subnet: Subnet
@@ -78,7 +78,7 @@ class _Known:
     ranges: Any
 
 
-def desired(seen: Seen) -> Desired:
+def desired(seen: KnownObjects) -> Desired:
     """What the objects spec of this node. It is complete when two lists have told them all, and its own Node is known."""
     if seen.own is None or seen.provider_networks is None or seen.vlans is None:
         return Desired(OBJECTS, complete=False)
@@ -92,7 +92,7 @@ def desired(seen: Seen) -> Desired:
 # -- Vlans --------------------------------------------------------------------------------------------------------------------
 
 
-def _wires(vlans: Mapping[str, Kept], refused: Refused) -> Mapping[str, _Wire]:
+def _wires(vlans: Mapping[str, KeptObject], refused: Refused) -> Mapping[str, _Wire]:
     found: dict[str, _Wire] = {}
     names: dict[_Wire, list[str]] = defaultdict(list)
     for name, kept in sorted(vlans.items()):
@@ -116,7 +116,7 @@ def _wires(vlans: Mapping[str, Kept], refused: Refused) -> Mapping[str, _Wire]:
 # -- ProviderNetworks ---------------------------------------------------------------------------------------------------------
 
 
-def _networks(seen: Seen, wires: Mapping[str, _Wire], refused: Refused) -> Iterable[ProviderNetwork]:
+def _networks(seen: KnownObjects, wires: Mapping[str, _Wire], refused: Refused) -> Iterable[ProviderNetwork]:
     vlans: dict[str, set[int]] = defaultdict(set)
     for tag, provider in wires.values():
         vlans[provider].add(tag or 0)
@@ -134,7 +134,7 @@ def _networks(seen: Seen, wires: Mapping[str, _Wire], refused: Refused) -> Itera
         del refused[key]  # its Vlan is told; another source may spec for a network of that name
 
 
-def _network(name: str, kept: Kept, seen: Seen, vlans: tuple[int, ...]) -> ProviderNetwork | None:
+def _network(name: str, kept: KeptObject, seen: KnownObjects, vlans: tuple[int, ...]) -> ProviderNetwork | None:
     """What the object specs of this node, None for nothing. Raises InvalidConfig."""
     where = f"ProviderNetwork '{name}'"
     spec = known_fields(kept.spec, _NETWORK_FIELDS, _NOT_BUILT, f"{where}: 'spec'")
@@ -162,7 +162,7 @@ def _network(name: str, kept: Kept, seen: Seen, vlans: tuple[int, ...]) -> Provi
     return require_possible(network)
 
 
-def _selects(spec: Mapping[str, Any], seen: Seen, where: str) -> bool:
+def _selects(spec: Mapping[str, Any], seen: KnownObjects, where: str) -> bool:
     """Whether the object is for this node: its selector alone decides, if it has one. Raises InvalidConfig."""
     selector = spec.get("nodeSelector")
     if selector is None:
@@ -211,11 +211,11 @@ def _uplink(spec: Mapping[str, Any], node: str, where: str) -> dict[str, Any]:
 # -- Subnets ------------------------------------------------------------------------------------------------------------------
 
 
-def _gateways(seen: Seen, wires: Mapping[str, _Wire], refused: Refused) -> Iterable[Gateway]:
-    known: list[_Known] = []
+def _gateways(seen: KnownObjects, wires: Mapping[str, _Wire], refused: Refused) -> Iterable[Gateway]:
+    known: list[_KnownSubnet] = []
     for name, kept in (seen.subnets or {}).items():
         try:
-            known.append(_Known(read_subnet(name, kept.spec), kept.created, kept.spec, kept.ranges))
+            known.append(_KnownSubnet(read_subnet(name, kept.spec), kept.created, kept.spec, kept.ranges))
         except UserspaceError as error:
             refused[GATEWAY, gateway_port(name)] = str(error)
     known.sort(key=lambda each: (each.created, each.subnet.name))
@@ -231,14 +231,14 @@ def _gateways(seen: Seen, wires: Mapping[str, _Wire], refused: Refused) -> Itera
             yield gateway
 
 
-def _addresses(seen: Seen, known: Iterable[_Known]) -> frozenset[str]:
+def _addresses(seen: KnownObjects, known: Iterable[_KnownSubnet]) -> frozenset[str]:
     """Addresses of nodes: this one's, and those by which others reach their ranges."""
     entries = (entry for each in known if isinstance(each.ranges, list) for entry in each.ranges)
     others = {str(entry.get("address") or "") for entry in entries if isinstance(entry, dict)}
     return frozenset({*(seen.own.addresses if seen.own else ()), *others} - {""})
 
 
-def _apart(known: Sequence[_Known], nodes: Iterable[str], refused: Refused) -> list[_Known]:
+def _apart(known: Sequence[_KnownSubnet], nodes: Iterable[str], refused: Refused) -> list[_KnownSubnet]:
     """The Subnets that overlap neither an earlier one nor a node's address; the others are refused."""
     hosts = sorted((each.version, int(each), each) for each in map(ip_address, filter(_is_address, nodes)))
     taken: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
@@ -279,7 +279,7 @@ def _rival(cidr: Network, taken: Sequence[tuple[int, int, str]]) -> str:
     return taken[before - 1][2] if before and taken[before - 1][1] >= first else ""
 
 
-def _gateway(known: _Known, node: str, wires: Mapping[str, _Wire], blocks: tuple[str, ...]) -> Gateway | None:
+def _gateway(known: _KnownSubnet, node: str, wires: Mapping[str, _Wire], blocks: tuple[str, ...]) -> Gateway | None:
     """The gateway that this node is to be for the Subnet, None for none. Raises UserspaceError."""
     subnet, where = known.subnet, f"Subnet '{known.subnet.name}'"
     bridge, tag = _place(subnet, wires, where)
@@ -331,7 +331,7 @@ def _require_one_node(spec: Mapping[str, Any], where: str) -> None:
         raise InvalidConfig(f"{where}: {what}", "it must be the name of one node; several are not built")
 
 
-def _of_range(known: _Known, node: str, where: str) -> tuple[str, ...]:
+def _of_range(known: _KnownSubnet, node: str, where: str) -> tuple[str, ...]:
     """The first address of each range of the node. Raises InvalidConfig, also while it has none."""
     if not known.subnet.per_node_prefix:
         raise InvalidConfig(
@@ -353,7 +353,7 @@ def _of_all(subnet: Subnet, where: str) -> tuple[str, ...]:
     return tuple(gateways.interface(f"{each}/{cidr.prefixlen}", f"{where}: 'gateway'") for each, cidr in pairs)
 
 
-def _routes(known: _Known, node: str, where: str) -> tuple[StaticRoute, ...]:
+def _routes(known: _KnownSubnet, node: str, where: str) -> tuple[StaticRoute, ...]:
     """Routes to the other nodes' ranges, by the nodes' addresses. Raises InvalidConfig."""
     found: list[StaticRoute] = []
     for entry in _items(known.ranges, f"{where}: 'status.nodeRanges'"):

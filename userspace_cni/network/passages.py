@@ -22,7 +22,7 @@ from userspace_cni.host.netlink.node_kernel import Kernel, at_node
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.netlink.trace_messages import BACK, RULE, THERE
 from userspace_cni.host.node_net import legacy_rules, nft_program, packet_trail
-from userspace_cni.host.node_net.forward_path import Ends, ForwardPath, forward_path
+from userspace_cni.host.node_net.forward_path import ForwardPath, PathEnds, forward_path
 from userspace_cni.host.node_net.packet_trail import AFTER, BEFORE, ROUTING, Trail
 from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
 
@@ -63,7 +63,7 @@ class _Unknown(Exception):
     """Why nothing is known."""
 
 
-class _Lost(Exception):
+class _DatagramLost(Exception):
     """Where a datagram was lost."""
 
 
@@ -83,16 +83,16 @@ def passages(
                 found.append(Passage(gateway.port, version, "unknown", away))
                 continue
             uplink = uplinks.get(gateway.port, {}).get(version, "")
-            run = _Run(gateway, version, here, ports, uplink, deadline.within(PASSAGE_S))
+            run = _PassageTrial(gateway, version, here, ports, uplink, deadline.within(PASSAGE_S))
             found.append(_passage(run))
             away = run.away
     return tuple(found)
 
 
-def _passage(run: _Run) -> Passage:
+def _passage(run: _PassageTrial) -> Passage:
     try:
         run.make()
-    except _Lost as lost:
+    except _DatagramLost as lost:
         return Passage(run.gateway.port, run.version, "lost", str(lost))
     except _Unknown as unknown:
         return Passage(run.gateway.port, run.version, "unknown", str(unknown))
@@ -101,7 +101,7 @@ def _passage(run: _Run) -> Passage:
     return Passage(run.gateway.port, run.version, "passes")
 
 
-class _Run:
+class _PassageTrial:
     """One passage."""
 
     def __init__(
@@ -150,7 +150,7 @@ class _Run:
         bridge = self._ports.look(look, {}, f"bridge {name}: looking at it", self._deadline)
         return number, bool(bridge.outward)
 
-    def _ends(self, *, asks: bool) -> Ends:
+    def _ends(self, *, asks: bool) -> PathEnds:
         gateway, version = self.gateway, self.version
         egress = gateway.egress_gateway
         is_led = egress is not None and ip_address(egress.via).version == version
@@ -159,7 +159,7 @@ class _Run:
             *gateway.next_hops,
             *(each.gw for each in gateway.routes),
         ]
-        return Ends(
+        return PathEnds(
             link=gateway.port,
             subnet=next(each for each in gateway.subnets if each.version == version),
             taken=frozenset(map(ip_address, [*taken, *([egress.via] if egress else [])])),
@@ -198,7 +198,7 @@ class _Run:
         if asking := self._asking([there, back], way, diverting=True):
             raise _Unknown(f"{asking}; by another link it passes")
         if self.gateway.masquerade and seen.source == way.inside:
-            raise _Lost("on the way out: masquerade has no effect: a datagram leaves with the pod's address")
+            raise _DatagramLost("on the way out: masquerade has no effect: a datagram leaves with the pod's address")
 
     def _sent(
         self, send: Callable[[], None], came: Callable[[], Datagram | None], at: int, way: ForwardPath, trail: Trail
@@ -248,7 +248,7 @@ class _Run:
         is_routed = trail.begin == THERE and trail.lost_at == ROUTING and not trail.dropped_by
         if not is_routed and (asking := self._asking([trail], way, diverting=False)):
             return _Unknown(f"{on}, a datagram is lost {where}; but {asking}")
-        return _Lost(f"{on}: {where}")
+        return _DatagramLost(f"{on}: {where}")
 
     def _rule(self, chain: tuple[str, str, str], handle: int) -> str:
         text = nft_program.rule(chain, handle, *self._place, self._deadline)

@@ -36,7 +36,7 @@ _READY_S: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Given:
+class PluginList:
     """A list of plugins: the `name` of its file, its `text`, and for people where it is from."""
 
     name: str
@@ -66,17 +66,17 @@ def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> t
     return [Spec(RUNTIME_NETWORK, NAME, INSTALL, kept.said_by, _plan(kept, node, serving), content=kept)], frozenset({INSTALL})
 
 
-def read(path: str) -> Given:
+def read(path: str) -> PluginList:
     """The list in the file, a path of this process. Raises Unavailable while it is away, InvalidConfig for another's."""
     what = f"network file {path}"
     name = require_name(Path(path).name, what)
     text = read_of_root(path, what, LARGEST.octets + 1)
     if text is None:
         raise Unavailable(f"{what}: it does not exist", "see the setting cni_conf_file, and option --network of install")
-    return Given(name, text, path)
+    return PluginList(name, text, path)
 
 
-def require_usable(given: Given) -> dict[str, object]:
+def require_usable(given: PluginList) -> dict[str, object]:
     """The list, if ADD would take it: our plugin is in it, and is configured as ADD reads it. Raises UserspaceError."""
     where = f"network file {given.said_by}"
     config = read_list(given.text, where)
@@ -92,13 +92,13 @@ def require_usable(given: Given) -> dict[str, object]:
     return config
 
 
-def installed(state_dir: str) -> Given | None:
+def installed(state_dir: str) -> PluginList | None:
     """What `install` was given, by this process's path of the state directory; None for nothing. Raises UserspaceError."""
     path = Path(state_dir) / RUNTIME_NETWORK_COPY
     try:
         found = json.loads(path.read_bytes())
         name, text = found["name"], found["text"].encode()
-        return Given(require_name(name, str(path)), text, f"install --network {name}")
+        return PluginList(require_name(name, str(path)), text, f"install --network {name}")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -107,7 +107,7 @@ def installed(state_dir: str) -> Given | None:
         raise Undecodable(f"{path} is not what install writes: {error!r:.100}", "give install the network again") from error
 
 
-def copy_of(given: Given) -> bytes:
+def copy_of(given: PluginList) -> bytes:
     """What `install` writes for `installed`."""
     return json.dumps({"name": given.name, "text": given.text.decode()}).encode()
 
@@ -119,14 +119,14 @@ def _refused(error: UserspaceError) -> Plan:
     return steps
 
 
-def former_names(record: Record | None, given: Given) -> tuple[str, ...]:
+def former_names(record: Record | None, given: PluginList) -> tuple[str, ...]:
     """The names of the files of the record that may be there and are not this one's; during a change, those before, too."""
     steps = record.runtime_networks if record else ()
     unfinished = [name for each in steps for name in each.instead_of] if record and record.state != "ready" else []
     return tuple(sorted({*(each.name for each in steps), *unfinished} - {given.name}))
 
 
-def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[RuntimeNetwork, ...]:
+def _status(record: Record | None, given: PluginList, node: LocalNode) -> tuple[RuntimeNetwork, ...]:
     """The file of the record that is there, if one is: after a crash during a change it may be the new one alone."""
     if record is None:
         return ()
@@ -138,7 +138,7 @@ def _status(record: Record | None, given: Given, node: LocalNode) -> tuple[Runti
     return (first,) if first else ()
 
 
-def _plan(given: Given, node: LocalNode, serving: Callable[[], bool]) -> Plan:
+def _plan(given: PluginList, node: LocalNode, serving: Callable[[], bool]) -> Plan:
     def steps(record: Record | None) -> tuple[Step, ...]:
         config, store = require_usable(given), node.store.journal.identity()
         step = RuntimeNetwork(

@@ -96,7 +96,7 @@ class OfferedBridge:
 
 
 class DeviceRoom:
-    """What the node does for a device plugin: `deviceplugin.plugin.Room`."""
+    """What the node does for a device plugin: `deviceplugin.plugin.DeviceNode`."""
 
     def __init__(self, installation: Installation, journal: Journal, ports: PortDriver) -> None:
         self._directories = installation.devices

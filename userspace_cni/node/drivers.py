@@ -44,7 +44,7 @@ from userspace_cni.attachment.steps import (
 )
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.host.node_net.switch_links import SwitchLinks
     from userspace_cni.node.addresses import LocalAddresses
     from userspace_cni.node.installation import Installation
@@ -57,7 +57,7 @@ class Drivers:
     """The drivers of this node's steps, each made when it is first needed, of what it needs of these."""
 
     installation: Installation
-    store: Store
+    store: AttachmentStore
     switch: LocalSwitch
     addresses: LocalAddresses
     pods: LocalPods

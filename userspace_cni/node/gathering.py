@@ -9,9 +9,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, NodePort, Noted, Pod, SocketFacts, SocketPlace
+from userspace_cni.attachment.facts import (
+    Allocation,
+    ChangeableOptions,
+    Facts,
+    LinkFacts,
+    NodePort,
+    Pod,
+    SocketFacts,
+    SocketPlace,
+)
 from userspace_cni.attachment.planned import mac_of
-from userspace_cni.attachment.steps import OvsPort, Terms, host_end, port_name
+from userspace_cni.attachment.steps import OvsPort, PortTerms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
 
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
@@ -53,20 +62,20 @@ FactsOf = TypeVar("FactsOf", bound=Facts)
 
 
 @dataclass(frozen=True)
-class Asked:
+class FactSources:
     """What is asked. `watch`: the watched pods of this node, None without them."""
 
     installation: Installation
-    store: Store
+    store: AttachmentStore
     switch: LocalSwitch
     watch: PodWatch | None
 
 
 @dataclass(frozen=True)
-class Gathering:
+class LocalGathering:
     """What one ADD asks of the node."""
 
-    node: Asked
+    node: FactSources
     request: Request
     options: Options
     consumer: Consumer
@@ -189,7 +198,7 @@ class Gathering:
             "addresses": read_addresses_noted(pod.annotations, interface) if options.addresses_noted else EMPTY,
             "limits": limits,
             "mirrors": mirrors,
-            "terms": Terms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
+            "terms": PortTerms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
         }
 
     # -- a vhost-user interface -------------------------------------------------------------------------------------------
@@ -320,7 +329,7 @@ class Gathering:
         return view
 
 
-def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
+def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> ChangeableOptions:
     """What the pod says now of the interface of a living attachment.
 
     Raises BadRequest for what cannot be read of it, what the rules do not allow, and what the port's kind cannot do.
@@ -332,4 +341,4 @@ def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
     mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_outputs)
     joined = (each.name for each in mirrors if each not in port.mirrors)  # later rules do not hold for what there is
     require_mirrors(settings.rules, record.pod_namespace, joined, ())
-    return Noted(limits, mirrors)
+    return ChangeableOptions(limits, mirrors)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.apply import adopt
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.steps import Driver, LegacyRecord, PodMount, PortRef, Resource
+from userspace_cni.attachment.steps import Driver, LegacyRecord, PodMount, PortRef, SharedResource
 from userspace_cni.base.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LegacyDriver(Driver[LegacyRecord]):
         cid12 = os.path.basename(step.path).removeprefix("local-")[:12]  # noqa: PTH119
         legacy.remove_socket(path, cid12, self._short_dir, used, deadline, self._root)
 
-    def _held_mount(self, target: str) -> Resource | None:
+    def _held_mount(self, target: str) -> SharedResource | None:
         """The mount at `target`, if an attachment of ours holds it."""
         for place, shared in self._journal.places():
             mount = PodMount(place, place, target).resource

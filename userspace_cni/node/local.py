@@ -10,9 +10,9 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.node import Service
+from userspace_cni.attachment.node import ServeOptions
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.store import Store
+from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
@@ -47,16 +47,16 @@ class LocalNode:
         tell: Callbacks | None = None,
     ) -> None:
         self.installation = Installation(settings, environ, resident=resident)
-        self.service = Service(settings.log_level, settings.deadline_s, resident)
+        self.service = ServeOptions(settings.log_level, settings.deadline_s, resident)
         self._callbacks = tell or Callbacks()
 
     @cached_property
-    def store(self) -> Store:
+    def store(self) -> AttachmentStore:
         """Records, spool, and the present boot."""
         boot_id = cache(boot.boot_id)
         state, run = map(self.installation.root.path, (self.installation.settings.state_dir, self.installation.settings.run_dir))
         journal = Journal(state, run, lambda text: say("warning", text), boot_id, self._on_state)
-        return Store(journal, Spool(f"{state}/spool", f"{state}/quarantine"), boot_id, boot.boottime_ns)
+        return AttachmentStore(journal, Spool(f"{state}/spool", f"{state}/quarantine"), boot_id, boot.boottime_ns)
 
     @cached_property
     def switch(self) -> LocalSwitch:

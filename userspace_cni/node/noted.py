@@ -73,7 +73,7 @@ def awaited_addresses(sources: Sources, pod: Pod | None, interface: PodInterface
         return None
     left = deadline.remaining()
     limit = deadline.within(max(left - _SPARE_S, left / 2))
-    return _Lacking(known, interface, limit, sources())
+    return _MissingAnnotations(known, interface, limit, sources())
 
 
 def has_enough(pod: Pod, interface: PodInterface) -> bool:
@@ -115,7 +115,7 @@ def _require_pod(pod: Pod | None) -> Pod:
     return pod
 
 
-class _Lacking:
+class _MissingAnnotations:
     """The annotations that a pod lacks: an `Awaited`.
 
     `sources`: the watch of the node's pods, None where it is not for this pod, and the account by which the pod is followed
@@ -123,7 +123,7 @@ class _Lacking:
     """
 
     def __init__(self, pod: Pod, interface: PodInterface, until: Deadline, sources: tuple[PodWatch | None, KubeClient]) -> None:
-        from userspace_cni.kube.following import Following
+        from userspace_cni.kube.following import FollowedPod
 
         self.pod = pod.namespace, pod.name
         self.until = until
@@ -131,7 +131,7 @@ class _Lacking:
         self._uid = pod.uid
         self._ready = partial(has_enough, interface=interface)
         self._watch, client = sources
-        self._following = Following(client, pod, self._ready, until)
+        self._following = FollowedPod(client, pod, self._ready, until)
         self._changed: Callable[[], None] | None = None
         self._thread: Thread | None = None
         self._ended = False

@@ -16,14 +16,14 @@ from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.object_watch import ObjectWatch
-from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, ApiResource
 
 SPECS: Final = (PROVIDER_NETWORKS, VLANS, SUBNETS)
 """The resources of which objects are specs."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptObject:
     """An object, as far as it matters here. `created`: its creationTimestamp; `spec` and `ranges` are as the server has them.
 
     `ranges`: status.nodeRanges of a Subnet.
@@ -44,16 +44,16 @@ class OwnNode:
 
 
 @dataclass(frozen=True)
-class Seen:
+class KnownObjects:
     """What is known of the objects by name, None for what was not listed to its end; `own` is None also for a node of no such
     name. `unconfirmed`: the resources of which there may be objects that are not among these."""
 
     node: str
     own: OwnNode | None = None
-    provider_networks: Mapping[str, Kept] | None = None
-    vlans: Mapping[str, Kept] | None = None
-    subnets: Mapping[str, Kept] | None = None
-    unconfirmed: frozenset[Resource] = field(default=frozenset(), kw_only=True)
+    provider_networks: Mapping[str, KeptObject] | None = None
+    vlans: Mapping[str, KeptObject] | None = None
+    subnets: Mapping[str, KeptObject] | None = None
+    unconfirmed: frozenset[ApiResource] = field(default=frozenset(), kw_only=True)
 
 
 class NodeObjects(Supervisor):
@@ -69,12 +69,12 @@ class NodeObjects(Supervisor):
         node: str,
         on_change: Callable[[], None],
         *,
-        specs: Sequence[Resource] = SPECS,
+        specs: Sequence[ApiResource] = SPECS,
         times: WatchTimes | None = None,
     ) -> None:
         super().__init__()
         self._node = node
-        self._watches: dict[Resource, ObjectWatch] = {
+        self._watches: dict[ApiResource, ObjectWatch] = {
             each: ObjectWatch(session, each, keep=kept, on_change=on_change, times=times) for each in specs
         }
         self._watches[NODES] = ObjectWatch(
@@ -95,22 +95,22 @@ class NodeObjects(Supervisor):
             ]
         return " | ".join(problems)
 
-    def of(self, resource: Resource) -> Mapping[str, Kept] | None:
+    def of(self, resource: ApiResource) -> Mapping[str, KeptObject] | None:
         """The ProviderNetworks, Vlans or Subnets by name; None where they were not listed to the end, or are not followed."""
         return self._watches[resource].objects() if resource in self._watches else None
 
-    def confirmed(self, resource: Resource) -> bool:
+    def confirmed(self, resource: ApiResource) -> bool:
         """Whether a ProviderNetwork, Vlan or Subnet that is not known does not exist. To be asked before `of`."""
         return resource in self._watches and self._watches[resource].confirmed
 
-    def seen(self) -> Seen:
+    def seen(self) -> KnownObjects:
         unconfirmed = frozenset(each for each in SPECS if not self.confirmed(each))
         networks, vlans, subnets = map(self.of, SPECS)
         own = (self._watches[NODES].objects() or {}).get(self._node)
-        return Seen(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
+        return KnownObjects(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
 
 
-def look(session: ApiSession, node: str) -> Seen:
+def look(session: ApiSession, node: str) -> KnownObjects:
     """What the server has now, by single requests; for a process that follows nothing.
 
     Raises UserspaceError where any of it cannot be read: what is not known is not made up.
@@ -122,14 +122,14 @@ def look(session: ApiSession, node: str) -> Seen:
         raise ObjectRefused(
             f"the API server knows no node {node}", "does the API know this node by this name? See the setting node_name"
         )
-    return Seen(node, _own_node(own[0]), *found)
+    return KnownObjects(node, _own_node(own[0]), *found)
 
 
-def kept(thing: Mapping[str, Any]) -> Kept:
+def kept(thing: Mapping[str, Any]) -> KeptObject:
     """What is kept of an object as the server sends it."""
     status = thing.get("status") if thing.get("kind") == SUBNETS.kind else None
     ranges = status.get("nodeRanges") if isinstance(status, dict) else None
-    return Kept(str(thing["metadata"].get("creationTimestamp") or ""), thing.get("spec"), ranges)
+    return KeptObject(str(thing["metadata"].get("creationTimestamp") or ""), thing.get("spec"), ranges)
 
 
 def _own_node(thing: Mapping[str, Any]) -> OwnNode:

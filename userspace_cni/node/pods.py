@@ -16,9 +16,9 @@ from userspace_cni.base.tenancy import require_mirrors
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
-    from userspace_cni.attachment.facts import Noted
+    from userspace_cni.attachment.facts import ChangeableOptions
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from userspace_cni.kube.events import Events
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.callbacks import Callbacks
-    from userspace_cni.node.gathering import Gathering
+    from userspace_cni.node.gathering import LocalGathering
     from userspace_cni.node.installation import Installation
     from userspace_cni.node.switch import LocalSwitch
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class LocalPods:
     """`attachment.node.Pods` of this node. `tell`: whom it tells of changed pods, and of notices that none was told."""
 
-    def __init__(self, installation: Installation, store: Store, switch: LocalSwitch, tell: Callbacks) -> None:
+    def __init__(self, installation: Installation, store: AttachmentStore, switch: LocalSwitch, tell: Callbacks) -> None:
         self._installation = installation
         self._store = store
         self._switch = switch
@@ -52,18 +52,18 @@ class LocalPods:
 
         return CONSUMERS
 
-    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Gathering:
+    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> LocalGathering:
         """What this ADD asks of node and pod, and of the API server if there is one."""
-        from userspace_cni.node.gathering import Asked, Gathering
+        from userspace_cni.node.gathering import FactSources, LocalGathering
 
-        asked = Asked(self._installation, self._store, self._switch, self.watch)
-        return Gathering(asked, request, options, consumer, deadline)
+        asked = FactSources(self._installation, self._store, self._switch, self.watch)
+        return LocalGathering(asked, request, options, consumer, deadline)
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""
         require_mirrors(self._installation.settings.rules, environment.pod_namespace, mirrors, outputs)
 
-    def noted(self, record: Record) -> Noted | None:
+    def noted(self, record: Record) -> ChangeableOptions | None:
         """What the attachment's pod says of its interface now; None where the pod is not watched. Raises BadRequest."""
         if not self.watch or not record.port:
             return None

@@ -44,7 +44,7 @@ class ReportTimes:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ReportParts:
     """Parts of the report beside the labels and annotations of the Node.
 
     `state`: the NodeState. `kubeovn`: annotations for programs that know kube-ovn. `routes`: the node keeps Routes; the former
@@ -74,7 +74,7 @@ class Report(Loop):
         node: str,
         chassis: Callable[[], str],
         *,
-        parts: Parts | None = None,
+        parts: ReportParts | None = None,
         tell: Callable[[Recipient, Sequence[Finding]], None] = lambda *_: None,
         times: ReportTimes | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Report(Loop):
         self._objects = objects
         self._node = node
         self._chassis = chassis
-        self._parts = parts or Parts()
+        self._parts = parts or ReportParts()
         self._tell = tell
         self._times = times or ReportTimes()
         self.settle_s, self.back_off = self._times.settle_s, self._times.back_off

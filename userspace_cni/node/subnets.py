@@ -14,10 +14,10 @@ from userspace_cni.base.subnets import Placement, Subnet, node_ranges, placed, r
 from userspace_cni.cni.subnet_keys import as_leased, completed, require_possible
 from userspace_cni.kube.kept_objects import DesiredObjects, KeptObjects
 from userspace_cni.kube.object_requests import Objects
-from userspace_cni.kube.resources import IPS, SUBNETS, VLANS, Resource
+from userspace_cni.kube.resources import IPS, SUBNETS, VLANS, ApiResource
 from userspace_cni.linux.boot import boottime_ns
 from userspace_cni.node.ip_objects import NODE_LABEL, ip_objects, label, subnet_of
-from userspace_cni.node.objects import Kept, kept
+from userspace_cni.node.objects import KeptObject, kept
 from userspace_cni.node.reporting import MANAGER
 from userspace_cni.node.state import SubnetUse
 
@@ -110,7 +110,7 @@ class Subnets:
             vlan = read_vlan(subnet.vlan, self._find(VLANS, subnet.vlan, deadline).spec or {})
         return subnet, placed(subnet, vlan, node_ranges(subnet, {"nodeRanges": found.ranges}, installation.name))
 
-    def known(self, resource: Resource, deadline: Deadline) -> Mapping[str, Kept]:
+    def known(self, resource: ApiResource, deadline: Deadline) -> Mapping[str, KeptObject]:
         """All ProviderNetworks, Vlans or Subnets by name. Raises Unavailable while they were not listed once."""
         if self._objects:
             found = self._objects.of(resource)
@@ -123,7 +123,7 @@ class Subnets:
         listed = Objects(self._installation.clients.of("").session).list(resource)
         return {each["metadata"]["name"]: kept(each) for each in listed}
 
-    def _find(self, resource: Resource, name: str, deadline: Deadline) -> Kept:
+    def _find(self, resource: ApiResource, name: str, deadline: Deadline) -> KeptObject:
         """The object of that name. Raises Unavailable while objects are not known, InvalidConfig when there is none."""
         asked = f"{resource.kind} '{name}'"
         if self._objects:

@@ -16,7 +16,7 @@ from userspace_cni.node.switch_sockets import NodeSockets
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.journal import Journal
-    from userspace_cni.attachment.listing import Limited
+    from userspace_cni.attachment.listing import LimitedDirection
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.steps import PortRef
     from userspace_cni.cni.options import Options
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from userspace_cni.switch.counters import Counters
     from userspace_cni.switch.ovsdb.rows.port import KnownPort
     from userspace_cni.switch.ports import PortDriver
-    from userspace_cni.switch.vswitchd import Lifeline
+    from userspace_cni.switch.vswitchd import DaemonLifeline
 
 _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
@@ -104,7 +104,7 @@ class LocalSwitch:
         """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
         return self.ports.counters(Deadline.after(_COUNTERS_S))
 
-    def limited(self, records: Iterable[Record]) -> list[Limited]:
+    def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
         from userspace_cni.node.limits import limited
 
@@ -140,11 +140,11 @@ class LocalSwitch:
         """Whether ovs-vswitchd lives, without waiting: `alive`, `dead`, `silent` or `unknown`."""
         return self.ports.glance().state
 
-    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+    def watch_life(self, ended: Callable[[], None]) -> DaemonLifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
-        from userspace_cni.switch.vswitchd import Lifeline
+        from userspace_cni.switch.vswitchd import DaemonLifeline
 
-        return Lifeline(self._installation.root.path(self._installation.settings.ovs_rundir), ended)
+        return DaemonLifeline(self._installation.root.path(self._installation.settings.ovs_rundir), ended)
 
     # -- what nothing needs any more --------------------------------------------------------------------------------------
 

@@ -20,21 +20,21 @@ from userspace_cni.host.node_net.nics import Nic
 from userspace_cni.switch.interfaces import bridges_of_interfaces, open_interfaces
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.node.installation import Installation
     from userspace_cni.node.switch import LocalSwitch
 
 LOOK_S: Final = 6.0
 
 
-class LookedAt(Protocol):
+class UplinkNode(Protocol):
     """A node, as far as it is looked at."""
 
     @property
     def installation(self) -> Installation: ...
 
     @property
-    def store(self) -> Store: ...
+    def store(self) -> AttachmentStore: ...
 
     @property
     def switch(self) -> LocalSwitch: ...
@@ -70,12 +70,12 @@ class UplinkLook:
         return Steps(self.former)
 
 
-def look(network: ProviderNetwork, former: Sequence[Step], node: LookedAt, node_addresses: Iterable[str] | None) -> UplinkLook:
+def look(network: ProviderNetwork, former: Sequence[Step], node: UplinkNode, node_addresses: Iterable[str] | None) -> UplinkLook:
     """Look for this network. `former`: the steps that it has on this node since this boot.
 
     Raises UserspaceError for what cannot be looked at now.
     """
-    return _Looking(network, tuple(former), node, Deadline.after(LOOK_S)).seen(
+    return _UplinkReader(network, tuple(former), node, Deadline.after(LOOK_S)).seen(
         None if node_addresses is None else frozenset(node_addresses)
     )
 
@@ -88,12 +88,12 @@ def internal_ports(network: ProviderNetwork, links: Mapping[str, Nic]) -> dict[s
 
 
 @dataclass(frozen=True)
-class _Looking:
+class _UplinkReader:
     """One look."""
 
     network: ProviderNetwork
     former: tuple[Step, ...]
-    node: LookedAt
+    node: UplinkNode
     deadline: Deadline
 
     def seen(self, node_addresses: frozenset[str] | None) -> UplinkLook:

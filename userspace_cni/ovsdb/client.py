@@ -29,7 +29,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, Unavailable
 from userspace_cni.base.threads import start
 from userspace_cni.ovsdb.database import Clause, Database, I, Tls, addresses
-from userspace_cni.ovsdb.groups import Command, Commit, Member, Refused, distinct
+from userspace_cni.ovsdb.groups import Command, Commit, Member, RefusedCommand, distinct
 from userspace_cni.ovsdb.reads import Read
 from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost, Watch
 from userspace_cni.ovsdb.streams import trust
@@ -137,7 +137,7 @@ class Client(Generic[I]):
             yield
         except Unavailable as error:
             raise type(error)(f"{what}: {error.message}", error.details) from None
-        except Refused as error:
+        except RefusedCommand as error:
             raise self._database.refused(f"{what}: ovsdb-server rejected it: {error.error}", error.details) from None
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ HUNG_SECONDS = 0.5
 proves nothing; the probe of a session that lives long finds a hung server."""
 
 
-class Refused(Exception):
+class RefusedCommand(Exception):
     """ovsdb-server rejected the transaction; `error` and `details` are its own words (RFC 7047, 4.1.3)."""
 
     def __init__(self, error: str, details: str) -> None:
@@ -58,7 +58,7 @@ class Command(ABC, Generic[S]):
     def post_commit(self, txn: Draft) -> None:
         """Called when the server has committed it."""
 
-    def should_retry(self, refused: Refused) -> bool:  # noqa: ARG002 - for subclasses
+    def should_retry(self, refused: RefusedCommand) -> bool:  # noqa: ARG002 - for subclasses
         """Whether to run the command once more after the server rejected it alone."""
         return False
 
@@ -98,7 +98,7 @@ class Member:
             raise self._error
 
 
-class Link(Protocol):
+class CommitConnection(Protocol):
     """The connection, as a commit needs it. `on_group` is told how many of the members that were written change rows."""
 
     replica: Replica[Any]
@@ -112,7 +112,7 @@ class Link(Protocol):
 class Commit:
     """The commit of one group. Runs on the connection's thread, which holds the lock."""
 
-    def __init__(self, link: Link, members: Sequence[Member]) -> None:
+    def __init__(self, link: CommitConnection, members: Sequence[Member]) -> None:
         self._link = link
         self._replica = link.replica
         self._members = list(members)
@@ -132,7 +132,7 @@ class Commit:
                 else:  # a verified row has changed: its update must be on the way
                     while self._replica.change_seqno == seen:
                         self._await_message()
-        except Refused as refused:
+        except RefusedCommand as refused:
             self._retry_alone(refused)
         except Exception as error:  # noqa: BLE001 - every caller must be answered, and the thread goes on
             if self._replica.txn is not None:
@@ -184,7 +184,7 @@ class Commit:
         for member in self._members:
             member.certain = True
 
-    def _retry_alone(self, refused: Refused) -> None:
+    def _retry_alone(self, refused: RefusedCommand) -> None:
         """Run the members one by one: the server does not say whose command it refused. A single member gets the refusal."""
         waiting = [each for each in self._members if not each.answered]
         if len(waiting) == 1 and not any(each.should_retry(refused) for each in waiting[0].commands):
@@ -251,9 +251,9 @@ def distinct(members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
     return group, later
 
 
-def _refused(error: str) -> Refused:
+def _refused(error: str) -> RefusedCommand:
     try:
         answer = json.loads(error)
-        return Refused(str(answer.get("error", "error")), str(answer.get("details", "")))
+        return RefusedCommand(str(answer.get("error", "error")), str(answer.get("details", "")))
     except (ValueError, AttributeError):
-        return Refused("error", error)
+        return RefusedCommand("error", error)

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .strict_json import Reader
+from .strict_json import JsonReader
 
 CONFIGURATION_DATA = "userspace/configuration-data"
 MAPPED_DIR = "userspace/mapped-dir"
@@ -156,7 +156,7 @@ def _clean(path: str) -> str:
 
 def _decode(text: str) -> Any:
     try:
-        return Reader().read(text)
+        return JsonReader().read(text)
     except ValueError as error:
         raise DocumentError(f"not JSON: {error}") from None
 

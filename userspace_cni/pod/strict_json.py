@@ -1,6 +1,6 @@
 """Reads JSON by RFC 8259: refuses what Python's parser accepts and other readers refuse or read differently.
 
-NaN, infinities and numbers that no float holds are always refused; a `Reader` may refuse more. Must not quote more than a few
+NaN, infinities and numbers that no float holds are always refused; a `JsonReader` may refuse more. Must not quote more than a few
 words of a text, nor know what the text is for. Pure.
 """
 
@@ -36,7 +36,7 @@ def marks(text: str) -> int:
     return sum(map(text.count, _MARKS))
 
 
-class Reader:
+class JsonReader:
     """A parser. `pairs`: makes an object of its pairs (as `once` does); with None the last of two equal keys counts.
 
     `digits_max`: of a whole number. `deepest`: how deep a value may be nested; with it, half of a surrogate pair is refused too.

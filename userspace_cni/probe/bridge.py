@@ -110,24 +110,24 @@ class Verdict:
         }
 
 
-class _Failed(Exception):
+class _StageFailed(Exception):
     """A stage did not succeed; its `problem` says why."""
 
 
 @dataclass(frozen=True)
-class Course:
+class ProbeOptions:
     """How a bridge is probed. `tell` is called with the progress."""
 
     timeout_s: float
     tell: Callable[[str], None] = lambda _: None
 
 
-def probe(verdict: Verdict, ports: ProbePorts, course: Course) -> None:
+def probe(verdict: Verdict, ports: ProbePorts, course: ProbeOptions) -> None:
     """Probe the bridge with a port of its own and fill `verdict`, also when this ends with an exception."""
     began = time.monotonic()
     port: ProbePort | None = None
     try:
-        with suppress(_Failed):
+        with suppress(_StageFailed):
             with _failing(verdict.stages[1]):  # whose socket is in the directory that is made now
                 port = ports.reserve(verdict.bridge)
             _go(port, ports, course, verdict)
@@ -139,7 +139,7 @@ def probe(verdict: Verdict, ports: ProbePorts, course: Course) -> None:
         verdict.seconds = time.monotonic() - began
 
 
-def _go(port: ProbePort, ports: ProbePorts, course: Course, verdict: Verdict) -> None:
+def _go(port: ProbePort, ports: ProbePorts, course: ProbeOptions, verdict: Verdict) -> None:
     """Go through the stages; the front-end is detached at the end."""
     opened, connected, negotiated, carried = verdict.stages
     with _failing(connected):
@@ -177,7 +177,7 @@ def _await_connection(listener: VhostListener, timeout_s: float) -> None:
         )
 
 
-def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course: Course) -> None:
+def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course: ProbeOptions) -> None:
     """Send frames until one is back."""
     from userspace_cni.fastpath.rings.generator import echo
 
@@ -194,7 +194,7 @@ def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course
             )
 
 
-def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tuple[Verdict, Course]) -> None:
+def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tuple[Verdict, ProbeOptions]) -> None:
     """Time the round trips of the frames until the time is over. Raises what ended it, Unavailable when too many are lost."""
     from userspace_cni.fastpath.rings.generator import echo
 
@@ -242,7 +242,7 @@ def _failing(stage: Stage) -> Iterator[None]:
         yield
     except (UserspaceError, FastPathError, OSError) as error:
         stage.ok, stage.problem = None if _is_ours(error) else False, str(error)
-        raise _Failed from error
+        raise _StageFailed from error
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -18,9 +18,9 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import HEADER_BYTES, MTU, Unusable
-from userspace_cni.probe.opening import ATTACH_S, SWITCH_S, Site, Tell, access_for_switch
+from userspace_cni.probe.opening import ATTACH_S, SWITCH_S, ProbeSite, Tell, access_for_switch
 from userspace_cni.probe.packet_filter import PacketFilter
 from userspace_cni.probe.pcap import SNAPLEN_MAX, Frame
 
@@ -67,7 +67,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class CapturedPort:
     """The port whose frames are seen. `vlan`: of the port; frames are seen as its pod sends and gets them."""
 
     name: str
@@ -82,7 +82,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Course:
+class CaptureOptions:
     """What to capture: `count` frames at most, within `seconds`, of each the first `snaplen` bytes, those that `keep` takes.
 
     None: without an end, all.
@@ -95,14 +95,14 @@ class Course:
 
 
 @dataclass
-class Taken:
+class CaptureFigures:
     """The figures so far. `frames` and `bytes` were passed on, of `seen` frames that came; `bytes` of them in the switch.
 
     `dropped`: frames of the port that the switch could not give us. `ended`: by what, "" while it runs; `problem`: why it ended
     early, or "".
     """
 
-    source: Source
+    source: CapturedPort
     frames: int = 0
     bytes: int = 0
     seen: int = 0
@@ -128,10 +128,10 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Mirrored:
+class MirroredPort:
     """A port that is mirrored, and our end of the mirror."""
 
-    source: Source
+    source: CapturedPort
     front: FrontEnd
     ports: ProbePorts
     port: ProbePort
@@ -160,7 +160,7 @@ class Mirrored:
 
 
 @contextmanager
-def mirrored(site: Site, record: Record, tell: Tell, removed: Tell, ending: Ending) -> Iterator[Mirrored]:
+def mirrored(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending: EndingSignals) -> Iterator[MirroredPort]:
     """Mirror the port of an attachment into one of ours; all of it is removed at the end.
 
     `removed` is called with each thing that killed runs had left. Raises Unusable, BadRequest, Unavailable, FastPathError, Ended.
@@ -182,10 +182,10 @@ def mirrored(site: Site, record: Record, tell: Tell, removed: Tell, ending: Endi
             tell("attaching to it")
             with listener.accept(ATTACH_S) as front:
                 before = ports.counted(port).get("tx_dropped", 0)
-                yield Mirrored(source, front, ports, port, before)
+                yield MirroredPort(source, front, ports, port, before)
 
 
-def _source(site: Site, record: Record, ports: ProbePorts) -> Source:
+def _source(site: ProbeSite, record: Record, ports: ProbePorts) -> CapturedPort:
     """The port of an attachment, which the switch has. Raises Unusable, BadRequest, Unavailable."""
     step, name = record.port, name_of(record)
     if step is None or record.state != "ready":
@@ -200,10 +200,17 @@ def _source(site: Site, record: Record, ports: ProbePorts) -> Source:
         raise Unusable(f"{name}: the switch says of port {step.name}: {error}; userspace-cni check tells more")
     mtus = site.node.switch.ports.facts(Deadline.after(SWITCH_S)).mtus
     mtu = max(MTU, step.interface.mtu or 0, mtus.get(step.name, 0))
-    return Source(name, step.name, step.bridge, mtu, step.vlan)
+    return CapturedPort(name, step.name, step.bridge, mtu, step.vlan)
 
 
-def capture(mirror: Mirrored, course: Course, sink: Sink, taken: Taken, ending: Ending, report: Callable[[], None]) -> None:
+def capture(
+    mirror: MirroredPort,
+    course: CaptureOptions,
+    sink: Sink,
+    taken: CaptureFigures,
+    ending: EndingSignals,
+    report: Callable[[], None],
+) -> None:
     """Pass frames to `sink` until the course is over, and fill `taken`, also when this ends with an exception.
 
     Signals are only remembered meanwhile, so that no frame is passed on in part. Calls `report` each second. Raises what the sink
@@ -218,7 +225,13 @@ def capture(mirror: Mirrored, course: Course, sink: Sink, taken: Taken, ending: 
         _count_dropped(mirror, taken)
 
 
-def _carry(mirror: Mirrored, course: Course, sink: Sink, taken: Taken, watched: tuple[Ending, Callable[[], None]]) -> End:
+def _carry(
+    mirror: MirroredPort,
+    course: CaptureOptions,
+    sink: Sink,
+    taken: CaptureFigures,
+    watched: tuple[EndingSignals, Callable[[], None]],
+) -> End:
     """Until the course is over; why it is."""
     from userspace_cni.fastpath.errors import FastPathError
     from userspace_cni.fastpath.rings.burst import Burst
@@ -255,7 +268,7 @@ def _carry(mirror: Mirrored, course: Course, sink: Sink, taken: Taken, watched: 
     return "count"
 
 
-def _pass_on(burst: Burst, count: int, course: Course, sink: Sink, taken: Taken) -> None:
+def _pass_on(burst: Burst, count: int, course: CaptureOptions, sink: Sink, taken: CaptureFigures) -> None:
     """Give the sink those of the burst's frames that are wanted."""
     if not count:
         return
@@ -270,7 +283,7 @@ def _pass_on(burst: Burst, count: int, course: Course, sink: Sink, taken: Taken)
         taken.bytes += sum(map(len, wanted))
 
 
-def _count_dropped(mirror: Mirrored, taken: Taken) -> None:
+def _count_dropped(mirror: MirroredPort, taken: CaptureFigures) -> None:
     """Ask the switch; a switch that is gone leaves what was asked last."""
     try:
         taken.dropped = mirror.dropped()

@@ -14,11 +14,11 @@ from typing import Self
 from userspace_cni.base.signals import Signals
 
 
-class Ended(KeyboardInterrupt):
+class MeasurementEnded(KeyboardInterrupt):
     """A signal ended the measurement."""
 
 
-class Ending:
+class EndingSignals:
     """Within this block SIGINT, SIGTERM and SIGHUP raise Ended; those that are ignored, as by nohup(1), stay so.
 
     For the main thread. `asked`: whether a signal came.
@@ -43,7 +43,7 @@ class Ending:
     def check(self) -> None:
         """Raise Ended if a signal came, even if its exception was lost."""
         if self.asked:
-            raise Ended
+            raise MeasurementEnded
 
     def settle(self) -> None:
         """Only remember signals from here on: what follows cleans up."""
@@ -52,12 +52,12 @@ class Ending:
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.asked = True
         if not self._settled and not _is_ending():
-            raise Ended
+            raise MeasurementEnded
 
 
 def _is_ending() -> bool:
     """Whether an Ended is being handled now: then the code that runs cleans up."""
     error = sys.exception()
-    while error is not None and not isinstance(error, Ended):
+    while error is not None and not isinstance(error, MeasurementEnded):
         error = error.__context__
     return error is not None

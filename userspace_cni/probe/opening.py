@@ -19,7 +19,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.settings import Settings
 from userspace_cni.linux.unix_sockets import connections_anywhere
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import HEADER_BYTES, MTU, Endpoint, Pair, Unusable, endpoint_of, require_path
 from userspace_cni.probe.remote import Remote
 
@@ -42,7 +42,7 @@ REST_S: Final = 0.5
 Tell = Callable[[str], None]
 
 
-class Site(Protocol):
+class ProbeSite(Protocol):
     """The node and its settings, as a command has them."""
 
     @property
@@ -64,7 +64,7 @@ class Site(Protocol):
 
 
 @contextmanager
-def of_attachments(site: Site, records: Sequence[Record], size: int, tell: Tell, tidy: Callable[[], None]) -> Iterator[Pair]:
+def of_attachments(site: ProbeSite, records: Sequence[Record], size: int, tell: Tell, tidy: Callable[[], None]) -> Iterator[Pair]:
     """Open the endpoints of two attachments, for frames of at most `size` bytes; everything is put back at the end.
 
     `tidy` removes what killed runs left: that may be a socket at one of these ports, or a probe on their bridge. Raises Unusable,
@@ -89,7 +89,7 @@ def of_attachments(site: Site, records: Sequence[Record], size: int, tell: Tell,
         yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.seen))
 
 
-def _listen(site: Site, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tell: Tell) -> None:
+def _listen(site: ProbeSite, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tell: Tell) -> None:
     """Listen where OVS connects to the application, until it has connected. The sockets' names are free again then."""
     from userspace_cni.fastpath.errors import SocketRefused
 
@@ -118,7 +118,7 @@ def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
 
 
 @contextmanager
-def _noted(site: Site, places: Sequence[Socket]) -> Iterator[None]:
+def _noted(site: ProbeSite, places: Sequence[Socket]) -> Iterator[None]:
     """Within this block a record says where our sockets are, for the case that this process is killed."""
     from userspace_cni.attachment.runs import Run
 
@@ -127,7 +127,7 @@ def _noted(site: Site, places: Sequence[Socket]) -> Iterator[None]:
         yield
 
 
-def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedSocket:
+def _borrowed(site: ProbeSite, record: Record, options: FrontEndOptions) -> BorrowedSocket:
     from userspace_cni.probe.borrowed_socket import BorrowedSocket
 
     if record.socket is None:
@@ -135,7 +135,7 @@ def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedS
     return BorrowedSocket(record.socket, site.seen(record.socket.trusted).rstrip("/"), options, access_for_switch(site))
 
 
-def access_for_switch(site: Site) -> SocketAccess:
+def access_for_switch(site: ProbeSite) -> SocketAccess:
     """Owner and mode for a socket to which OVS connects: OVS runs as the owner of its run directory."""
     from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 
@@ -147,7 +147,7 @@ def access_for_switch(site: Site) -> SocketAccess:
     return SocketAccess(SOCKET_MODE, facts.st_uid, facts.st_gid)
 
 
-def _require_rest(site: Site, record: Record) -> None:
+def _require_rest(site: ProbeSite, record: Record) -> None:
     """Raise Unusable for an attachment on which a verb works now, or has worked since its record was read."""
     try:
         with site.node.store.journal.container_lock(record.container_id, Deadline.after(REST_S)):
@@ -158,7 +158,7 @@ def _require_rest(site: Site, record: Record) -> None:
         raise Unusable(f"{name_of(record)} was changed a moment ago; try again")
 
 
-def _require_life(site: Site) -> None:
+def _require_life(site: ProbeSite) -> None:
     """Raise Unavailable for a switch that does not answer: it may not have reported an application's connection yet.
 
     The state of a switch behind a database over TCP is not known here: the later checks must suffice.
@@ -170,7 +170,7 @@ def _require_life(site: Site) -> None:
         raise Unavailable(f"ovs-vswitchd is {liveness.state}: {liveness.reason}; see its log")
 
 
-def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
+def _require_idle(site: ProbeSite, endpoints: Sequence[Endpoint]) -> None:
     """Raise Unusable for ports that are in use or cannot be used, Unavailable when the switch cannot be asked."""
     try:
         site.node.switch.ports.connect(Deadline.after(SWITCH_S))
@@ -200,7 +200,7 @@ def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
 
 
 @contextmanager
-def temporary(site: Site, bridge: str | None, size: int, tell: Tell, removed: Tell, ending: Ending) -> Iterator[Pair]:
+def temporary(site: ProbeSite, bridge: str | None, size: int, tell: Tell, removed: Tell, ending: EndingSignals) -> Iterator[Pair]:
     """Open two probes on `bridge` as endpoints, None for a bridge made for them; they are removed at the end.
 
     `removed` is called with each thing that killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.

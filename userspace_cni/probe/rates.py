@@ -10,7 +10,7 @@ from typing import Final
 
 from userspace_cni.probe import histogram
 from userspace_cni.probe.cores import Cores
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import HEADER_BYTES, Endpoint, Pair
 
 SLICE_S: Final = 0.2
@@ -23,7 +23,7 @@ SILENT_S: Final = 1.0
 
 
 @dataclass
-class Count:
+class FrameCount:
     """Frames within `seconds`."""
 
     sent: int = 0
@@ -44,19 +44,19 @@ class Count:
         """Thousands of millions of bits received per second, for frames of `size` bytes."""
         return self.mpps * size * 8 / 1e3
 
-    def add(self, other: Count) -> None:
+    def add(self, other: FrameCount) -> None:
         self.sent += other.sent
         self.received += other.received
         self.seconds += other.seconds
 
 
 @dataclass
-class Flow:
+class LoadFigures:
     """The figures so far. `windows`: frames received in each window of WINDOW_NS. `problem`: why it ended early, or ""."""
 
     pair: tuple[Endpoint, Endpoint] | None = None
-    total: Count = field(default_factory=Count)
-    each_second: list[Count] = field(default_factory=list)
+    total: FrameCount = field(default_factory=FrameCount)
+    each_second: list[FrameCount] = field(default_factory=list)
     windows: array[int] = field(default_factory=lambda: array("q"))
     interrupted: bool = False
     problem: str = ""
@@ -67,7 +67,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Course:
+class LoadOptions:
     """What to send: for how many seconds, bytes of a frame, frames of a burst, and whether both ends send."""
 
     seconds: float
@@ -76,11 +76,13 @@ class Course:
     both: bool
 
 
-def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, report: Callable[[], None], ending: Ending) -> None:
+def measure(
+    pair: Pair, way: LoadOptions, flow: LoadFigures, seat: Cores, report: Callable[[], None], ending: EndingSignals
+) -> None:
     """Send for `way.seconds` and fill `flow`, also when it ends with an exception; calls `report` each second."""
     from userspace_cni.fastpath.errors import FastPathError
 
-    second, silent = Count(), 0.0
+    second, silent = FrameCount(), 0.0
     try:
         while flow.total.seconds < way.seconds and not flow.problem:
             ending.check()
@@ -92,9 +94,9 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, report: Callable[[
             flow.problem = pair.hung_up() or (pair.cut("no frame arrives any more") if silent >= SILENT_S else "")
             if second.seconds >= 1.0 - SLICE_S / 2:
                 flow.each_second.append(second)
-                second = Count()
+                second = FrameCount()
                 report()
-        late = Count(received=_drain(pair, way))
+        late = FrameCount(received=_drain(pair, way))
         flow.total.add(late)
         (second if second.seconds else flow.each_second[-1]).add(late)
     except FastPathError as error:
@@ -104,7 +106,7 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, report: Callable[[
             flow.each_second.append(second)
 
 
-def _blast(pair: Pair, way: Course, seconds: float, flow: Flow) -> Count:
+def _blast(pair: Pair, way: LoadOptions, seconds: float, flow: LoadFigures) -> FrameCount:
     """Send for one slice. If one end sends, the other sends a frame too, so that the bridge does not forget where it is."""
     from userspace_cni.fastpath.rings.generator import Load, blast, blast_both
 
@@ -117,10 +119,10 @@ def _blast(pair: Pair, way: Course, seconds: float, flow: Flow) -> Count:
             pass
     part = (blast_both if way.both else blast)(a, b, load)
     flow.windows.extend(part.windows)
-    return Count(part.sent, part.received, part.seconds)
+    return FrameCount(part.sent, part.received, part.seconds)
 
 
-def _drain(pair: Pair, way: Course) -> int:
+def _drain(pair: Pair, way: LoadOptions) -> int:
     """Receive the frames that were on their way when the last one was sent; how many."""
     arrived, until = 0, time.monotonic() + DRAIN_S
     targets = [(pair.queues[1], pair.frame(way.size)), (pair.queues[0], pair.frame(way.size, back=True))]

@@ -10,7 +10,7 @@ from typing import Final
 
 from userspace_cni.probe import histogram
 from userspace_cni.probe.cores import Cores
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import Endpoint, Pair
 
 TIMEOUT_S: Final = 0.5
@@ -43,7 +43,7 @@ class Echo:
 
 
 @dataclass(frozen=True)
-class Course:
+class PingOptions:
     """How to measure: round trips, seconds from one to the next, bytes of a frame, and whether to sleep while waiting."""
 
     count: int
@@ -52,7 +52,7 @@ class Course:
     sleep: bool
 
 
-def measure(pair: Pair, way: Course, echo: Echo, seat: Cores, report: Callable[[], None], ending: Ending) -> None:
+def measure(pair: Pair, way: PingOptions, echo: Echo, seat: Cores, report: Callable[[], None], ending: EndingSignals) -> None:
     """Send `way.count` frames to and fro and fill `echo`, also when it ends with an exception.
 
     Calls `report` before each lot of frames.
@@ -80,7 +80,7 @@ def measure(pair: Pair, way: Course, echo: Echo, seat: Cores, report: Callable[[
             echo.problem = pair.cut(f"{echo.in_a_row} frames in a row were lost")
 
 
-def warnings(echo: Echo, way: Course, seat: Cores) -> list[str]:
+def warnings(echo: Echo, way: PingOptions, seat: Cores) -> list[str]:
     """The reasons why the times may be the scheduler's, or those of a switch that sleeps."""
     reasons = [] if way.sleep or way.interval else seat.warnings()
     if echo.times and histogram.spread(echo.times).p50 >= RESTING_NS:
@@ -90,7 +90,7 @@ def warnings(echo: Echo, way: Course, seat: Cores) -> list[str]:
     return reasons
 
 
-def _bounce(pair: Pair, count: int, way: Course, echo: Echo) -> None:
+def _bounce(pair: Pair, count: int, way: PingOptions, echo: Echo) -> None:
     from userspace_cni.fastpath.rings.generator import bounce
 
     found = bounce(*pair.queues, count, frame=pair.frame(way.size), sleep=way.sleep, timeout_s=TIMEOUT_S)

@@ -12,7 +12,7 @@ from typing import Final
 
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import ROUTE_REFUSED, Recipient
-from userspace_cni.routes.passes import Visited
+from userspace_cni.routes.passes import VisitedSandbox
 from userspace_cni.routes.reports import faults
 
 GRACE_S: Final = 5.0
@@ -36,7 +36,7 @@ class RefusalEvents:
         self._left = float(PODS_MAX)
         self._at = clock()
 
-    def tell(self, visited: Iterable[Visited]) -> None:
+    def tell(self, visited: Iterable[VisitedSandbox]) -> None:
         """Report pods whose last check gave another result than before.
 
         A pod beyond the rate limit gets no later event about the same result: the Route's status counts it.
@@ -58,12 +58,12 @@ class RefusalEvents:
         self._told = told
 
 
-def _texts(visited: Visited) -> tuple[str, ...]:
+def _texts(visited: VisitedSandbox) -> tuple[str, ...]:
     """What of Routes cannot be in the pod; each text once."""
     found = (f"Route '{name}': {text}" if name else text for name, text in faults(visited))
     return tuple(dict.fromkeys(text[:_TEXT_MAX] for text in found))
 
 
-def _recipient(visited: Visited) -> Recipient:
+def _recipient(visited: VisitedSandbox) -> Recipient:
     """The pod, by its UID on the node."""
     return Recipient(visited.pod.namespace, visited.pod.name, visited.located.uid, "")

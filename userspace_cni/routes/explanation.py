@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute, Rank
 from userspace_cni.routes.prefixes import PrefixTable, alone, prefix
-from userspace_cni.routes.resolving import PROTOCOL, Reasoned, Resolved, effective_metric
+from userspace_cni.routes.resolving import PROTOCOL, ReasonedRoute, ResolvedRoutes, effective_metric
 from userspace_cni.routes.route_values import is_link_local6
 from userspace_cni.routes.rules import PodClaims
 
@@ -38,7 +38,7 @@ class Explanation:
     """
 
     dst: Network
-    reasoned: Reasoned | None
+    reasoned: ReasonedRoute | None
     now: PacketWay | None
     then: PacketWay | None
     notes: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class RouteDrift:
     extra: tuple[PodRoute, ...]
     behind: tuple[PodRoute, ...]
 
-    def findings(self, pod: str, resolved: Resolved) -> Iterator[Finding]:
+    def findings(self, pod: str, resolved: ResolvedRoutes) -> Iterator[Finding]:
         """What has to be changed in the pod, which is to have what is `resolved`; at the Route that asks for it."""
         asked_by = {each.wanted: each.asked_by for each in resolved.wanted}
         for wanted in self.missing:
@@ -76,7 +76,7 @@ class RouteDrift:
 
 
 def explain(
-    dst: Address | Network, asked: PodClaims, resolved: Resolved, inside: Inside, protocol: int = PROTOCOL
+    dst: Address | Network, asked: PodClaims, resolved: ResolvedRoutes, inside: Inside, protocol: int = PROTOCOL
 ) -> Explanation:
     """Where the pod's packets to `dst` go, now and when all is applied. `protocol`: as in `resolve`."""
     target = alone(dst) if isinstance(dst, Address) else dst
@@ -99,7 +99,7 @@ def explain(
     return Explanation(target, reasoned, now, then, tuple(dict.fromkeys(notes)))
 
 
-def drift(resolved: Resolved, inside: Inside, protocol: int = PROTOCOL) -> RouteDrift:
+def drift(resolved: ResolvedRoutes, inside: Inside, protocol: int = PROTOCOL) -> RouteDrift:
     """What the namespace lacks, has too much of ours, and has of others behind ours."""
     wanted = {each.key: each for each in resolved.routes}
     first: dict[Rank, PodRoute] = {}
@@ -126,7 +126,7 @@ def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> PacketWay 
     return PacketWay(found.dst, found.dev, found.via, is_ours)
 
 
-def _parts(target: Network, resolved: Resolved) -> Iterator[str]:
+def _parts(target: Network, resolved: ResolvedRoutes) -> Iterator[str]:
     """The routes of ours that take a part of a network elsewhere."""
     whole = prefix(target)
     parts = [each for each in resolved.wanted if whole.covers(prefix(each.wanted.dst)) and each.wanted.dst != target]

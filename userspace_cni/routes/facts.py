@@ -44,7 +44,7 @@ class RoutePod:
 
 
 @dataclass(frozen=True)
-class Service:
+class ClusterService:
     """A Service. `addresses`: its clusterIPs, () for none yet. `kind`: its `type`. `is_dns`: its label says that."""
 
     namespace: str
@@ -74,16 +74,18 @@ class ClusterFacts:
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[ClusterNeed, ...]:
         """What stays with a former default route, wide networks first."""
-        wide = [Need(prefix(each), each, "Services", "keep_cluster_routes", True) for each in self.service_ranges]
-        wide += [Need(prefix(each), each, "pods", "keep_cluster_routes", True) for each in (*self.pod_ranges, *self.own_ranges)]
-        wide += [Need(prefix(each), each, "the cluster", "keep_cluster_routes", True) for each in self.named_ranges]
+        wide = [ClusterNeed(prefix(each), each, "Services", "keep_cluster_routes", True) for each in self.service_ranges]
+        wide += [
+            ClusterNeed(prefix(each), each, "pods", "keep_cluster_routes", True) for each in (*self.pod_ranges, *self.own_ranges)
+        ]
+        wide += [ClusterNeed(prefix(each), each, "the cluster", "keep_cluster_routes", True) for each in self.named_ranges]
         wide = [each for each in wide if not why_never(each.prefix)]  # what one node says of its pods is done in all pods
         wide.sort(key=lambda each: each.prefix.length)
-        hosts = [Need(host(each), alone(each), "this node", "keep_cluster_routes", True) for each in self.nodes]
-        hosts += [Need(host(each), alone(each), "the API server", "allow_apiserver", False) for each in self.apiservers]
-        hosts += [Need(host(each), alone(each), "the cluster's DNS", "allow_dns", False) for each in self.dns]
+        hosts = [ClusterNeed(host(each), alone(each), "this node", "keep_cluster_routes", True) for each in self.nodes]
+        hosts += [ClusterNeed(host(each), alone(each), "the API server", "allow_apiserver", False) for each in self.apiservers]
+        hosts += [ClusterNeed(host(each), alone(each), "the cluster's DNS", "allow_dns", False) for each in self.dns]
         return (*wide, *hosts)
 
     def unknown(self, version: int) -> str:
@@ -97,7 +99,7 @@ class ClusterFacts:
         return " and ".join(what for what, ranges in known if not any(each.version == version for each in ranges))
 
 
-class Need(NamedTuple):
+class ClusterNeed(NamedTuple):
     """What a pod must reach in the cluster. `gate`: the gate that decides about it; `kept_by`: its value with which it stays."""
 
     prefix: Prefix
@@ -124,7 +126,7 @@ def title_of(namespace: str, name: str, sandbox: str = "") -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-def why_none(service: Service) -> str:
+def why_none(service: ClusterService) -> str:
     """Why there can be no route to the Service; "" where there can."""
     if service.kind == "ExternalName":
         return "it is an ExternalName, which has no address"
@@ -133,7 +135,7 @@ def why_none(service: Service) -> str:
     return "" if service.addresses else "it has no ClusterIP yet"
 
 
-def completed(cluster: ClusterFacts, services: Iterable[Service]) -> ClusterFacts:
+def completed(cluster: ClusterFacts, services: Iterable[ClusterService]) -> ClusterFacts:
     """The cluster with the addresses that the Services of API server and DNS have themselves."""
     apiservers, dns = dict.fromkeys(cluster.apiservers), dict.fromkeys(cluster.dns)
     for each in services:

@@ -19,7 +19,7 @@ import yaml
 
 from userspace_cni.base.errors import InvalidConfig, quoted, shortened
 from userspace_cni.base.object_fields import known_fields
-from userspace_cni.pod.strict_json import Reader, once
+from userspace_cni.pod.strict_json import JsonReader, once
 from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, RouteObject, read_route
 from userspace_cni.routes.route_values import read_dev, read_dst, read_service_entry, read_via, require_possible
 
@@ -41,7 +41,7 @@ def parsed(text: str, name: str) -> Any:
     if len(text.encode("utf-8", "replace")) > BYTES_MAX:
         raise InvalidConfig(f"{name}: it has more than {BYTES_MAX >> 20} MiB", "a file of routes is shorter")
     try:
-        return Reader(once, deepest=_DEEPEST).read(text)
+        return JsonReader(once, deepest=_DEEPEST).read(text)
     except ValueError as error:
         if text.lstrip()[:1] in ("{", "[") and name.endswith(".json"):
             raise InvalidConfig(f"{name}: it is not JSON: {error}", _REMEDY) from None
@@ -284,7 +284,7 @@ class _Shape:
 
     def __init__(self) -> None:
         self._total = 0
-        self._within: list[_Collection] = []
+        self._within: list[_OpenCollection] = []
         self._sizes: dict[str, int] = {}
         """How many values each anchor that is complete stands for."""
 
@@ -310,13 +310,13 @@ class _Shape:
             self._total += self._sizes[event.anchor]
             return
         if isinstance(event, yaml.CollectionStartEvent):
-            self._within.append(_Collection(isinstance(event, yaml.MappingStartEvent), event.anchor, self._total))
+            self._within.append(_OpenCollection(isinstance(event, yaml.MappingStartEvent), event.anchor, self._total))
         elif event.anchor:
             self._sizes[event.anchor] = 1
         self._total += 1
 
 
-class _Collection:
+class _OpenCollection:
     """A list or object that is being read. `before`: how many values were before it."""
 
     def __init__(self, is_mapping: bool, anchor: str | None, before: int) -> None:

@@ -18,16 +18,16 @@ from userspace_cni.host.netlink.netns import opened_pod
 from userspace_cni.host.pod_net.pod_routes import KernelWay, PodNamespace, PodRoutes, RoutePass
 from userspace_cni.linux import paths
 from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
-from userspace_cni.routes.known import Known
-from userspace_cni.routes.passes import Visited
-from userspace_cni.routes.places import Located, Source
-from userspace_cni.routes.resolving import Resolved
+from userspace_cni.routes.known import KnownCluster
+from userspace_cni.routes.passes import VisitedSandbox
+from userspace_cni.routes.places import LocatedSandbox, Source
+from userspace_cni.routes.resolving import ResolvedRoutes
 from userspace_cni.routes.routes_service import composed, kernel_of, read_kept, read_routes_file, with_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.node.installation import Installation
 
 MANAGER: Final = "userspace-cni-routes"
@@ -40,10 +40,10 @@ Applied = Literal["created", "changed", "unchanged"]
 
 
 @dataclass(frozen=True)
-class Inspected:
+class InspectedPod:
     """A pod, what a look at it showed, and how it differs from what it is to have. `drift` None: there was no look."""
 
-    visited: Visited
+    visited: VisitedSandbox
     drift: RouteDrift | None
 
     @property
@@ -63,7 +63,7 @@ class Inspection:
     """All pods. `unfound`: pods for which Routes ask, and of which no namespace is found. `problems`: sources that cannot be
     read, and why."""
 
-    pods: tuple[Inspected, ...]
+    pods: tuple[InspectedPod, ...]
     unfound: tuple[str, ...]
     problems: Mapping[Source, str]
 
@@ -79,7 +79,7 @@ class Inspection:
 class Holding:
     """A sandbox, and its routes with our number. `problem`: why it could not be looked at."""
 
-    located: Located
+    located: LocatedSandbox
     routes: tuple[PodRoute, ...]
     problem: str = ""
 
@@ -89,7 +89,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Explained:
+class PodExplanation:
     """What becomes of packets from a pod. `way`: the kernel's own answer, None for a network, of which it cannot be asked."""
 
     explanation: Explanation
@@ -108,10 +108,10 @@ class Explained:
 class Inspector:
     """Looks at the pods of `node`. For one thread."""
 
-    def __init__(self, here: Installation, store: Store) -> None:
+    def __init__(self, here: Installation, store: AttachmentStore) -> None:
         self._here = here
         self._kernel = kernel_of(here, _kept(here))
-        self._looking = _Looking(self._kernel)
+        self._looking = _DryRunKernel(self._kernel)
         self._passes, self._places = composed(here, store, self._looking)
 
     def inspected(self) -> Inspection:
@@ -127,7 +127,7 @@ class Inspector:
         seen = tuple(self._inspected(each) for each in visited if not each.host)
         return Inspection(seen, tuple(unfound), dict(self._places.problems))
 
-    def explained(self, pod: str, dst: Address | Network) -> Explained:
+    def explained(self, pod: str, dst: Address | Network) -> PodExplanation:
         """What becomes of the pod's packets to `dst`. Raises ContainerGone for a pod that is not found; as `inspected`."""
         known = known_now(self._here)
         for located in self.found(pod):
@@ -139,9 +139,9 @@ class Inspector:
                 inside = self._looking.inside(located.place)
             except ContainerGone:
                 continue
-            found = explain(dst, asked, visited.resolved if visited else Resolved(), inside, self._kernel.protocol)
+            found = explain(dst, asked, visited.resolved if visited else ResolvedRoutes(), inside, self._kernel.protocol)
             alone = found.dst.prefixlen == found.dst.max_prefixlen
-            return Explained(found, self._kernel.way_to(located.place, found.dst.network_address) if alone else None)
+            return PodExplanation(found, self._kernel.way_to(located.place, found.dst.network_address) if alone else None)
         raise self._unfound(pod)
 
     def ours(self, pod: str = "") -> Iterator[Holding]:
@@ -184,7 +184,7 @@ class Inspector:
                 return os.dup(netns.fileno())
         raise self._unfound(pod)
 
-    def _proven_first(self, pod: str) -> Iterator[Located]:
+    def _proven_first(self, pod: str) -> Iterator[LocatedSandbox]:
         """First the sandboxes that the API has confirmed, then others with the pod's name: they may be a former pod's."""
         pods, others = _kept(self._here).pods, []
         for each in self.found(pod):
@@ -194,7 +194,7 @@ class Inspector:
                 others.append(each)
         yield from others
 
-    def found(self, pod: str) -> Iterator[Located]:
+    def found(self, pod: str) -> Iterator[LocatedSandbox]:
         """The sandboxes of that pod, or with that id, each once. The runtime is asked when the others do not suffice."""
         seen: set[str] = set()
         for wanted in ((), None):
@@ -208,13 +208,13 @@ class Inspector:
         """Which sources the last look could not read, and why."""
         return dict(self._places.problems)
 
-    def _visit(self, known: Known, located: Iterable[Located]) -> None:
+    def _visit(self, known: KnownCluster, located: Iterable[LocatedSandbox]) -> None:
         self._passes.learn(known)
         self._passes.visit(located, everything=True)
 
-    def _inspected(self, visited: Visited) -> Inspected:
+    def _inspected(self, visited: VisitedSandbox) -> InspectedPod:
         inside = self._looking.seen.get(visited.located.place.sandbox)
-        return Inspected(visited, drift(visited.resolved, inside, self._kernel.protocol) if inside else None)
+        return InspectedPod(visited, drift(visited.resolved, inside, self._kernel.protocol) if inside else None)
 
     def _unfound(self, pod: str) -> ContainerGone:
         why = "".join(f"; {source}: {problem}" for source, problem in self._places.problems.items())
@@ -224,7 +224,7 @@ class Inspector:
         )
 
 
-class _Looking:
+class _DryRunKernel:
     """The kernel's part in passes that change nothing. `gone`: the sandboxes whose namespaces have gone; `seen`: what others
     have."""
 
@@ -253,15 +253,15 @@ class _Looking:
         return self._kernel.look(place)
 
 
-def _kept(here: Installation) -> Known:
+def _kept(here: Installation) -> KnownCluster:
     """What the agent knew last; nothing where that cannot be read."""
     try:
         return read_kept(here)
     except UserspaceError:
-        return Known()
+        return KnownCluster()
 
 
-def known_now(here: Installation) -> Known:
+def known_now(here: Installation) -> KnownCluster:
     """What is known of Routes, pods and Services: as the agent has kept it, with the file as it is now. Raises UserspaceError.
 
     Unavailable: the node is one of a cluster, and no agent has kept anything yet; or the file is none of routes.
@@ -316,7 +316,7 @@ def _stored(thing: Mapping[str, Any]) -> dict[str, Any]:
     return {**thing, "metadata": metadata}
 
 
-def described(drifts: Sequence[Inspected]) -> list[dict[str, Any]]:
+def described(drifts: Sequence[InspectedPod]) -> list[dict[str, Any]]:
     """Pods and how they differ, as JSON values."""
     return [
         {
@@ -334,6 +334,6 @@ def described(drifts: Sequence[Inspected]) -> list[dict[str, Any]]:
     ]
 
 
-def _asked(inspected: Inspected, wanted: DesiredRoute) -> dict[str, str]:
+def _asked(inspected: InspectedPod, wanted: DesiredRoute) -> dict[str, str]:
     by = next((each.asked_by for each in inspected.visited.resolved.wanted if each.wanted == wanted), "")
     return {"route": str(wanted), "asked_by": by}

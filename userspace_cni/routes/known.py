@@ -14,7 +14,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, 
 from typing import Any, Final, TypeVar
 
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.facts import ClusterFacts, RoutePod, Service
+from userspace_cni.routes.facts import ClusterFacts, ClusterService, RoutePod
 from userspace_cni.routes.prefixes import prefix
 from userspace_cni.routes.route_values import why_never
 
@@ -43,7 +43,7 @@ class KeptPod:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownCluster:
     """All of it. `objects`: Route objects of the API; `from_file`: those of `routes_file`. `pods`: by the UID that each has here.
 
     `has_api`: a pod is then believed only if it is among `pods`; without an API server every sandbox is a pod. `complete`:
@@ -53,7 +53,7 @@ class Known:
 
     objects: tuple[Mapping[str, Any], ...] = ()
     from_file: tuple[Mapping[str, Any], ...] = ()
-    services: tuple[Service, ...] = ()
+    services: tuple[ClusterService, ...] = ()
     pods: Mapping[str, RoutePod] = field(default_factory=dict)
     cluster: ClusterFacts = field(default_factory=ClusterFacts)
     has_api: bool = False
@@ -75,13 +75,15 @@ def kept_route(thing: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"metadata": metadata, "spec": thing.get("spec")}
 
 
-def kept_service(thing: Mapping[str, Any]) -> Service:
+def kept_service(thing: Mapping[str, Any]) -> ClusterService:
     """A Service. Raises ValueError, KeyError for what is none."""
     metadata, spec = thing["metadata"], thing.get("spec") or {}
     given = spec.get("clusterIPs") or [spec.get("clusterIP")]
     found = _addresses(each for each in given if each != "None")
     is_dns = metadata["namespace"] == "kube-system" and (metadata.get("labels") or {}).get(_APP) == "kube-dns"
-    return Service(metadata["namespace"], metadata["name"], found, "None" in given, spec.get("type") or "ClusterIP", is_dns)
+    return ClusterService(
+        metadata["namespace"], metadata["name"], found, "None" in given, spec.get("type") or "ClusterIP", is_dns
+    )
 
 
 def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
@@ -170,7 +172,7 @@ def route_name(thing: Mapping[str, Any]) -> object:
     return thing["metadata"].get("name")
 
 
-def service_name(service: Service) -> object:
+def service_name(service: ClusterService) -> object:
     return service.namespace, service.name
 
 
@@ -204,7 +206,7 @@ def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> RoutePod:
 # -- as a file -------------------------------------------------------------------------------------------------------------------
 
 
-def as_json(known: Known) -> str:
+def as_json(known: KnownCluster) -> str:
     cluster = known.cluster
     return json.dumps(
         {
@@ -233,18 +235,18 @@ def as_json(known: Known) -> str:
     )
 
 
-def from_json(text: str) -> Known:
+def from_json(text: str) -> KnownCluster:
     """What was kept. Raises ValueError for what is no such text, or of another release's form."""
     try:
         said = json.loads(text)
         if said["schema"] != SCHEMA:
             raise ValueError(f"schema {said['schema']!r}")
         cluster = said["cluster"]
-        return Known(
+        return KnownCluster(
             tuple(said["objects"]),
             tuple(said["from_file"]),
             tuple(
-                Service(namespace, name, tuple(map(ip_address, addresses)), headless, kind, is_dns)
+                ClusterService(namespace, name, tuple(map(ip_address, addresses)), headless, kind, is_dns)
                 for namespace, name, addresses, headless, kind, is_dns in said["services"]
             ),
             {

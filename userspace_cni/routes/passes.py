@@ -16,9 +16,9 @@ from userspace_cni.base.errors import HostNamespace, UserspaceError
 from userspace_cni.base.routing import DesiredRoute, Inside
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
 from userspace_cni.routes.facts import ClusterFacts, RoutePod
-from userspace_cni.routes.known import Known
-from userspace_cni.routes.places import Located
-from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.known import KnownCluster
+from userspace_cni.routes.places import LocatedSandbox
+from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject, read_route, without_services
 from userspace_cni.routes.rules import PodClaims, Rulebook
 
@@ -48,7 +48,7 @@ class Rules:
 
 
 @dataclass
-class Visited:
+class VisitedSandbox:
     """A sandbox, and what the last look at it showed and did. `problem`: why there was none; `host`: it has the node's network.
     `refused`: what the kernel refused. What the namespace has is not kept: a pod may put thousands of routes there.
 
@@ -56,11 +56,11 @@ class Visited:
     where the last one failed.
     """
 
-    located: Located
+    located: LocatedSandbox
     pod: RoutePod
     asked: PodClaims
     cluster: ClusterFacts
-    resolved: Resolved = field(default_factory=Resolved)
+    resolved: ResolvedRoutes = field(default_factory=ResolvedRoutes)
     refused: tuple[str, ...] = ()
     problem: str = ""
     host: bool = False
@@ -85,16 +85,16 @@ class Passes:
         self._kernel = kernel
         self._rules = rules
         self._clock = clock
-        self._known: Known | None = None
+        self._known: KnownCluster | None = None
         self._resync = 0.0
         self.routes: tuple[RouteObject, ...] = ()
         """All Routes, also those that cannot be used."""
         self.book = Rulebook((), ())
-        self._visited: dict[str, Visited] = {}
+        self._visited: dict[str, VisitedSandbox] = {}
         self._asked: dict[str, tuple[RoutePod, PodClaims]] = {}
         """What the book asks of each pod, by UID: each round wants to know it of all."""
 
-    def learn(self, known: Known) -> None:
+    def learn(self, known: KnownCluster) -> None:
         """Go by this from now on."""
         before, self._known = self._known, known
         if before and replace(before, pods=known.pods) == known:
@@ -111,7 +111,7 @@ class Passes:
         had = {each.located.uid for each in self._visited.values() if each.asked.claims}
         return had | {uid for uid, pod in self._known.pods.items() if self._asked_of(uid, pod).claims}
 
-    def asked(self, located: Located) -> PodClaims | None:
+    def asked(self, located: LocatedSandbox) -> PodClaims | None:
         """What is asked of the pod of a sandbox; None for one that is not proven."""
         pod = self._pod(located)
         return self.book.claims(pod) if pod else None
@@ -129,7 +129,7 @@ class Passes:
         """Whether it is time to look at everything: at first, and every ten minutes."""
         return self._clock() >= self._resync
 
-    def visit(self, located: Iterable[Located], sandboxes: Collection[str] = (), *, everything: bool = False) -> int:
+    def visit(self, located: Iterable[LocatedSandbox], sandboxes: Collection[str] = (), *, everything: bool = False) -> int:
         """Look at the pods that are due, at these sandboxes, or at `everything`, and make their routes so; how many were looked
         at."""
         now = self._clock()
@@ -152,7 +152,7 @@ class Passes:
                 before.pod, before.asked = pod, asked
                 continue
             has_more = sandbox in sandboxes or (before and before.located != each)
-            visited = Visited(each, pod, asked, self.book.cluster, since=before.since if before and not has_more else now)
+            visited = VisitedSandbox(each, pod, asked, self.book.cluster, since=before.since if before and not has_more else now)
             visited.pause_s = before.pause_s if before else 0.0
             self._look(visited)
             self._visited[sandbox] = visited
@@ -165,19 +165,19 @@ class Passes:
         return min((each.due for each in self._visited.values()), default=self._resync)
 
     @property
-    def visited(self) -> Mapping[str, Visited]:
+    def visited(self) -> Mapping[str, VisitedSandbox]:
         """What the last look at each sandbox showed, by its id."""
         return dict(self._visited)
 
-    def _pod(self, located: Located) -> RoutePod | None:
+    def _pod(self, located: LocatedSandbox) -> RoutePod | None:
         """The pod of a sandbox; None for one that is not proven: the API has no pod of that name and UID on this node."""
-        known = self._known or Known()
+        known = self._known or KnownCluster()
         if not known.has_api:
             return RoutePod(located.namespace, located.name, located.uid)
         pod = known.pods.get(located.uid)
         return pod if pod and (pod.namespace, pod.name) == (located.namespace, located.name) else None
 
-    def _look(self, visited: Visited) -> None:
+    def _look(self, visited: VisitedSandbox) -> None:
         def decide(inside: Inside) -> Iterator[DesiredRoute]:
             visited.resolved = resolve(visited.asked, inside, visited.cluster, self._rules.metric6, self._kernel.protocol)
             return iter(visited.resolved.routes)
@@ -200,12 +200,12 @@ class Passes:
         visited.due = min(later, default=now + RESYNC_S)
 
 
-def _lacks(resolved: Resolved) -> bool:
+def _lacks(resolved: ResolvedRoutes) -> bool:
     """Whether there is something that may still come: a device, or its address, by which a gateway is reached."""
     return bool(resolved.skipped or resolved.refusals)
 
 
-def routes_of(known: Known) -> tuple[RouteObject, ...]:
+def routes_of(known: KnownCluster) -> tuple[RouteObject, ...]:
     """The Routes of the file, which have no uid, and of the API. The file's Services are known only where there is a cluster."""
     from_file = (read_route(each) for each in known.from_file)
     own = tuple(replace(each if known.has_api else without_services(each), uid="") for each in from_file)

@@ -19,7 +19,7 @@ from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
 from userspace_cni.routes.facts import ID_SHOWN, title_of
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.node.installation import Installation
 
 AGAIN: Final = BackOff(1.0, 60.0)
@@ -37,7 +37,7 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedSandbox:
     """A sandbox and its namespace. `uid` "" outside of a cluster. `source`: what tells of it first. `interfaces`: differs from
     before when one of the sandbox was attached meanwhile."""
 
@@ -64,12 +64,12 @@ def is_called(text: str, namespace: str, name: str, sandbox: str) -> bool:
 class NamespaceSources:
     """The sources. For one thread at a time."""
 
-    def __init__(self, here: Installation, store: Store, runtime: Runtime | None) -> None:
+    def __init__(self, here: Installation, store: AttachmentStore, runtime: Runtime | None) -> None:
         self._store = store
         self._cache = CniCache(here.settings.cni_cache_dir, here.root)
         self._runtime = runtime
         self._socket = here.root.path(here.settings.cri_socket) if here.settings.cri_socket else ""
-        self._told: dict[Source, list[Located]] = {}
+        self._told: dict[Source, list[LocatedSandbox]] = {}
         """What each source has told last."""
         self.problems: Mapping[Source, str] = {}
         """Which sources cannot be read now, and why."""
@@ -81,11 +81,11 @@ class NamespaceSources:
         """How many files of the runtime's cache could not be used by the last look."""
         return self._cache.unreadable
 
-    def located(self, wanted: Collection[str] | None = None) -> list[Located]:
+    def located(self, wanted: Collection[str] | None = None) -> list[LocatedSandbox]:
         """The sandboxes, each once. `wanted`: the UIDs of pods for which the runtime is asked if need be; None for all."""
         problems: dict[Source, str] = {}
-        found: dict[str, Located] = {}
-        sources: tuple[tuple[Source, Callable[[], Iterable[Located]]], ...] = (
+        found: dict[str, LocatedSandbox] = {}
+        sources: tuple[tuple[Source, Callable[[], Iterable[LocatedSandbox]]], ...] = (
             ("records", self._of_records),
             ("cache", self._of_cache),
             ("cri", lambda: self._of_runtime(wanted, {each.uid for each in found.values()})),
@@ -103,20 +103,20 @@ class NamespaceSources:
         self.problems = problems
         return list(found.values())
 
-    def _of_records(self) -> Iterator[Located]:
+    def _of_records(self) -> Iterator[LocatedSandbox]:
         boot_id = self._store.boot_id()
         for record in self._store.journal.records():
             if record.netns and record.boot_id == boot_id:
                 place = PodNamespace(record.container_id, record.netns, record.netns_inode)
                 interface = record.ifname, record.boottime_ns
-                yield Located(place, record.pod_namespace, record.pod_name, record.pod_uid, "records", (interface,))
+                yield LocatedSandbox(place, record.pod_namespace, record.pod_name, record.pod_uid, "records", (interface,))
 
-    def _of_cache(self) -> Iterator[Located]:
+    def _of_cache(self) -> Iterator[LocatedSandbox]:
         sandboxes = self._cache.sandboxes()
         for each in sandboxes:
             yield _located(each, "cache", self._cache.interfaces[each.id])
 
-    def _of_runtime(self, wanted: Collection[str] | None, known: Collection[str]) -> list[Located]:
+    def _of_runtime(self, wanted: Collection[str] | None, known: Collection[str]) -> list[LocatedSandbox]:
         """Those of which no other source tells."""
         missing = None if wanted is None else set(wanted) - set(known)
         if not self._runtime or missing == set() or not self._has_socket():
@@ -148,5 +148,7 @@ class NamespaceSources:
         return max(AGAIN.first_s, self._again - time.monotonic()) if self.problems else 0.0
 
 
-def _located(sandbox: Sandbox, source: Source, interfaces: tuple[object, ...] = ()) -> Located:
-    return Located(PodNamespace(sandbox.id, sandbox.path), sandbox.namespace, sandbox.name, sandbox.uid, source, interfaces)
+def _located(sandbox: Sandbox, source: Source, interfaces: tuple[object, ...] = ()) -> LocatedSandbox:
+    return LocatedSandbox(
+        PodNamespace(sandbox.id, sandbox.path), sandbox.namespace, sandbox.name, sandbox.uid, source, interfaces
+    )

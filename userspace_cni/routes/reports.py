@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from userspace_cni.base.routing import DesiredRoute, Network
 from userspace_cni.node.state import RouteUse
-from userspace_cni.routes.passes import HIDDEN, Passes, Visited
+from userspace_cni.routes.passes import HIDDEN, Passes, VisitedSandbox
 from userspace_cni.routes.resource import RouteObject
-from userspace_cni.routes.rules import Told
+from userspace_cni.routes.rules import RouteRemark
 
 FAILURES_MAX: Final = 10
 ALL_FAILURES_MAX: Final = 100
@@ -34,28 +34,28 @@ def uses(passes: Passes) -> tuple[RouteUse, ...]:
     return tuple(bounded)
 
 
-def _told(passes: Passes) -> Mapping[str, Sequence[Told]]:
+def _told(passes: Passes) -> Mapping[str, Sequence[RouteRemark]]:
     """What is told of each Route that can be used, but for remarks."""
     return {each.route.name: [one for one in each.told if one.kind != "remark"] for each in passes.book.expanded}
 
 
-class _Look(NamedTuple):
+class _VisitFaults(NamedTuple):
     """A sandbox, and the first of its faults for each Route, with its place among all of them."""
 
-    visited: Visited
+    visited: VisitedSandbox
     faults: Mapping[str, tuple[int, str]]
 
 
-def _looks(visited: Iterable[Visited]) -> Mapping[str, Sequence[_Look]]:
+def _looks(visited: Iterable[VisitedSandbox]) -> Mapping[str, Sequence[_VisitFaults]]:
     """The pods that each Route selects, by its name: a thousand Routes may select each pod, and each pod is gone through once."""
-    found: dict[str, list[_Look]] = {}
+    found: dict[str, list[_VisitFaults]] = {}
     for each in visited:
         if each.host:
             continue
         first: dict[str, tuple[int, str]] = {}
         for number, (name, text) in enumerate(faults(each)):
             first.setdefault(name, (number, text))
-        look = _Look(each, first)
+        look = _VisitFaults(each, first)
         for name in each.asked.routes:
             found.setdefault(name, []).append(look)
     return found
@@ -66,7 +66,7 @@ def _counts(route: RouteObject) -> bool:
     return bool(route.uid) and not route.is_unusable
 
 
-def _use(route: RouteObject, matched: Sequence[_Look], told: Iterable[Told]) -> RouteUse:
+def _use(route: RouteObject, matched: Sequence[_VisitFaults], told: Iterable[RouteRemark]) -> RouteUse:
     failures: list[tuple[str, str]] = []
     failed = conflicts = applied = 0
     for each, first in matched:
@@ -91,13 +91,13 @@ def _use(route: RouteObject, matched: Sequence[_Look], told: Iterable[Told]) -> 
     )
 
 
-def _said(told: Iterable[Told]) -> str:
+def _said(told: Iterable[RouteRemark]) -> str:
     """The one message that is shown for a Route: a permanent fault before one that may pass. "" for none."""
-    first: Sequence[Told] = sorted(told, key=lambda each: each.kind != "refused")
+    first: Sequence[RouteRemark] = sorted(told, key=lambda each: each.kind != "refused")
     return first[0].text if first else ""
 
 
-def faults(visited: Visited) -> Iterator[tuple[str, str]]:
+def faults(visited: VisitedSandbox) -> Iterator[tuple[str, str]]:
     """What cannot be in this very pod, each with its Route, "" where that is not known; not what cannot be in any pod."""
     if visited.refused:
         kernel = {str(each.wanted): each.asked_by for each in visited.resolved.wanted}
@@ -118,7 +118,7 @@ def described(passes: Passes) -> dict[str, Any]:
     }
 
 
-def _of_route(route: RouteObject, matched: Sequence[_Look], told: Sequence[Told]) -> dict[str, Any]:
+def _of_route(route: RouteObject, matched: Sequence[_VisitFaults], told: Sequence[RouteRemark]) -> dict[str, Any]:
     counted = ("matched", "applied", "skipped", "failed")
     use = None if route.is_unusable else _use(route, matched, told)
     return {
@@ -132,7 +132,7 @@ def _of_route(route: RouteObject, matched: Sequence[_Look], told: Sequence[Told]
     }
 
 
-def _of_pod(visited: Visited) -> dict[str, Any]:
+def _of_pod(visited: VisitedSandbox) -> dict[str, Any]:
     return {
         "namespace": visited.pod.namespace,
         "name": visited.pod.name,
@@ -152,8 +152,8 @@ def _of_pod(visited: Visited) -> dict[str, Any]:
     }
 
 
-def _sorted(passes: Passes) -> list[Visited]:
-    visited: Mapping[str, Visited] = passes.visited
+def _sorted(passes: Passes) -> list[VisitedSandbox]:
+    visited: Mapping[str, VisitedSandbox] = passes.visited
     return sorted(visited.values(), key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
 
 
@@ -165,5 +165,5 @@ def shown(dst: Network) -> str:
     return str(dst) if dst.prefixlen else f"default ({'IPv4' if dst.version == 4 else 'IPv6'})"
 
 
-def _texts(told: Iterable[Told]) -> list[str]:
+def _texts(told: Iterable[RouteRemark]) -> list[str]:
     return [f"{each.route}: {each.text}" for each in told]

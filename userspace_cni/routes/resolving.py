@@ -17,7 +17,7 @@ from userspace_cni.routes.facts import ClusterFacts
 from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, PrefixTable, host, prefix
 from userspace_cni.routes.route_gateways import Gateway, decide
 from userspace_cni.routes.route_values import is_link_local6
-from userspace_cni.routes.rules import DestinationClaim, PodClaims, Told
+from userspace_cni.routes.rules import DestinationClaim, PodClaims, RouteRemark
 
 PROTOCOL: Final = 148
 """What the kernel has with each route of ours (rtm_protocol), unless the settings say another number."""
@@ -31,7 +31,7 @@ _ON_LINK: Final = "on-link: no gateway is named"
 _NAMED: Final = "by the gateway that is named"
 
 
-class Reasoned(NamedTuple):
+class ReasonedRoute(NamedTuple):
     """A route that the pod is to have. `asked_by`: the Route; `why`: how its gateway was found, or for what it is needed."""
 
     wanted: DesiredRoute
@@ -40,18 +40,18 @@ class Reasoned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedRoutes:
     """The routes that a pod is to have, in the order in which they are made, and why others are not among them.
 
     `skipped`: what this pod lacks, or has of its own; `refusals`: what cannot be; `overridden`: destinations for which others
     have a route, before which ours stands; `conflicts`: which Routes' entries another Route keeps from effect.
     """
 
-    wanted: tuple[Reasoned, ...] = ()
-    skipped: tuple[Told, ...] = ()
-    refusals: tuple[Told, ...] = ()
+    wanted: tuple[ReasonedRoute, ...] = ()
+    skipped: tuple[RouteRemark, ...] = ()
+    refusals: tuple[RouteRemark, ...] = ()
     overridden: tuple[Network, ...] = ()
-    conflicts: tuple[Told, ...] = ()
+    conflicts: tuple[RouteRemark, ...] = ()
 
     @property
     def routes(self) -> tuple[DesiredRoute, ...]:
@@ -69,14 +69,14 @@ class Resolved:
 
 def resolve(
     asked: PodClaims, inside: Inside, cluster: ClusterFacts, metric6: int = METRIC6, protocol: int = PROTOCOL
-) -> Resolved:
+) -> ResolvedRoutes:
     """The routes of a pod of which this is asked.
 
     `cluster`: as the Rulebook has it, with the addresses of guarded Services. `protocol`: that of our routes, for all others of
     the namespace are not ours.
     """
     if not asked.claims:
-        return Resolved()
+        return ResolvedRoutes()
     return _Pass(asked, inside, metric6, protocol).resolved(cluster)
 
 
@@ -97,12 +97,12 @@ class _Pass:
         for dst, each in self._others:
             self._same.setdefault(dst, []).append(each)
         self._lacks: dict[tuple[str, int], str] = {}
-        self._sources: dict[tuple[str, int], _Source] = {}
-        self._skipped: list[Told] = []
-        self._refusals: list[Told] = list(asked.left_out)
-        self._conflicts: list[Told] = []
+        self._sources: dict[tuple[str, int], _GatewaySource] = {}
+        self._skipped: list[RouteRemark] = []
+        self._refusals: list[RouteRemark] = list(asked.left_out)
+        self._conflicts: list[RouteRemark] = []
 
-    def resolved(self, cluster: ClusterFacts) -> Resolved:
+    def resolved(self, cluster: ClusterFacts) -> ResolvedRoutes:
         ways = [_Way(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
         ways = [each for each in ways if self._may_stand_before(each.claim, each.via)]
         on_link = self._on_link(ways)
@@ -111,17 +111,17 @@ class _Pass:
         wanted = [*(each.reasoned(self._metrics[each.claim.prefix.version]) for each in held), *kept]
         wanted.sort(key=lambda each: each.wanted.order)
         overridden = tuple(each.claim.dst for each in held if each.claim.prefix in self._same)
-        return Resolved(tuple(wanted), tuple(self._skipped), tuple(self._refusals), overridden, tuple(self._conflicts))
+        return ResolvedRoutes(tuple(wanted), tuple(self._skipped), tuple(self._refusals), overridden, tuple(self._conflicts))
 
     def _together(
         self, on_link: Sequence[_Way], by_gateway: Sequence[_Way], reached: _Reached, cluster: ClusterFacts
-    ) -> tuple[Sequence[_Way], Sequence[Reasoned]]:
+    ) -> tuple[Sequence[_Way], Sequence[ReasonedRoute]]:
         """The ways that can be in the pod together, and the routes that stay with its former default routes; the others are
         told."""
         while True:
             lost = self._lost(by_gateway, reached)
             held = [*on_link, *(each for number, each in enumerate(by_gateway) if number not in lost)]
-            kept: list[Reasoned] = []
+            kept: list[ReasonedRoute] = []
             impossible = set()
             for each in held:
                 if each.claim.prefix.is_default:
@@ -154,10 +154,10 @@ class _Pass:
         return bool(why)
 
     def _skip(self, claim: DestinationClaim, why: str) -> None:
-        self._skipped.append(Told(claim.route, "skipped", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))
+        self._skipped.append(RouteRemark(claim.route, "skipped", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))
 
     def _refuse(self, claim: DestinationClaim, why: str) -> None:
-        self._refusals.append(Told(claim.route, "refused", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))
+        self._refusals.append(RouteRemark(claim.route, "refused", claim.dst, f"{claim.origin}: {claim.dst}: {why}"))
 
     def _lacking(self, claim: DestinationClaim) -> str:
         """What the pod lacks for the claim; "" for nothing. A gateway that is named needs no address of its family."""
@@ -188,7 +188,7 @@ class _Pass:
         key = claim.dev, claim.prefix.version
         source = self._sources.get(key)
         if source is None:
-            source = self._sources[key] = _Source(claim.dev, self._by_device.get(key, ()))
+            source = self._sources[key] = _GatewaySource(claim.dev, self._by_device.get(key, ()))
         return source.gateway(claim.prefix)
 
     def _reachable(self, by_gateway: Sequence[_Way], reached: _Reached) -> Sequence[_Way]:
@@ -352,7 +352,7 @@ class _Pass:
 
     # -- what the cluster needs
 
-    def _keep(self, way: _Way, held: Sequence[_Way], cluster: ClusterFacts) -> tuple[Sequence[Reasoned], str]:
+    def _keep(self, way: _Way, held: Sequence[_Way], cluster: ClusterFacts) -> tuple[Sequence[ReasonedRoute], str]:
         """The routes that the cluster needs and that stay with the former default route; or why it cannot be."""
         claim = way.claim
         former = next((each for dst, each in self._by_metric if dst == claim.prefix), None)
@@ -371,7 +371,9 @@ class _Pass:
         why = self._unreachable((former.via, former.dev), _Reached(self._by_device, held))
         return ((), f"{kept[0].wanted.dst} cannot stay with the former default route: {why}") if why else (kept, "")
 
-    def _kept(self, claim: DestinationClaim, former: PodRoute, held: Sequence[_Way], cluster: ClusterFacts) -> list[Reasoned]:
+    def _kept(
+        self, claim: DestinationClaim, former: PodRoute, held: Sequence[_Way], cluster: ClusterFacts
+    ) -> list[ReasonedRoute]:
         """Routes by the former default route to what it alone leads to and the cluster needs."""
         version = claim.prefix.version
         taken: PrefixTable[None] = PrefixTable((each.claim.prefix, None) for each in held if not each.claim.prefix.is_default)
@@ -383,7 +385,7 @@ class _Pass:
             if best is None or best[0].is_default:
                 taken.add(need.prefix, None)
                 wanted = DesiredRoute(need.dst, former.dev, former.via, self._metrics[version], former.onlink, kept=True)
-                kept.append(Reasoned(wanted, claim.route, f"kept with the former default route: {need.what}"))
+                kept.append(ReasonedRoute(wanted, claim.route, f"kept with the former default route: {need.what}"))
         return kept
 
 
@@ -403,8 +405,8 @@ class _Way(NamedTuple):
         """The same, where routes lead to it: to a link-local one of IPv6 none does."""
         return None if self.via is None or is_link_local6(self.via) else (self.via, self.claim.dev)
 
-    def reasoned(self, metric: int) -> Reasoned:
-        return Reasoned(DesiredRoute(self.claim.dst, self.claim.dev, self.via, metric), self.claim.route, self.how)
+    def reasoned(self, metric: int) -> ReasonedRoute:
+        return ReasonedRoute(DesiredRoute(self.claim.dst, self.claim.dev, self.via, metric), self.claim.route, self.how)
 
 
 class _Reached:
@@ -429,7 +431,7 @@ class _Reached:
         return table.best(host(via))
 
 
-class _Source:
+class _GatewaySource:
     """The pod's own routes by one device, of one family, as a source of gateways. `routes`: those of a lower metric first."""
 
     def __init__(self, dev: str, routes: Sequence[tuple[Prefix, PodRoute]]) -> None:

@@ -16,7 +16,7 @@ Gateway = tuple[Address, str]
 """An address, and the device by which it is reached."""
 
 
-class Lost(NamedTuple):
+class RouteLoss(NamedTuple):
     """Why a route cannot be made.
 
     `kind`: it leads to its own `gateway`, or to that of the route `other`; or `other` leads to its own.
@@ -36,7 +36,7 @@ class Lost(NamedTuple):
         return f"its gateway {via} would not be on-link at {dev}: the route to {other} would lead to it"
 
 
-def decide(needs: Sequence[Gateway | None], hiders: Mapping[Gateway, Collection[int]]) -> Mapping[int, Lost]:
+def decide(needs: Sequence[Gateway | None], hiders: Mapping[Gateway, Collection[int]]) -> Mapping[int, RouteLoss]:
     """Which routes cannot be, each with the reason; all others can be together, and none of those that are lost beside them.
 
     `needs`: the gateway of each route, None for one that no route can hide. `hiders`: which routes would take a gateway off its
@@ -63,20 +63,20 @@ class _Choice:
         self._obstacles = [len(each) for each in self._hidden]
         """Of each route the gateways that it hides and that are needed."""
         self._held: set[int] = set()
-        self._lost: dict[int, Lost] = {}
+        self._lost: dict[int, RouteLoss] = {}
         self._ready = deque(number for number, count in enumerate(self._obstacles) if not count)
 
-    def made(self) -> Mapping[int, Lost]:
+    def made(self) -> Mapping[int, RouteLoss]:
         for number, gateway in enumerate(self._needs):
             if gateway is not None and gateway in self._hidden[number]:
-                self._lose(number, Lost("itself", gateway, number))
+                self._lose(number, RouteLoss("itself", gateway, number))
         for number in range(len(self._needs)):
             self._settle()
             if self._is_open(number):  # each of some hides the gateway of the next one
                 self._hold(number)
                 for gateway in self._hidden[number]:
                     for each in self._needing[gateway] if self._alive[gateway] else ():
-                        self._lose(each, Lost("hidden", gateway, number))
+                        self._lose(each, RouteLoss("hidden", gateway, number))
         return self._lost
 
     def _settle(self) -> None:
@@ -94,9 +94,9 @@ class _Choice:
         gateway = self._needs[number]
         if gateway is not None:
             for each in self._hiders.get(gateway, ()):
-                self._lose(each, Lost("hides", gateway, number))
+                self._lose(each, RouteLoss("hides", gateway, number))
 
-    def _lose(self, number: int, why: Lost) -> None:
+    def _lose(self, number: int, why: RouteLoss) -> None:
         if not self._is_open(number):
             return
         self._lost[number] = why

@@ -21,7 +21,7 @@ from userspace_cni.host.netlink.listening import DirectoryWatch
 from userspace_cni.host.pod_net.pod_routes import PodRoutes
 from userspace_cni.node.belongings import KNOWN_ROUTES
 from userspace_cni.routes.events import RefusalEvents
-from userspace_cni.routes.known import Known, as_json, from_json
+from userspace_cni.routes.known import KnownCluster, as_json, from_json
 from userspace_cni.routes.passes import Passes, Rules
 from userspace_cni.routes.places import NamespaceSources
 from userspace_cni.routes.reports import described, uses
@@ -30,7 +30,7 @@ from userspace_cni.routes.routes_keeper import RouteKeeper
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-    from userspace_cni.attachment.store import Store
+    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
     from userspace_cni.base.settings import Settings
@@ -59,7 +59,9 @@ class NodeRoutes(Supervisor):
     After `start` its methods may be called from any thread.
     """
 
-    def __init__(self, here: Installation, store: Store, tell: TellPod, told: Callable[[Sequence[RouteUse]], None]) -> None:
+    def __init__(
+        self, here: Installation, store: AttachmentStore, tell: TellPod, told: Callable[[Sequence[RouteUse]], None]
+    ) -> None:
         super().__init__()
         settings = here.settings
         self._here = here
@@ -73,7 +75,7 @@ class NodeRoutes(Supervisor):
         self._file_problem = ""
         self._file_identity: tuple[int, ...] | None = None
         self._keep_at = 0.0
-        self._unkept: Known | None = None
+        self._unkept: KnownCluster | None = None
         """What to store later, because something was just stored."""
         self._keep_problem = ""
         results = f"{settings.cni_cache_dir}/results"
@@ -175,7 +177,7 @@ class NodeRoutes(Supervisor):
             self._keep_if_changed(known)
         return known.is_enough
 
-    def _keep_if_changed(self, known: Known) -> None:
+    def _keep_if_changed(self, known: KnownCluster) -> None:
         """Keep what is known, if it is something else.
 
         Routes at once, before anything is done for them: the next agent, which may find no API server, must not make again what
@@ -208,14 +210,14 @@ class NodeRoutes(Supervisor):
         self._file_problem, self._file_identity = "", identity
         return found
 
-    def _read_kept(self) -> Known:
+    def _read_kept(self) -> KnownCluster:
         try:
             return read_kept(self._here)
         except UserspaceError as error:
             say("warning", "what the former agent knew of routes cannot be read", error=error)
-            return Known()
+            return KnownCluster()
 
-    def _keep(self, known: Known) -> None:
+    def _keep(self, known: KnownCluster) -> None:
         """Keep what is known for the next agent. It is whole or the former one, and needs no flush: it is read again anyway."""
         state = self._here.root.path(self._here.settings.state_dir)
         try:
@@ -235,14 +237,14 @@ class NodeRoutes(Supervisor):
             self._kept, self._unkept, self._keep_problem = known, None, ""
 
 
-def kernel_of(here: Installation, kept: Known) -> PodRoutes:
+def kernel_of(here: Installation, kept: KnownCluster) -> PodRoutes:
     """Routes of ours in the namespaces of the pods of `node`, with the numbers that they have had there."""
     made = PodRoutes(here.settings.route_protocol, (here.settings.switch_netns,), here.root)
     made.former = frozenset(kept.protocols) - {made.protocol}
     return made
 
 
-def composed(here: Installation, store: Store, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
+def composed(here: Installation, store: AttachmentStore, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
     """The passes over the pods of `node`, and where those are found. `kernel`: what the passes do there, else `kernel_of`."""
     settings = here.settings
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
@@ -251,24 +253,24 @@ def composed(here: Installation, store: Store, kernel: RouteKernel | None = None
         from userspace_cni.host.runtimes.cri import Cri
 
         cri = Cri(settings.cri_socket, here.root)
-    return Passes(kernel or kernel_of(here, Known()), rules), NamespaceSources(here, store, cri)
+    return Passes(kernel or kernel_of(here, KnownCluster()), rules), NamespaceSources(here, store, cri)
 
 
-def read_kept(here: Installation) -> Known:
+def read_kept(here: Installation) -> KnownCluster:
     """What the agent of this state directory knew last; nothing where there was none. Raises UserspaceError."""
     state = here.root.path(here.settings.state_dir)
     what = f"reading {here.settings.state_dir}/{KNOWN_ROUTES}"
     try:
         dirfd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return Known()
+        return KnownCluster()
     except OSError as error:
         raise of_kernel(what, error, "it takes root") from error
     try:
         content = read_file(dirfd, KNOWN_ROUTES, _KEPT_MAX + 1)
         if content is not None and len(content) > _KEPT_MAX:
             raise ValueError(f"it has more than {_KEPT_MAX >> 20} MiB")
-        return Known() if content is None else from_json(content.decode())
+        return KnownCluster() if content is None else from_json(content.decode())
     except OSError as error:
         raise of_kernel(what, error, "it takes root") from error
     except ValueError as error:
@@ -318,7 +320,7 @@ def file_identity(here: Installation) -> tuple[int, ...] | None:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_mode, facts.st_uid
 
 
-def with_ranges(known: Known, settings: Settings) -> Known:
+def with_ranges(known: KnownCluster, settings: Settings) -> KnownCluster:
     """What is known, with the networks of the cluster that the settings name in the place of those that were found."""
     from ipaddress import ip_network
 

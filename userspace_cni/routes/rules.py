@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, RoutePod, Service, completed, left_alone, why_none
+from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, ClusterService, RoutePod, completed, left_alone, why_none
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import FeatureGates, RouteObject
 from userspace_cni.routes.route_values import ALL, AUTO, ServiceEntry, why_never
@@ -30,7 +30,7 @@ _TAKEN: Final = (
 """The remark on a default route."""
 
 
-class Told(NamedTuple):
+class RouteRemark(NamedTuple):
     """What is to be said of an entry of a Route. `dst`: None where it is of no single destination."""
 
     route: str
@@ -74,10 +74,10 @@ class Rival(NamedTuple):
     claim: DestinationClaim
     rank: Rank
 
-    def lost_to(self, winner: Rival) -> Told:
+    def lost_to(self, winner: Rival) -> RouteRemark:
         """What is to be said of it where the other one is in force."""
         text = f"{self.claim.origin}: Route '{winner.claim.route}' has {self.claim.dst}: {_why_winning(winner.rank, self.rank)}"
-        return Told(self.claim.route, "conflict", self.claim.dst, text)
+        return RouteRemark(self.claim.route, "conflict", self.claim.dst, text)
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class PodClaims:
 
     claims: tuple[DestinationClaim, ...] = ()
     rivals: Mapping[Prefix, tuple[Rival, ...]] = field(default_factory=dict)
-    told: tuple[Told, ...] = ()
+    told: tuple[RouteRemark, ...] = ()
     routes: tuple[str, ...] = ()
-    left_out: tuple[Told, ...] = ()
+    left_out: tuple[RouteRemark, ...] = ()
     skipped: str = ""
 
     @cached_property
@@ -104,12 +104,12 @@ class PodClaims:
 
 
 @dataclass(frozen=True)
-class Expanded:
+class ExpandedRoute:
     """A Route with its Services as they are now: what it asks of each of its pods, and what is wrong whatever the pod."""
 
     route: RouteObject
     claims: tuple[DestinationClaim, ...]
-    told: tuple[Told, ...]
+    told: tuple[RouteRemark, ...]
 
 
 class Rulebook:
@@ -118,7 +118,7 @@ class Rulebook:
     def __init__(
         self,
         routes: Iterable[RouteObject],
-        services: Iterable[Service],
+        services: Iterable[ClusterService],
         cluster: ClusterFacts = NOTHING_KNOWN,
         exclude: Collection[str] = (),
     ) -> None:
@@ -131,7 +131,7 @@ class Rulebook:
         self._asked: dict[tuple[tuple[int, int], ...], PodClaims] = {}
 
     @property
-    def expanded(self) -> tuple[Expanded, ...]:
+    def expanded(self) -> tuple[ExpandedRoute, ...]:
         """Each Route that can be used, the one that wins among equally specific ones first."""
         return self._expanded
 
@@ -155,29 +155,29 @@ class Rulebook:
 
     # -- from entries to claims
 
-    def _expand(self, route: RouteObject) -> Expanded:
-        told: list[Told] = []
-        others: list[Told] = []
+    def _expand(self, route: RouteObject) -> ExpandedRoute:
+        told: list[RouteRemark] = []
+        others: list[RouteRemark] = []
         found: dict[Prefix, DestinationClaim] = {}
         for claim in (*self._of_networks(route), *self._of_services(route, told, others)):
             first = found.get(claim.prefix)
             if first:
                 kind: Kind = "remark" if claim.way == first.way else "duplicate"
-                told.append(Told(route.name, kind, claim.dst, f"{claim.origin}: {first.origin} has {claim.dst} already"))
+                told.append(RouteRemark(route.name, kind, claim.dst, f"{claim.origin}: {first.origin} has {claim.dst} already"))
             elif why := self._closed(claim):
-                told.append(Told(route.name, "refused", claim.dst, f"{claim.origin}: {why}"))
+                told.append(RouteRemark(route.name, "refused", claim.dst, f"{claim.origin}: {why}"))
             else:
                 found[claim.prefix] = claim
         had = {each.dst for each in found.values()}
         told += [each for each in others if each.dst not in had]
         told += [each for claim in found.values() if claim.prefix.is_default for each in self._taken(claim)]
-        return Expanded(route, tuple(found.values()), tuple(told))
+        return ExpandedRoute(route, tuple(found.values()), tuple(told))
 
-    def _taken(self, claim: DestinationClaim) -> Iterator[Told]:
+    def _taken(self, claim: DestinationClaim) -> Iterator[RouteRemark]:
         """The report about a default route that takes networks of the cluster, because they are not known."""
         unknown = self.cluster.unknown(claim.prefix.version)
         if unknown and claim.gates.keep_cluster_routes:
-            yield Told(claim.route, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}")
+            yield RouteRemark(claim.route, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}")
 
     def _of_networks(self, route: RouteObject) -> Iterator[DestinationClaim]:
         for each in route.networks:
@@ -185,7 +185,7 @@ class Rulebook:
             derive = each.via == AUTO or (each.via == "" and route.derive)
             yield DestinationClaim(prefix(each.dst), each.dst, each.dev, via, derive, route.name, each.place, route.gates)
 
-    def _of_services(self, route: RouteObject, told: list[Told], others: list[Told]) -> Iterator[DestinationClaim]:
+    def _of_services(self, route: RouteObject, told: list[RouteRemark], others: list[RouteRemark]) -> Iterator[DestinationClaim]:
         """The claims; `others` gets what is to be said of addresses unless another entry has them."""
         for entry in route.services:
             via = None if isinstance(entry.via, str) else entry.via
@@ -198,18 +198,18 @@ class Rulebook:
                     addresses += 1
                     if address not in of_family:
                         why = f"{origin}: {address} is not of the family of its gateway {via}: an entry of its own may have it"
-                        others.append(Told(route.name, "remark" if of_family else "refused", alone(address), why))
+                        others.append(RouteRemark(route.name, "remark" if of_family else "refused", alone(address), why))
                         continue
                     if why := why_never(host(address)):
-                        told.append(Told(route.name, "refused", alone(address), f"{origin}: {address}: {why}"))
+                        told.append(RouteRemark(route.name, "refused", alone(address), f"{origin}: {address}: {why}"))
                         continue
                     yield DestinationClaim(host(address), alone(address), entry.dev, via, derive, route.name, origin, route.gates)
             if entry.name == ALL and not addresses:
                 of = "any namespace" if entry.namespace == ALL else f"namespace {entry.namespace}"
                 why = f"{entry.place}: no Service of {of} has an address of its own that it may have"
-                told.append(Told(route.name, "service", None, why))
+                told.append(RouteRemark(route.name, "service", None, why))
 
-    def _named(self, entry: ServiceEntry, route: RouteObject, told: list[Told]) -> Iterator[Service]:
+    def _named(self, entry: ServiceEntry, route: RouteObject, told: list[RouteRemark]) -> Iterator[ClusterService]:
         """The Services of an entry that have addresses; of all of a namespace, or of all, those which the Route may have."""
         if entry.name == ALL:
             for service in self._in_namespace.get(entry.namespace, ()) if entry.namespace != ALL else self._in_order:
@@ -219,19 +219,19 @@ class Rulebook:
         found = self._services.get((entry.namespace, entry.name))
         why = why_none(found) if found else "there is no such Service"
         if why:
-            told.append(Told(route.name, "service", None, f"{entry.place}: Service {entry.namespace}/{entry.name}: {why}"))
+            told.append(RouteRemark(route.name, "service", None, f"{entry.place}: Service {entry.namespace}/{entry.name}: {why}"))
         elif found:
             yield found
 
     @cached_property
-    def _in_namespace(self) -> Mapping[str, list[Service]]:
-        found: dict[str, list[Service]] = {}
+    def _in_namespace(self) -> Mapping[str, list[ClusterService]]:
+        found: dict[str, list[ClusterService]] = {}
         for service in self._in_order:
             found.setdefault(service.namespace, []).append(service)
         return found
 
     @cached_property
-    def _in_order(self) -> Sequence[Service]:
+    def _in_order(self) -> Sequence[ClusterService]:
         return [service for _, service in sorted(self._services.items())]
 
     # -- API server and DNS
@@ -261,8 +261,8 @@ class Rulebook:
     def _merged(self, matches: tuple[tuple[int, int], ...]) -> PodClaims:
         """The claims of these Routes, the winning Route first."""
         taken: dict[Prefix, list[Rival]] = {}
-        told: list[Told] = []
-        left_out: list[Told] = []
+        told: list[RouteRemark] = []
+        left_out: list[RouteRemark] = []
         for negative, number in matches:
             expanded = self._expanded[number]
             route = expanded.route
@@ -278,7 +278,7 @@ class Rulebook:
                     taken[claim.prefix] = [Rival(claim, rank)]
             if too_many:
                 why = f"{too_many} of its routes are left out: a pod has {ROUTES_MAX} at most"
-                left_out.append(Told(route.name, "refused", None, why))
+                left_out.append(RouteRemark(route.name, "refused", None, why))
         claims = sorted((rivals[0].claim for rivals in taken.values()), key=lambda claim: order(claim.prefix))
         several = {dst: tuple(rivals) for dst, rivals in taken.items() if len(rivals) > 1}
         names = tuple(self._expanded[number].route.name for _, number in matches)

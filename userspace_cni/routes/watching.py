@@ -24,10 +24,10 @@ from userspace_cni.kube.resources import (
     ROUTES,
     SERVICE_CIDRS,
     SERVICES,
-    Resource,
+    ApiResource,
 )
 from userspace_cni.routes.known import (
-    Known,
+    KnownCluster,
     beside,
     by_uid,
     joined,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 class _Followed(NamedTuple):
     """Objects that are followed, what is kept of each, and the field selector, "{}" in it for the node's name."""
 
-    resource: Resource
+    resource: ApiResource
     keep: Callable[[Mapping[str, Any]], Any]
     fields: str = ""
 
@@ -143,7 +143,7 @@ class Watching(Supervisor):
         """Whether Routes, pods and Services have been listed by these very watches."""
         return None not in (self._of(_ROUTES), self._of(_SERVICES), self._of(_PODS))
 
-    def known(self, before: Known) -> Known:
+    def known(self, before: KnownCluster) -> KnownCluster:
         """What is known now; `before` where there was no complete list yet, and what only one list lacks of it."""
         confirmed = {each for each, watch in self._watches.items() if watch.confirmed}  # looked at first: then nothing is lacking
         routes, services, pods = self._of(_ROUTES), self._of(_SERVICES), self._of(_PODS)

@@ -42,7 +42,7 @@ class NamedLink(Protocol):
 
 
 class KernelLinks(Protocol):
-    """The links. Equal ones share a look (`Seen.once`). All raise Unavailable."""
+    """The links. Equal ones share a look (`SharedReads.once`). All raise Unavailable."""
 
     def __call__(self) -> Mapping[str, KernelLink]: ...
 

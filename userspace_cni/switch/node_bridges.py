@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift
-from userspace_cni.attachment.steps import Driver, NodeBridge, Seen
+from userspace_cni.attachment.steps import Driver, NodeBridge, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -105,14 +105,14 @@ class NodeBridgeDriver(Driver[NodeBridge]):
             drifts.append(Drift(subject, "link's MTU", step.mtu, found.mtu, details))
         return drifts
 
-    def lost(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def lost(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the switch has no such bridge of ours, or no link of its local port."""
         if seen.ports is None:
             return False
         marks = self._client.status().index.bridge_marks.get(step.name)
         return marks is None or not owns(step.marks, marks) or step.name not in seen.once(self._links)
 
-    def changed(self, step: NodeBridge, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+    def changed(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """MAC and MTU, of which ovs-vswitchd sets the link's."""
         if seen.ports is None:
             return []

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.steps import Seen, UplinkPort
+from userspace_cni.attachment.steps import SharedReads, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
@@ -67,14 +67,14 @@ class PolledUplinkDriver(UplinkDriver):
 
         return self._client.read(look, every_name(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found)
 
-    def lost(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def lost(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the switch has no such port, or opens it otherwise."""
         if seen.ports is None:
             return False
         row = self._client.status().look(partial(self._row, step))
         return row is None or any(row.interfaces.get(each.name, {}).get("type") != each.type for each in step.interfaces)
 
-    def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def changed(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """Nothing: the port's step reports other changes."""
         return []
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import Driver, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import Driver, OvsPort, PortRef, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -168,7 +168,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
 
-    def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def lost(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the port is missing; was not opened and its next retry is due; was given up by DPDK; has a link that is gone
         or was made anew; or lacks one of its mirrors."""
         if seen.ports is None:
@@ -186,7 +186,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             return True
         return any((name, step.name) not in seen.once(self.mirror_outputs) for name in step.mirror_outputs)
 
-    def changed(self, step: OvsPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+    def changed(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written."""
         from userspace_cni.switch.ovsdb.reads import find_port
 

@@ -18,8 +18,8 @@ from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
 from userspace_cni.switch.ovsdb.rows.port import KnownPort, ref_of
-from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchFacts
-from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, Liveness
+from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchSettings
+from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, DaemonLiveness
 
 if TYPE_CHECKING:
     from userspace_cni.switch.counters import Counters, LimitDrops
@@ -71,11 +71,11 @@ class SwitchView:
         """End the session; calls that wait for it fail. The next call opens another; a resident driver's call fails."""
         self.client.close()
 
-    def watch_liveness(self) -> Liveness:
+    def watch_liveness(self) -> DaemonLiveness:
         """Ask ovs-vswitchd whether it lives, for up to 2 s, and remember it for `serving`."""
         return self.daemon.watch()
 
-    def glance(self) -> Liveness:
+    def glance(self) -> DaemonLiveness:
         """Ask ovs-vswitchd for 30 ms whether it lives; when it is silent, the result of the last `watch_liveness`."""
         return self.daemon.glance()
 
@@ -205,7 +205,7 @@ class SwitchView:
 
         return self.client.read(look, with_ids(dict(chosen)), what, deadline)
 
-    def facts(self, deadline: Deadline) -> SwitchFacts:
+    def facts(self, deadline: Deadline) -> SwitchSettings:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
         from userspace_cni.switch.ovsdb.reads import switch_facts
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import Driver, Seen, UplinkPort
+from userspace_cni.attachment.steps import Driver, SharedReads, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -154,7 +154,7 @@ class UplinkDriver(Driver[UplinkPort]):
             drifts.append(Drift(f"uplink {step.name}", "", "a switch that serves it", dead, liveness.reason))
         return drifts + self._offloads_on(step, nics)
 
-    def changed(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+    def changed(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written: VLANs, bond, MTU, queues. And offloads of its NICs that break TCP."""
         if seen.ports is None:
             return []
@@ -170,7 +170,7 @@ class UplinkDriver(Driver[UplinkPort]):
                 drifts.append(Drift(f"NIC {name}", "offloads", "gro and lro off", f"{' and '.join(on)} on", why))
         return drifts
 
-    def lost(self, step: UplinkPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def lost(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the port is missing; lacks an interface; has an interface whose NIC is gone or was made anew; or was not
         opened and its next retry is due."""
         if seen.ports is None:

@@ -47,7 +47,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Liveness:
+class DaemonLiveness:
     """Whether ovs-vswitchd lives, with the reason.
 
     `dead`: proven; `silent`: it took the connection and did not answer in time; `unknown`: out of this process's reach. `pid` is
@@ -71,7 +71,7 @@ class Daemon:
 
     def __init__(self, ovsdb: str, rundir: str) -> None:
         self.rundir = rundir
-        self.seen: Liveness | None = None
+        self.seen: DaemonLiveness | None = None
         """The result of the last `watch` or `recent`."""
         self._ovsdb = ovsdb
         self._asking = threading.Lock()
@@ -82,17 +82,17 @@ class Daemon:
         """The identity of the daemon that was seen last: another daemon has another name."""
         return f"{self.seen.pid} {self.seen.born}" if self.seen else ""
 
-    def ask(self, deadline: Deadline, longest: float = ANSWER_SECONDS) -> Liveness:
+    def ask(self, deadline: Deadline, longest: float = ANSWER_SECONDS) -> DaemonLiveness:
         """Ask whether it lives; takes `longest` seconds at most."""
         return ask(self._ovsdb, self.rundir, min(max(deadline.remaining(), _LAST_ASK_S), longest))
 
-    def watch(self) -> Liveness:
+    def watch(self) -> DaemonLiveness:
         """Ask whether it lives, for up to 2 s, and remember it. Another `pid` or `born` than before is another daemon."""
         seen = ask(self._ovsdb, self.rundir, JUDGED_SECONDS)
         self.seen, self._seen_at = seen, time.monotonic()
         return seen
 
-    def recent(self, deadline: Deadline) -> Liveness:
+    def recent(self, deadline: Deadline) -> DaemonLiveness:
         """As `ask`, but callers at the same time share one answer."""
         with self._asking:
             if self.seen is None or time.monotonic() - self._seen_at > _RECENT_S:
@@ -115,17 +115,17 @@ class Daemon:
         reason = " | ".join(map(str, failures)) or f"no control socket ovs-vswitchd.PID.ctl in {self.rundir}"
         raise Unavailable(f"ovs-vswitchd, {' '.join((method, *params))}: {reason}", "is it running? is setting ovs_rundir right?")
 
-    def peek(self) -> Liveness:
+    def peek(self) -> DaemonLiveness:
         """Ask whether it lives, for 30 ms."""
         return ask(self._ovsdb, self.rundir, GLANCE_SECONDS)
 
-    def glance(self) -> Liveness:
+    def glance(self) -> DaemonLiveness:
         """As `peek`; when it is silent, the result of the last `watch`."""
         now = self.peek()
         return self.seen if now.state == "silent" and self.seen is not None else now
 
 
-class Lifeline:
+class DaemonLifeline:
     """A connection to the control socket that is never used: it ends with the daemon, and then `ended` is called at once.
 
     Polling is not enough: between two looks a daemon may die, and the next one may bind its sockets and die too.
@@ -199,29 +199,29 @@ def _control_sockets(rundir: str) -> list[Path]:
         return []
 
 
-def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:
+def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> DaemonLiveness:
     """Whether the ovs-vswitchd of `rundir` (its OVS_RUNDIR) answers within `seconds`; `ovsdb`: our remote. Never raises."""
     if not ovsdb.startswith("unix:"):
-        return Liveness("unknown", f"the database is remote ({ovsdb}), so ovs-vswitchd is too")
+        return DaemonLiveness("unknown", f"the database is remote ({ovsdb}), so ovs-vswitchd is too")
     try:
         sockets = [path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name)]
         same_place = Path(ovsdb.removeprefix("unix:")).resolve().parent == Path(rundir).resolve()
     except OSError as error:
-        return Liveness("unknown", f"{rundir} cannot be read: {error.strerror}")
+        return DaemonLiveness("unknown", f"{rundir} cannot be read: {error.strerror}")
     if sockets:
         return _liveliest(_identified(path, time.monotonic() + seconds) for path in sorted(sockets))
     if same_place:
-        return Liveness("dead", f"no control socket ovs-vswitchd.PID.ctl in {rundir}, where the database is")
-    return Liveness("unknown", f"no control socket ovs-vswitchd.PID.ctl in {rundir}; is setting ovs_rundir right?")
+        return DaemonLiveness("dead", f"no control socket ovs-vswitchd.PID.ctl in {rundir}, where the database is")
+    return DaemonLiveness("unknown", f"no control socket ovs-vswitchd.PID.ctl in {rundir}; is setting ovs_rundir right?")
 
 
-def _liveliest(answers: Iterable[Liveness]) -> Liveness:
+def _liveliest(answers: Iterable[DaemonLiveness]) -> DaemonLiveness:
     """The answer of a living daemon, else of one that may live: dead daemons leave their sockets behind."""
     order = ("alive", "silent", "unknown", "dead")
     return min(answers, key=lambda answer: order.index(answer.state))
 
 
-def _identified(path: Path, end: float) -> Liveness:
+def _identified(path: Path, end: float) -> DaemonLiveness:
     answer, born = _ask_one(path, end), 0
     with contextlib.suppress(OSError):
         born = path.stat().st_mtime_ns
@@ -229,12 +229,12 @@ def _identified(path: Path, end: float) -> Liveness:
     return replace(answer, pid=int(name[1]) if name else None, born=born)
 
 
-def _ask_one(path: Path, end: float) -> Liveness:
+def _ask_one(path: Path, end: float) -> DaemonLiveness:
     try:
         answer = _call(path, "version", (), end)
     except NoAnswer as error:
-        return Liveness(error.state, error.reason)
-    return Liveness("alive", str(answer.get("result")).partition("\n")[0])
+        return DaemonLiveness(error.state, error.reason)
+    return DaemonLiveness("alive", str(answer.get("result")).partition("\n")[0])
 
 
 def _call(path: Path, method: str, params: Sequence[str], end: float) -> dict[str, Any]:

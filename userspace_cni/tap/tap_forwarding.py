@@ -48,7 +48,7 @@ _SLICE_S: Final = 10.0
 _NOTHING: Final = PumpCounts(DirectionCounts(0, 0, 0), DirectionCounts(0, 0, 0), 0)
 
 
-class Mode(Enum):
+class TapMode(Enum):
     """Which side makes the socket: `server` we, `client` the switch, `auto` the switch if it listens there."""
 
     AUTO = "auto"
@@ -65,7 +65,7 @@ class DesiredTap:
     """
 
     socket: str
-    mode: Mode = Mode.AUTO
+    mode: TapMode = TapMode.AUTO
     name: str = ""
     mac: str = ""
     mtu: int | None = None
@@ -77,7 +77,7 @@ class DesiredTap:
         """Return the values that are given here, and the rest from `other`."""
         return replace(
             other,
-            mode=other.mode if self.mode is Mode.AUTO else self.mode,
+            mode=other.mode if self.mode is TapMode.AUTO else self.mode,
             name=self.name or other.name,
             mac=self.mac or other.mac,
             mtu=self.mtu or other.mtu,
@@ -96,7 +96,7 @@ class TapState(Enum):
 
 
 @dataclass(frozen=True)
-class News:
+class TapNews:
     """A change of the state; `text`: why, or with which process."""
 
     state: TapState
@@ -142,7 +142,7 @@ def _absence(found: SourceLook, ifname: str) -> str:
 def _wanted(interface: Interface) -> DesiredTap:
     return DesiredTap(
         socket=interface.path,
-        mode=Mode(interface.mode),
+        mode=TapMode(interface.mode),
         name=interface.ifname,
         mac=interface.mac,
         mtu=interface.mtu,
@@ -155,9 +155,9 @@ class TapBridge:
     """One tap and its socket. `run` works until `stop`, and calls `on_change` for each change, on its own thread."""
 
     wanted: DesiredTap
-    on_change: Callable[[News], None] = lambda _: None
+    on_change: Callable[[TapNews], None] = lambda _: None
     name: str = ""
-    mode: Mode = Mode.AUTO
+    mode: TapMode = TapMode.AUTO
     _pump: Pump | None = None
     _attach: _Attach | None = None
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -180,7 +180,7 @@ class TapBridge:
             tap = stack.enter_context(Tap(wanted.name))
             self.name = tap.name
             pump = self._pump = stack.enter_context(Pump(tap, mtu))
-            source = _Server if self.mode is Mode.SERVER else _Client
+            source = _AttachAsServer if self.mode is TapMode.SERVER else _AttachAsClient
             attach = self._attach = source(wanted, options, self._report_waiting, pump.stop_fd)
             stack.callback(attach.close)
             set_up(tap.name, LinkSettings(wanted.mac, wanted.mtu, wanted.addresses))
@@ -198,18 +198,18 @@ class TapBridge:
         if self._attach is not None:
             self._attach.close()
 
-    def _decided(self) -> Mode:
+    def _decided(self) -> TapMode:
         """Decide once which side makes the socket: we do not become the server while the switch is away for a moment."""
-        if self.wanted.mode is not Mode.AUTO:
+        if self.wanted.mode is not TapMode.AUTO:
             return self.wanted.mode
         try:
-            return Mode.CLIENT if is_alive(self.wanted.socket) else Mode.SERVER
+            return TapMode.CLIENT if is_alive(self.wanted.socket) else TapMode.SERVER
         except SocketRefused:
-            return Mode.SERVER
+            return TapMode.SERVER
 
     def _report_waiting(self, text: str) -> None:
         if not self._stop.is_set():
-            self.on_change(News(TapState.WAITING, text))
+            self.on_change(TapNews(TapState.WAITING, text))
 
     def _serve(self, tap: Tap, pump: Pump, attach: _Attach) -> None:
         pause_s, trouble = 0.0, ""
@@ -231,7 +231,7 @@ class TapBridge:
     def _carry(self, tap: Tap, pump: Pump, front: FrontEnd) -> None:
         """Carry frames until the other side hangs up, or we stop."""
         tap.set_carrier(present=True)
-        self.on_change(News(TapState.READY, f"process {front.peer.pid}"))
+        self.on_change(TapNews(TapState.READY, f"process {front.peer.pid}"))
         end, why = PumpEnd.SLICE, "the switch has hung up"
         try:
             while end is PumpEnd.SLICE:
@@ -242,7 +242,7 @@ class TapBridge:
             raise UserspaceError(f"link {tap.name}: it is gone", "another process has deleted it: ip link")
         tap.set_carrier(present=False)
         if not self._stop.is_set():
-            self.on_change(News(TapState.LOST, why))
+            self.on_change(TapNews(TapState.LOST, why))
 
 
 def _queue_size(mtu: int) -> int:
@@ -299,7 +299,7 @@ class _Attach(ABC):
             self._tell(text)
 
 
-class _Client(_Attach):
+class _AttachAsClient(_Attach):
     """Connects to the switch's socket, unless another program is connected to it."""
 
     _before = False
@@ -329,7 +329,7 @@ class _Client(_Attach):
         return False
 
 
-class _Server(_Attach):
+class _AttachAsServer(_Attach):
     """Listens for the switch at our socket, which is made again when another process has removed it."""
 
     def __init__(self, wanted: DesiredTap, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:

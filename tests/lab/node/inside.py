@@ -17,10 +17,10 @@ from typing import Any
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.forked import died
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.journal import Journal, Shared
+from userspace_cni.attachment.journal import Journal, SharedHolders
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Driver, Lease, Rest, Seen, Step
-from userspace_cni.attachment.store import Store
+from userspace_cni.attachment.steps import Driver, Lease, Rest, SharedReads, Step
+from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import CniAnswer
@@ -111,10 +111,10 @@ class _TrippedDriver(Driver[Step]):
     def present(self, step: Step) -> bool:
         return self._driver.present(step)
 
-    def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
         return self._driver.lost(step, seen, deadline)
 
-    def mounted(self, step: Step, seen: Seen) -> bool:
+    def mounted(self, step: Step, seen: SharedReads) -> bool:
         return self._driver.mounted(step, seen)
 
 
@@ -138,7 +138,7 @@ class _TrippedJournal(Journal):
         super().drop(record)
         self._trip("after dropping the record")
 
-    def write_shared(self, place: str, shared: Shared) -> None:
+    def write_shared(self, place: str, shared: SharedHolders) -> None:
         self._trip("before writing holders")
         super().write_shared(place, shared)
         self._trip("after writing holders")
@@ -172,7 +172,7 @@ class TrippedDrivers(LocalNode):
         self._trip = trip
 
     @cached_property
-    def store(self) -> Store:
+    def store(self) -> AttachmentStore:
         """The real one, with its journal behind the trip."""
         return replace(super().store, journal=_TrippedJournal(self.installation.settings, self._trip))
 

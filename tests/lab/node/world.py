@@ -13,10 +13,10 @@ from typing import Any
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
-from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Pod, SocketFacts, SocketPlace
+from userspace_cni.attachment.facts import ChangeableOptions, Facts, LinkFacts, Pod, SocketFacts, SocketPlace
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.listing import Limited
-from userspace_cni.attachment.node import Service
+from userspace_cni.attachment.listing import LimitedDirection
+from userspace_cni.attachment.node import ServeOptions
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import (
@@ -29,11 +29,11 @@ from userspace_cni.attachment.steps import (
     PlacedSocket,
     PodMount,
     PortRef,
-    Seen,
+    SharedReads,
     SocketFile,
     Step,
 )
-from userspace_cni.attachment.store import Store
+from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding
@@ -91,7 +91,7 @@ class MemoryDriver(Driver[Step]):
     def present(self, step: Step) -> bool:
         return name_of(step) in self.world.true
 
-    def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
         """As the real drivers of each type."""
         if isinstance(step, OvsPort):
             return seen.ports is not None and (step.name not in seen.ports or step.name in self.world.closed)
@@ -99,7 +99,7 @@ class MemoryDriver(Driver[Step]):
             return step.name in self.world.dead
         return isinstance(step, (PodMount, PlacedSocket)) and bool(self.check(step, deadline))
 
-    def mounted(self, step: Step, seen: Seen) -> bool:
+    def mounted(self, step: Step, seen: SharedReads) -> bool:
         """Of mounts, those that are true; of sockets, as the test says."""
         return name_of(step) in self.world.true if isinstance(step, PodMount) else getattr(step, "name", "") in self.world.mounted
 
@@ -194,7 +194,7 @@ class MemoryPods:
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """The rules allow everything."""
 
-    def noted(self, record: Record) -> Noted | None:
+    def noted(self, record: Record) -> ChangeableOptions | None:
         return self.world.said.get(record.pod_name)
 
     def is_gone(self, uid: str) -> bool:
@@ -235,7 +235,7 @@ class MemorySwitch:
         made = [step.ref for record in self.world.journal.records() for step in record.steps if isinstance(step, OvsPort)]
         return {port.name: port.marks for port in [*made, *self.world.marked] if name_of(port) in self.world.true}
 
-    def limited(self, records: Iterable[Record]) -> list[Limited]:
+    def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """None here."""
         return []
 
@@ -291,7 +291,7 @@ class World:
     """Paths of namespaces and UIDs of pods that are proven gone."""
     told: list[tuple[Recipient, Finding]] = field(default_factory=list)
     """What pods were told."""
-    said: dict[str, Noted] = field(default_factory=dict)
+    said: dict[str, ChangeableOptions] = field(default_factory=dict)
     """What pods say of their interfaces, by name."""
 
     ports: MemoryPorts = field(init=False, repr=False)
@@ -313,14 +313,14 @@ class World:
         return Journal(f"{self.directory}/state", str(self.directory), print, self.boot_id)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> AttachmentStore:
         """The journal, and a spool beside it."""
         spool = Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
-        return Store(self.journal, spool, self.boot_id, lambda: self.now)
+        return AttachmentStore(self.journal, spool, self.boot_id, lambda: self.now)
 
     @property
-    def service(self) -> Service:
-        return Service(self.log_level, self.deadline_s, self.resident)
+    def service(self) -> ServeOptions:
+        return ServeOptions(self.log_level, self.deadline_s, self.resident)
 
     def driver(self, step: Step) -> Driver[Any]:
         return MemoryDriver(self)

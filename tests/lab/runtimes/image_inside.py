@@ -57,9 +57,9 @@ def problem(module: str, names: tuple[str, ...]) -> str:
 
 def commands(command: click.Command, path: str) -> Iterator[str]:
     """The command and those below it, each after its help text was made."""
-    from userspace_cni.cli.deferred import Deferred
+    from userspace_cni.cli.deferred import DeferredCommand
 
-    command = command.load() if isinstance(command, Deferred) else command
+    command = command.load() if isinstance(command, DeferredCommand) else command
     command.get_help(click.Context(command))
     yield path
     for name, below in getattr(command, "commands", {}).items():

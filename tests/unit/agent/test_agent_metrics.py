@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.lab.node.ports import port_with
-from userspace_cni.agent.agent_metrics import Metrics, outcome_of
-from userspace_cni.attachment.listing import Limited, SwitchPort
+from userspace_cni.agent.agent_metrics import AgentMetrics, outcome_of
+from userspace_cni.attachment.listing import LimitedDirection, SwitchPort
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import Unavailable
@@ -44,11 +44,11 @@ PORTS = [
 ]
 
 
-def metrics(ports: Iterable[SwitchPort] = (), gauges: Mapping[str, Callable[[], float]] | None = None) -> Metrics:
-    return Metrics(lambda: ports, gauges or {})
+def metrics(ports: Iterable[SwitchPort] = (), gauges: Mapping[str, Callable[[], float]] | None = None) -> AgentMetrics:
+    return AgentMetrics(lambda: ports, gauges or {})
 
 
-def text_of(told: Metrics) -> bytes:
+def text_of(told: AgentMetrics) -> bytes:
     return told.render()
 
 
@@ -154,7 +154,7 @@ def test_traffic_of_attachments() -> None:
         Traffic("a", MARKS, {"rx_packets": 7, "tx_bytes": 2**60, "rx_dropped": 0, "ovs_tx_retries": 3}),
         Traffic("b", {"container-id": "c", "network": "net", "ifname": "net1"}, {"rx_packets": 8}),
     ]
-    text = text_of(Metrics(lambda: PORTS, {}, lambda: counted))
+    text = text_of(AgentMetrics(lambda: PORTS, {}, lambda: counted))
     assert value(text, "userspace_cni_port_rx_packets_total", **LABELS) == 7
     assert value(text, "userspace_cni_port_tx_bytes_total", **LABELS) == 2**60
     assert value(text, "userspace_cni_port_rx_dropped_total", **LABELS) == 0
@@ -168,7 +168,7 @@ def test_traffic_of_attachments() -> None:
 def test_dead_sockets_are_named() -> None:
     """A port whose socket is dead has a series with pod and VM; a living one has none."""
     dead = [PortRef("a", "br0", marks=MARKS)]
-    told = Metrics(lambda: PORTS, {}, dead=lambda: dead)
+    told = AgentMetrics(lambda: PORTS, {}, dead=lambda: dead)
     assert value(text_of(told), "userspace_cni_socket_dead", **LABELS) == 1
     dead.clear()
     assert not [name for name, _ in read(text_of(told)) if name == "userspace_cni_socket_dead"]
@@ -177,8 +177,8 @@ def test_dead_sockets_are_named() -> None:
 def test_limits_by_direction() -> None:
     """A limited direction has its rate and what was dropped, named as the pod has it; what is not known is absent."""
     port = port_with(name="a", bridge="br0", interface_type="dpdkvhostuserclient", server_path="/s", marks=MARKS)
-    limits = [Limited("k", port, "to_pod", 10_000_000, 7), Limited("k", port, "from_pod", 5_000, None)]
-    text = text_of(Metrics(lambda: PORTS, {}, limits=lambda: limits))
+    limits = [LimitedDirection("k", port, "to_pod", 10_000_000, 7), LimitedDirection("k", port, "from_pod", 5_000, None)]
+    text = text_of(AgentMetrics(lambda: PORTS, {}, limits=lambda: limits))
     assert value(text, "userspace_cni_port_limit_bits_per_second", **LABELS, direction="to_pod") == 10_000_000
     assert value(text, "userspace_cni_port_limit_bits_per_second", **LABELS, direction="from_pod") == 5_000
     assert value(text, "userspace_cni_port_limit_drops_total", **LABELS, direction="to_pod") == 7
@@ -206,7 +206,7 @@ def test_what_the_node_is_to_have() -> None:
 def test_a_port_that_is_given_to_another() -> None:
     """The labels of a port's series are those of its marks and bridge now, whatever they were at the scrape before."""
     counted, ports = [Traffic("a", MARKS, {"rx_packets": 7})], PORTS
-    told = Metrics(lambda: ports, {}, lambda: counted)
+    told = AgentMetrics(lambda: ports, {}, lambda: counted)
     assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS) == 7
     assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS) == 7
     counted[:] = [Traffic("a", {**MARKS, "pod-name": "another"}, {"rx_packets": 1})]
@@ -218,7 +218,7 @@ def test_a_port_that_is_given_to_another() -> None:
 def test_traffic_of_others_is_left_out() -> None:
     """Ports of a test and ports that the switch does not know any more make no series."""
     counted = [Traffic("b", {"run": "1-2"}, {"rx_packets": 1}), Traffic("gone", MARKS, {"rx_packets": 1})]
-    assert b"\nuserspace_cni_port_" not in text_of(Metrics(lambda: PORTS, {}, lambda: counted))
+    assert b"\nuserspace_cni_port_" not in text_of(AgentMetrics(lambda: PORTS, {}, lambda: counted))
 
 
 def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
@@ -229,9 +229,9 @@ def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
         asked.append(1)
         raise Unavailable("OVSDB is away")
 
-    assert b"userspace_cni_build_info" in text_of(Metrics(list, {}, away))
+    assert b"userspace_cni_build_info" in text_of(AgentMetrics(list, {}, away))
     assert asked == []
-    text = text_of(Metrics(lambda: PORTS, {}, away))
+    text = text_of(AgentMetrics(lambda: PORTS, {}, away))
     assert asked == [1]
     assert b"userspace_cni_vhost_connected" in text
     assert b"userspace_cni_port_rx" not in text
@@ -248,7 +248,7 @@ def test_nothing_to_tell_is_not_unknown() -> None:
         raise Unavailable("the switch is away")
 
     for look, is_there in ((list, True), (away, False)):
-        metrics = Metrics(look, {}, look, look, look)
+        metrics = AgentMetrics(look, {}, look, look, look)
         metrics.show_specs(look, look)
         text = text_of(metrics).decode()
         for name in (*OF_THE_SWITCH, *OF_THE_NODE):
@@ -288,7 +288,7 @@ def test_a_scrape_survives_what_it_asks(capfd: pytest.CaptureFixture[str]) -> No
             raise Unavailable("OVSDB is away")
         return [Port("a")]
 
-    told = Metrics(ports, {"spool_entries": lambda: 1 // 0, "workers_busy": lambda: 0})
+    told = AgentMetrics(ports, {"spool_entries": lambda: 1 // 0, "workers_busy": lambda: 0})
     for _ in range(3):
         text = text_of(told)
         assert value(text, "userspace_cni_spool_entries") is None

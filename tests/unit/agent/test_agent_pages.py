@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.node.front import SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.served_pages import Content, ServedPage
+from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.server import PeerLimits
 from userspace_cni.base.errors import NotServing
 from userspace_cni.cni import protocol
@@ -28,15 +28,15 @@ class Slow:
         self.made = 0
         self.begun = threading.Event()
 
-    def make(self) -> Content:
+    def make(self) -> PageContent:
         self.made += 1
         self.begun.set()
         self.go.wait(SECONDS)
-        return Content(200, b"%d" % self.made, "text/plain")
+        return PageContent(200, b"%d" % self.made, "text/plain")
 
 
 @contextmanager
-def serving(make: Callable[[], Content], waiting: int = 1024) -> Iterator[Front]:
+def serving(make: Callable[[], PageContent], waiting: int = 1024) -> Iterator[Front]:
     """A front that answers everything but /healthz with such a page."""
     with Front(PeerLimits(request_s=600, taken_s=600)) as front:
         page = ServedPage("/metrics", make, waiting)
@@ -92,10 +92,10 @@ def test_a_page_that_fails_is_answered(error: Exception, code: bytes) -> None:
     """An error is the answer of those who waited, and the page is there for the next one."""
     errors: list[Exception] = [error]
 
-    def make() -> Content:
+    def make() -> PageContent:
         if errors:
             raise errors.pop()
-        return Content(200, b"made")
+        return PageContent(200, b"made")
 
     with serving(make) as front:
         failed = front.ask(METRICS)
@@ -109,7 +109,7 @@ def test_no_thread_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    with serving(lambda: Content(200, b"made")) as front:
+    with serving(lambda: PageContent(200, b"made")) as front:
         with monkeypatch.context() as patched:
             patched.setattr(_thread, "start_new_thread", none)
             refused = front.ask(METRICS)

@@ -77,11 +77,11 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
     page = served.agent.pages[method, target]
     make = page._make
 
-    def slowly() -> served_pages.Content:
+    def slowly() -> served_pages.PageContent:
         made.append(1)
         begun.set()
         go.wait(SECONDS)
-        return served_pages.Content(200, b"made") if method == "POST" else make()
+        return served_pages.PageContent(200, b"made") if method == "POST" else make()
 
     page._make = slowly
     asked = protocol.request_bytes(target, {}, method=method)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.lab.node.front import SECONDS
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.served_pages import Content, ServedPage
+from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.tcp import TcpPages, parse_listen
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 
@@ -38,7 +38,7 @@ GARBAGE = {
 @contextmanager
 def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[TcpPages]:
     """The port with such a page."""
-    page = ServedPage("/metrics", lambda: Content(200, body, "text/plain; version=0.0.4"))
+    page = ServedPage("/metrics", lambda: PageContent(200, body, "text/plain; version=0.0.4"))
     served = TcpPages("metrics_listen", f"{host}:0", {"/metrics": page})
     served.start()
     try:

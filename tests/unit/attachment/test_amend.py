@@ -10,9 +10,9 @@ import pytest
 from tests.lab.node.ports import port_with
 from tests.lab.node.world import World
 from userspace_cni.attachment.amend import amend, steps_now
-from userspace_cni.attachment.facts import Noted
+from userspace_cni.attachment.facts import ChangeableOptions
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import HostEnd, Link, OvsPort, Shaper, Step, Terms
+from userspace_cni.attachment.steps import HostEnd, Link, OvsPort, PortTerms, Shaper, Step
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.mirrors import MirrorSource
@@ -34,34 +34,34 @@ def record(*steps: Step) -> Record:
 def test_a_vhost_user_port() -> None:
     """Both directions are the port's."""
     wanted = Limits(SLOW, FAST)
-    assert steps_now(record(VHOST), Noted(wanted)) == (replace(VHOST, limits=wanted),)
-    assert steps_now(record(VHOST), Noted()) == (VHOST,)
+    assert steps_now(record(VHOST), ChangeableOptions(wanted)) == (replace(VHOST, limits=wanted),)
+    assert steps_now(record(VHOST), ChangeableOptions()) == (VHOST,)
 
 
 def test_a_kernel_link() -> None:
     """What leaves the pod is limited at its own end, by a step that comes and goes."""
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
-    steps = steps_now(record(LINK, port), Noted(Limits(SLOW, FAST)))
+    steps = steps_now(record(LINK, port), ChangeableOptions(Limits(SLOW, FAST)))
     shaper = Shaper("eth0", "/run/netns/x", 7, FAST.rate, FAST.burst)
     assert steps == (LINK, shaper, replace(port, limits=Limits(SLOW)))
-    assert steps_now(record(*steps), Noted()) == (LINK, port)
+    assert steps_now(record(*steps), ChangeableOptions()) == (LINK, port)
 
 
 def test_mirrors() -> None:
     """The port is a source of the mirrors that are noted, and of no others."""
     theirs, own = MirrorSource("ids"), MirrorSource("tap", to_pod=False)
-    port = replace(VHOST, terms=Terms(mirrors=(theirs,)), mirrors=(theirs,))
-    [joined] = steps_now(record(port), Noted(mirrors=(theirs, own)))
+    port = replace(VHOST, terms=PortTerms(mirrors=(theirs,)), mirrors=(theirs,))
+    [joined] = steps_now(record(port), ChangeableOptions(mirrors=(theirs, own)))
     assert isinstance(joined, OvsPort)
     assert joined.mirrors == (theirs, own)
-    assert steps_now(record(joined), Noted(mirrors=(theirs,))) == (port,)
+    assert steps_now(record(joined), ChangeableOptions(mirrors=(theirs,))) == (port,)
 
 
 def test_what_holds_again() -> None:
     """Where an annotation that was there at ADD has gone, the network's word holds, and not the runtime's, which it may be."""
-    port = replace(VHOST, limits=Limits(SLOW), terms=Terms(Limits(SLOW), Limits(SLOW), Limits(FAST)))
-    assert steps_now(record(port), Noted(Limits(SLOW))) == (port,)
-    [changed] = steps_now(record(port), Noted())
+    port = replace(VHOST, limits=Limits(SLOW), terms=PortTerms(Limits(SLOW), Limits(SLOW), Limits(FAST)))
+    assert steps_now(record(port), ChangeableOptions(Limits(SLOW))) == (port,)
+    [changed] = steps_now(record(port), ChangeableOptions())
     assert isinstance(changed, OvsPort)
     assert changed.limits == Limits(FAST)
 
@@ -71,7 +71,7 @@ def test_the_record_says_the_new_value(world: World) -> None:
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
     made = replace(record(LINK, Shaper("eth0", "/run/netns/x", 7, 1, 1), port), boot_id=world.boot_id())
     world.journal.write(made)
-    world.said["app"] = Noted(Limits(SLOW))
+    world.said["app"] = ChangeableOptions(Limits(SLOW))
     assert amend(made, world.store, world.driver, world.pods)
     [kept] = world.journal.records()
     assert kept.steps == (LINK, replace(port, limits=Limits(SLOW)))
@@ -82,7 +82,7 @@ def test_what_is_being_deleted_stays(world: World) -> None:
     """An attachment whose DEL has begun is not changed."""
     made = replace(record(VHOST), boot_id=world.boot_id(), state="deleting")
     world.journal.write(made)
-    world.said["app"] = Noted(Limits(SLOW))
+    world.said["app"] = ChangeableOptions(Limits(SLOW))
     assert amend(made, world.store, world.driver, world.pods) is False
     assert world.journal.records() == [made]
 
@@ -91,7 +91,7 @@ def test_another_call_works_on_it(world: World) -> None:
     """What a verb works on is left for later: it may have read before what the pod says now."""
     made = replace(record(VHOST), boot_id=world.boot_id())
     world.journal.write(made)
-    world.said["app"] = Noted(Limits(SLOW))
+    world.said["app"] = ChangeableOptions(Limits(SLOW))
     lock = world.journal.try_container_lock(made.container_id)
     assert lock is not None
     with lock:
@@ -105,7 +105,7 @@ def test_a_half_that_cannot_be_done(world: World) -> None:
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
     made = replace(record(LINK, port), boot_id=world.boot_id())
     world.journal.write(made)
-    world.said["app"] = Noted(Limits(SLOW, FAST))
+    world.said["app"] = ChangeableOptions(Limits(SLOW, FAST))
 
     def refusing(when: str, step: Step) -> None:
         if when == "before apply" and isinstance(step, OvsPort) and step.limits:

@@ -28,7 +28,7 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.interface_keys import LinkOptions
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
-from userspace_cni.cni.result import EMPTY, Addresses, ResultInterface
+from userspace_cni.cni.result import EMPTY, ResultAddresses, ResultInterface
 from userspace_cni.consumers import CONSUMERS
 
 CONTAINER = "0123456789abcdef0123456789abcdef"
@@ -37,14 +37,14 @@ AT_POD: dict[str, Any] = {"name": "eth0", "netns": "/run/netns/x", "netns_inode"
 FACTS = LinkFacts(
     boot_id="boot", store="5707e", netns_inode=4711, pod=Pod("ns", "pod"), switch_netns="/switch", opened_as="system", mtu=1450
 )
-LEASED = Addresses(
+LEASED = ResultAddresses(
     ips=({"address": "10.56.0.7/24", "gateway": "10.56.0.1"}, {"address": "fd00::7/64", "gateway": "fd00::1"}),
     routes=({"dst": "0.0.0.0/0"}, {"dst": "::/0", "mtu": 1400}),
 )
 BOTH = Limits(Rate(10_000_000, 1_000_000), Rate(20_000_000, 2_000_000))
 
 
-def planned(facts: LinkFacts = FACTS, addresses: Addresses = EMPTY, ifname: str = "eth0", **link: Any) -> Attachment:
+def planned(facts: LinkFacts = FACTS, addresses: ResultAddresses = EMPTY, ifname: str = "eth0", **link: Any) -> Attachment:
     """The plan of one ADD; `link`: what the network says of the link."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace"}).encode()
     variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
@@ -125,7 +125,7 @@ def test_routes(route: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 def test_a_route_without_any_gateway() -> None:
     """It is on the link."""
-    addresses = Addresses(ips=({"address": "10.56.0.7/24"},), routes=({"dst": "10.9.0.0/16"},))
+    addresses = ResultAddresses(ips=({"address": "10.56.0.7/24"},), routes=({"dst": "10.9.0.0/16"},))
     assert only(planned(addresses=addresses), Link).routes == ({"dst": "10.9.0.0/16"},)
 
 

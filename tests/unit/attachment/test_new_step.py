@@ -19,7 +19,7 @@ from userspace_cni.attachment.listing import limits_of
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import SpecStatus
-from userspace_cni.attachment.steps import Driver, Resource, Seen, Step
+from userspace_cni.attachment.steps import Driver, SharedReads, SharedResource, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.limits import UNLIMITED, Limits, Rate
@@ -47,9 +47,9 @@ class Lamp(Step):
     secret: str
 
     @property
-    def resource(self) -> Resource:
+    def resource(self) -> SharedResource:
         """One lamp, however many need its light."""
-        return Resource(self.room, f"lamp:{self.room}")
+        return SharedResource(self.room, f"lamp:{self.room}")
 
     @property
     def limits(self) -> Limits:
@@ -86,7 +86,7 @@ class LampDriver(Driver[Lamp]):
     def check(self, step: Lamp, deadline: Deadline) -> list[Drift]:
         return [] if step.room in self.lit else [Drift(f"lamp in {step.room}", "", "light", "darkness")]
 
-    def lost(self, step: Lamp, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Lamp, seen: SharedReads, deadline: Deadline) -> bool:
         return step.room not in seen.once(self._look)
 
     def unseen(self, step: Lamp, netns_inode: int, deadline: Deadline) -> list[Drift]:

@@ -28,7 +28,7 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
-from userspace_cni.cni.result import EMPTY, Addresses, ResultInterface
+from userspace_cni.cni.result import EMPTY, ResultAddresses, ResultInterface
 from userspace_cni.consumers import CONSUMERS
 from userspace_cni.pod import launcher
 from userspace_cni.pod.document import parse_entry, render
@@ -76,7 +76,7 @@ MARKS = {
 
 
 def planned(
-    facts: SocketFacts = FACTS, *, environ: dict[str, str] | None = None, addresses: Addresses = EMPTY, **keys: Any
+    facts: SocketFacts = FACTS, *, environ: dict[str, str] | None = None, addresses: ResultAddresses = EMPTY, **keys: Any
 ) -> Attachment:
     """The plan of one ADD whose configuration has `keys` in it."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace", **keys}).encode()
@@ -599,7 +599,7 @@ def test_container_block_cannot_mislead() -> None:
 
 def test_addresses_in_the_document() -> None:
     """Leased addresses are in the document with the version that readers need."""
-    addresses = Addresses(({"address": "10.0.0.5/24", "gateway": "10.0.0.1"}, {"address": "2001:db8::5/64"}))
+    addresses = ResultAddresses(({"address": "10.0.0.5/24", "gateway": "10.0.0.1"}, {"address": "2001:db8::5/64"}))
     result = parse_entry(only(planned(addresses=addresses), PodNote).entry)["ipResult"]
     assert result["ips"] == [
         {"version": "4", "interface": 0, "address": "10.0.0.5/24", "gateway": "10.0.0.1"},

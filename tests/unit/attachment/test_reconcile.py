@@ -12,8 +12,8 @@ import pytest
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import MemoryPods, World, name_of, no_fault
 from userspace_cni.attachment import cleanup, reconcile
-from userspace_cni.attachment.facts import Noted, SocketPlace
-from userspace_cni.attachment.journal import Shared
+from userspace_cni.attachment.facts import ChangeableOptions, SocketPlace
+from userspace_cni.attachment.journal import SharedHolders
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
 from userspace_cni.attachment.records import Record, run_container
 from userspace_cni.attachment.run_ids import RunId
@@ -151,7 +151,7 @@ def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
     [mount] = (name for name in agent.world.true if name.startswith("mount:"))
     agent.world.true.discard(mount)
     [(place, _)] = agent.world.journal.places()
-    agent.world.journal.write_shared(place, Shared())
+    agent.world.journal.write_shared(place, SharedHolders())
     assert agent.passes() == ["again-pod-mount"]
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
     assert call_plugin(environ, lambda: STDIN, lambda: agent.world).code == 0
@@ -523,7 +523,7 @@ def test_hundreds_of_refused_annotations(
     agent.rewrite(pod_namespace="blue", pod_name="web")
     asked = 0
 
-    def refuse(record: Record) -> Noted | None:
+    def refuse(record: Record) -> ChangeableOptions | None:
         nonlocal asked
         asked += 1
         raise InvalidConfig(f"annotation {asked} is " + "x" * 4000)

@@ -19,7 +19,7 @@ from localdb import Store
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live
 from tests.lab.node.world import World
-from userspace_cni.attachment.journal import Journal, Shared
+from userspace_cni.attachment.journal import Journal, SharedHolders
 from userspace_cni.attachment.records import (
     Record,
     record_from_json,
@@ -282,7 +282,7 @@ def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes
         for name in ("c@i", "a%2Fb"):
             (state / collection / f"{name}.json").write_bytes(content)
     assert journal.read("c", "i") is None
-    assert journal.shared("a/b") in (None, Shared())
+    assert journal.shared("a/b") in (None, SharedHolders())
     assert journal.records() == []
     assert all(not shared.holders for _, shared in journal.places())
     good = record_from_json(GOOD)
@@ -314,8 +314,8 @@ CALLS: dict[str, Callable[[Journal], object]] = {
     "write": lambda journal: journal.write(record_from_json(GOOD)),
     "drop": lambda journal: journal.drop(record_from_json(GOOD)),
     "shared": lambda journal: journal.shared("/x"),
-    "write_shared": lambda journal: journal.write_shared("/x", Shared(frozenset(), {"c@i": (Directory("/x", "/"),)})),
-    "drop_shared": lambda journal: journal.write_shared("/x", Shared()),
+    "write_shared": lambda journal: journal.write_shared("/x", SharedHolders(frozenset(), {"c@i": (Directory("/x", "/"),)})),
+    "drop_shared": lambda journal: journal.write_shared("/x", SharedHolders()),
     "places": lambda journal: journal.places(),
     "try_container_lock": lambda journal: journal.try_container_lock("c"),
     "container_lock": lambda journal: journal.container_lock("c", Deadline.after(0.1)).__enter__(),

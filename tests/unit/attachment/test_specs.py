@@ -15,7 +15,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import LOOK_MAX_S, KeepsLess, Spec, Specs, SpecStatus, key_of, undo
-from userspace_cni.attachment.steps import Driver, Seen, Step
+from userspace_cni.attachment.steps import Driver, SharedReads, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
 
@@ -138,7 +138,7 @@ class _Builder(Driver[Step]):
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
         return []
 
-    def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
         return self.site.stand.get((step.kind, step.thing)) != step
 
 

@@ -20,7 +20,7 @@ from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.records import record_key
 from userspace_cni.attachment.spool import Entry, Spool
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
-from userspace_cni.attachment.store import Store
+from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.cni import protocol
@@ -559,7 +559,7 @@ class Overheard(World):
     """A node whose spool records that it was read to its end."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> AttachmentStore:
         store, heard = super().store, self.heard
 
         class Told(Spool):

@@ -20,7 +20,7 @@ from tests.unit.cli.test_cli_commands import Town, decoded
 from tests.unit.kubevirt.plugin_definition import definition, stored
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.cli.kubevirt.vm_sockets import Parties
+from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets
 from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugePages
@@ -37,7 +37,7 @@ def test_who_is_at_a_socket(tmp_path: Path) -> None:
     others = UnixSocket(False, "/q/a.sock", inode + 1, device)
 
     def told(*sockets: UnixSocket, is_whole: bool = True) -> Party:
-        return Parties(sockets, is_whole).at(path, facts)
+        return UnixSockets(sockets, is_whole).at(path, facts)
 
     assert [told(listener, accepted), told(accepted, is_whole=False)] == ["connected", "connected"]
     assert [told(listener, others), told(others), told()] == ["listening", "none", "none"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.lab.commands import loaded
 from tests.unit.cli.test_cli_streams import environ
-from userspace_cni.cli.deferred import Deferred
+from userspace_cni.cli.deferred import DeferredCommand
 from userspace_cni.cli.main import userspace_cni
 
 ROOT = Path(__file__).parents[3]
@@ -188,7 +188,7 @@ def test_a_call_imports_what_it_needs(tmp_path: Path, starts: Starts, call: str)
     assert (code, modules & LIBRARIES) == (expected, libraries)
 
 
-@pytest.mark.parametrize("words", [words for words, (listed, _) in ALL.items() if isinstance(listed, Deferred)])
+@pytest.mark.parametrize("words", [words for words, (listed, _) in ALL.items() if isinstance(listed, DeferredCommand)])
 def test_a_command_is_what_its_group_says(words: str) -> None:
     """The name of a command is the one in its group. Its line has one place: there, or else it is cut from its help."""
     listed, itself = ALL[words]

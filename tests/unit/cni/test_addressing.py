@@ -12,7 +12,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.addressing import NotedAddresses, chosen_vlan, missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read
-from userspace_cni.cni.result import EMPTY, Addresses
+from userspace_cni.cni.result import EMPTY, ResultAddresses
 
 ETH0 = PodInterface("podnet", "blue", "eth0", kubeovn_read=True)
 NET1 = PodInterface("podnet", "blue", "net1", kubeovn_read=True)
@@ -43,7 +43,7 @@ def test_both_families() -> None:
         {"dst": "::/0", "gw": "fd00::1"},
         {"dst": "198.51.100.0/24", "gw": "10.16.0.9"},
     )
-    assert read_addresses_noted(noted, ETH0) == Addresses(ips, routes)
+    assert read_addresses_noted(noted, ETH0) == ResultAddresses(ips, routes)
     assert read_noted(noted, ETH0) == NotedAddresses("00:00:00:aa:00:07", 100, nic_type="internal-port")
     for other in (NET1, PodInterface("podnet", "blue", "eth0")):
         assert (read_addresses_noted(noted, other), read_noted(noted, other)) == (EMPTY, NotedAddresses())

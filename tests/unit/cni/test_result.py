@@ -16,7 +16,7 @@ from userspace_cni.cni.result import (
     EMPTY,
     LATEST,
     SUPPORTED_VERSIONS,
-    Addresses,
+    ResultAddresses,
     ResultInterface,
     build,
     encode,
@@ -32,7 +32,7 @@ OLD = ("0.3.0", "0.3.1", "0.4.0")
 MODERN = ("1.0.0", "1.1.0")
 NETNS = "/var/run/netns/cni-1"
 OURS = ResultInterface("net1", NETNS, "02:AA:bb:CC:00:01", 1500, "/var/lib/vhost_sockets/u/s.sock")
-LEASED = Addresses(
+LEASED = ResultAddresses(
     ips=({"address": "10.1.0.5/24", "gateway": "10.1.0.1"}, {"address": "fd00::5/64"}),
     routes=({"dst": "0.0.0.0/0", "gw": "10.1.0.1"},),
     dns={"nameservers": ["10.1.0.1"]},
@@ -156,7 +156,7 @@ class TestReadAddresses:
             "routes": [{"dst": "10.0.0.0/8"}],
             "dns": {"nameservers": ["10.1.0.1"], "domain": ""},
         }
-        assert read_addresses(answer, "1.0.0") == Addresses(
+        assert read_addresses(answer, "1.0.0") == ResultAddresses(
             ips=({"address": "10.1.0.5/24", "gateway": "10.1.0.1"},),
             routes=({"dst": "10.0.0.0/8"},),
             dns={"nameservers": ["10.1.0.1"]},
@@ -170,7 +170,7 @@ class TestReadAddresses:
             "dns": None,
             "more": {},
         }
-        assert read_addresses(answer, "0.3.1") == Addresses(ips=({"address": "10.1.0.5/24"},))
+        assert read_addresses(answer, "0.3.1") == ResultAddresses(ips=({"address": "10.1.0.5/24"},))
 
     @pytest.mark.parametrize(
         ("answer", "named"),

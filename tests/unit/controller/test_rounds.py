@@ -15,7 +15,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
-from userspace_cni.controller.rounds import Hearing, Rounds, RoundTimes
+from userspace_cni.controller.rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
 from userspace_cni.controller.writes import versions
 from userspace_cni.kube.credentials import ApiSession
@@ -39,7 +39,7 @@ class Leader:
     def on(
         self, cluster: Callable[[], ClusterState | None], session: Callable[[], ApiSession], times: RoundTimes = QUICK
     ) -> Rounds:
-        hearing = Hearing(lambda resource, outcome: self.counted.update([(resource, outcome)]))
+        hearing = WriteListener(lambda resource, outcome: self.counted.update([(resource, outcome)]))
         return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, times)
 
     def known(self, told: Callable[[ClusterState], Any]) -> Any:
@@ -178,7 +178,7 @@ def test_a_death_between_two_writes_is_finished_by_the_next_leader(
     def die(resource: str, outcome: str) -> None:
         raise Died
 
-    dying = Rounds(Objects(session()), leader.watches.cluster, lambda: True, Absence(), Hearing(die), QUICK)
+    dying = Rounds(Objects(session()), leader.watches.cluster, lambda: True, Absence(), WriteListener(die), QUICK)
     with pytest.raises(Died):
         dying.round()
     given = status(api, "subnets", "pods")["nodeRanges"]

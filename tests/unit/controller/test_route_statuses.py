@@ -10,7 +10,7 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, state
 from tests.unit.controller.test_rounds import AT_REST, NODES, Leader, leader, writes
-from userspace_cni.controller.cluster import ClusterNode, ClusterState, Reported, SummedObject
+from userspace_cni.controller.cluster import ClusterNode, ClusterState, ReportedState, SummedObject
 from userspace_cni.controller.route_statuses import FAILURES_MAX, reports_of, route_status
 from userspace_cni.controller.writes import summaries
 
@@ -28,10 +28,10 @@ def use(generation: int = 1, **changes: Any) -> dict[str, Any]:
 
 def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1, status: Any = None) -> ClusterState:
     """A cluster with the Route and a node for each report; None for a node that has not told of it."""
-    states = {f"n{number}": Reported("u", (), (), [each] if each else []) for number, each in enumerate(uses)}
+    states = {f"n{number}": ReportedState("u", (), (), [each] if each else []) for number, each in enumerate(uses)}
     return ClusterState(
         routes={"one": SummedObject("u", "1", NOW, spec, status or {}, generation)},
-        states=states | {"off": Reported("u", (), (), None)},
+        states=states | {"off": ReportedState("u", (), (), None)},
         nodes={name: ClusterNode("u", "") for name in (*states, "off")},
     )
 
@@ -63,7 +63,7 @@ def test_progressing() -> None:
 def test_when_no_node_keeps_routes_any_more() -> None:
     """What the last one has reported is not left as it was; a Route of which no node ever told has no status of ours."""
     before = told(cluster(use()))
-    gone = replace(cluster(status=before), states={"n0": Reported("u", (), (), None)})
+    gone = replace(cluster(status=before), states={"n0": ReportedState("u", (), (), None)})
     [write] = summaries(gone, (), NOW)
     assert (write.status["status"], write.status["nodes"]["total"]) == ("Progressing", 0)
     assert conditions(dict(write.status))["Applied"] == ("False", "no node keeps routes: the setting routes")

@@ -12,7 +12,7 @@ from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from userspace_cni.controller import cluster as known
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
-from userspace_cni.controller.statuses import COUNT_MAX, MESSAGE_MAX, Sums
+from userspace_cni.controller.statuses import COUNT_MAX, MESSAGE_MAX, StatusSums
 from userspace_cni.controller.writes import garbage, named, summaries
 
 NOW = "2026-11-23T05:00:00Z"
@@ -43,9 +43,9 @@ def cluster(*things: Mapping[str, Any]) -> ClusterState:
     return ClusterState(**found)
 
 
-def sums(of: ClusterState, now: str = NOW) -> Sums:
+def sums(of: ClusterState, now: str = NOW) -> StatusSums:
     """The sums while no node is away."""
-    return Sums(of, set(of.nodes), now)
+    return StatusSums(of, set(of.nodes), now)
 
 
 def test_a_provider_network_is_ready_when_every_node_that_is_to_have_it_has_it() -> None:
@@ -274,7 +274,7 @@ def test_what_is_left_of_a_node_is_garbage_once_it_has_been_gone_for_long() -> N
         ("NodeState", "away", "uid-away"),
         ("IP", "one", "uid-one"),
     ]
-    assert [each["node"] for each in Sums(of, held, NOW).subnet("pods")["nodeRanges"]] == ["here"]
+    assert [each["node"] for each in StatusSums(of, held, NOW).subnet("pods")["nodeRanges"]] == ["here"]
 
 
 def test_a_node_that_came_back_is_missed_anew() -> None:

@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 
 from userspace_cni.host.netlink import trace_messages as traces
-from userspace_cni.host.netlink.trace_messages import BACK, FORWARD, FORWARDED, LEAVING, POLICY, RETURN, RULE, THERE, Traced
+from userspace_cni.host.netlink.trace_messages import BACK, FORWARD, FORWARDED, LEAVING, POLICY, RETURN, RULE, THERE, TraceNotice
 from userspace_cni.host.node_net import packet_trail
 from userspace_cni.host.node_net.packet_trail import Trail
 
-BEGUN = Traced(7, 2, "way", THERE, RULE, 3, ended=False, queued=False, leads_to="", link=0)
+BEGUN = TraceNotice(7, 2, "way", THERE, RULE, 3, ended=False, queued=False, leads_to="", link=0)
 
 
-def at(point: str) -> Traced:
+def at(point: str) -> TraceNotice:
     """The packet at the end of one of our chains."""
     return replace(BEGUN, chain=point, kind=POLICY, rule=0)
 
 
-def trail(*told: Traced) -> Trail:
+def trail(*told: TraceNotice) -> Trail:
     """What is known of the packet after the kernel has told this."""
     made = Trail("way", THERE)
     for each in told:
@@ -38,15 +38,15 @@ def trail(*told: Traced) -> Trail:
         ((BEGUN, at(FORWARD), at(FORWARDED), at(LEAVING)), packet_trail.AFTER),
     ],
 )
-def test_between_two_points(told: tuple[Traced, ...], where: str) -> None:
+def test_between_two_points(told: tuple[TraceNotice, ...], where: str) -> None:
     """Without a rule of nftables that has ended it."""
     assert (trail(*told).lost_at, trail(*told).dropped_by, trail(*told).led_away) == (where, None, 0)
 
 
 def test_a_rule() -> None:
     """The chain in which a rule has ended it, and the rule; those that it went through are known."""
-    jump = Traced(7, 1, "theirs", "C", RULE, 4, ended=False, queued=False, leads_to="sub", link=0)
-    drop = Traced(7, 1, "theirs", "sub", RULE, 9, ended=True, queued=False, leads_to="", link=0)
+    jump = TraceNotice(7, 1, "theirs", "C", RULE, 4, ended=False, queued=False, leads_to="sub", link=0)
+    drop = TraceNotice(7, 1, "theirs", "sub", RULE, 9, ended=True, queued=False, leads_to="", link=0)
     found = trail(BEGUN, at(FORWARD), jump, drop)
     assert found.dropped_by == (("inet", "theirs", "sub"), 9)
     assert found.chains == {(1, "theirs", "C"), (1, "theirs", "sub")}
@@ -54,14 +54,14 @@ def test_a_rule() -> None:
 
 def test_a_policy() -> None:
     """A policy is no rule, whatever handle there was before."""
-    found = trail(BEGUN, Traced(7, 2, "filter", "FORWARD", POLICY, 5, ended=True, queued=False, leads_to="", link=0))
+    found = trail(BEGUN, TraceNotice(7, 2, "filter", "FORWARD", POLICY, 5, ended=True, queued=False, leads_to="", link=0))
     assert found.dropped_by == (("ip", "filter", "FORWARD"), 0)
 
 
 def test_what_is_of_others() -> None:
     """Another packet that is traced, one of the other direction among them, tells nothing of this one."""
     other = replace(BEGUN, number=8, chain=BACK)
-    drop = Traced(8, 2, "filter", "FORWARD", RULE, 5, ended=True, queued=False, leads_to="", link=0)
+    drop = TraceNotice(8, 2, "filter", "FORWARD", RULE, 5, ended=True, queued=False, leads_to="", link=0)
     found = Trail("way", THERE)
     assert not any(found.follow(each) for each in (drop, other, drop, replace(BEGUN, table="else"), replace(BEGUN, kind=RETURN)))
     assert (found.lost_at, found.dropped_by) == (packet_trail.BEFORE, None)
@@ -75,7 +75,7 @@ def test_led_away() -> None:
 
 def test_a_program_has_it() -> None:
     """What is queued has not ended: it may come yet. Once it has gone on and was dropped, it has."""
-    queue = Traced(7, 2, "filter", "FORWARD", RULE, 5, ended=False, queued=True, leads_to="", link=0)
+    queue = TraceNotice(7, 2, "filter", "FORWARD", RULE, 5, ended=False, queued=True, leads_to="", link=0)
     found = trail(BEGUN, at(FORWARD), queue)
     assert (found.queued_by, found.may_come, found.dropped_by) == ("ip filter FORWARD", True, None)
     found.follow(replace(queue, ended=True, queued=False, rule=6))

@@ -17,7 +17,7 @@ from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.netlink.rule_messages import FoundRule
 from userspace_cni.host.node_net.policy_routes import _rules_of_ours
-from userspace_cni.linux.netlink import Answer, Connection, Message, attribute, u32
+from userspace_cni.linux.netlink import Answer, Message, NetlinkConnection, attribute, u32
 
 INDEX = 7
 NET = bytes((198, 51, 100, 0))
@@ -41,8 +41,8 @@ class Answering:
         return [(message.type - 2, each) for each in self._listed.get(message.type, ())]
 
 
-def kernel(*routes: bytes, rules: Sequence[bytes] = ()) -> Connection:
-    return cast("Connection", Answering(routes, rules))
+def kernel(*routes: bytes, rules: Sequence[bytes] = ()) -> NetlinkConnection:
+    return cast("NetlinkConnection", Answering(routes, rules))
 
 
 def test_routes_of_the_other_family() -> None:
@@ -70,7 +70,7 @@ def test_default_routes() -> None:
     assert list(default_routes(kernel(*routes))) == [("192.0.2.1", INDEX)]
 
 
-class Disturbed(Connection):
+class Disturbed(NetlinkConnection):
     """Listings of one rule, of which the first so many were changed meanwhile."""
 
     def __init__(self, times: int) -> None:

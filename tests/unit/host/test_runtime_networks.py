@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import RuntimeNetwork, Seen
+from userspace_cni.attachment.steps import RuntimeNetwork, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.base.root import HostRoot
@@ -124,7 +124,7 @@ def test_another_programs_file(tmp_path: Path, content: str) -> None:
     place.write_text(content)
     with pytest.raises(NameTaken, match="another"):
         driver.apply(ours, soon())
-    assert (driver.lost(ours, Seen(), soon()), driver.changed(ours, Seen(), soon())) == (False, [])
+    assert (driver.lost(ours, SharedReads(), soon()), driver.changed(ours, SharedReads(), soon())) == (False, [])
     assert len(driver.check(ours, soon())) == 1
     driver.undo(ours, soon())
     assert place.read_text() == content
@@ -213,12 +213,12 @@ def test_what_others_change(tmp_path: Path) -> None:
     (tmp_path / "etc" / "real").mkdir(parents=True)
     (tmp_path / "etc" / "net.d").symlink_to("/etc/real")
     driver, ours = RuntimeNetworkDriver(HostRoot(str(tmp_path))), step(Path("/etc/net.d"))
-    assert driver.lost(ours, Seen(), soon())
+    assert driver.lost(ours, SharedReads(), soon())
     driver.apply(ours, soon())
     place = tmp_path / "etc" / "real" / ours.name
     assert (place.read_text(), store_of(place.read_bytes())) == (ours.content, STORE)
     place.write_text(step(Path("/"), more=1).content)
-    assert len(driver.changed(ours, Seen(), soon())) == 1
+    assert len(driver.changed(ours, SharedReads(), soon())) == 1
     driver.put_back(ours, soon())
     assert place.read_text() == ours.content
     place.unlink()

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from userspace_cni.kube.lacking import Lacking
+from userspace_cni.kube.lacking import MissingObjects
 
 
 class Lists:
@@ -15,7 +15,7 @@ class Lists:
     def __init__(self) -> None:
         self.now = 100.0
         self.known = {"a", "b"}
-        self.lacking = Lacking(10.0, lambda: self.now)
+        self.lacking = MissingObjects(10.0, lambda: self.now)
 
     def come(self, at: float, version: str, *keys: str, asked_at: float | None = None) -> set[str]:
         """A list with these things comes; what is gone by it."""

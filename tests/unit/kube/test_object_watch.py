@@ -17,9 +17,9 @@ from tests.lab.kube.definitions import define_all, defined_server, definitions
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.kube.list_watch import WatchTimes
-from userspace_cni.kube.object_watch import ObjectWatch, _Objects
+from userspace_cni.kube.object_watch import ObjectWatch, _WatchedObjects
 from userspace_cni.kube.pod_requests import KubeClient
-from userspace_cni.kube.resources import LEASES, NODES, PROVIDER_NETWORKS, VLANS, Resource
+from userspace_cni.kube.resources import LEASES, NODES, PROVIDER_NETWORKS, VLANS, ApiResource
 
 QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, page=2, confirm_s=0)
 TITLE = "vlans.userspace-cni.io"
@@ -41,7 +41,7 @@ def begin(api: ApiServer, tmp_path: Path) -> Iterator[Begin]:
     """Begins a watch, of Vlans unless another resource is named, and ends it after the test."""
     begun: list[ObjectWatch] = []
 
-    def make(resource: Resource = VLANS, **options: Any) -> ObjectWatch:
+    def make(resource: ApiResource = VLANS, **options: Any) -> ObjectWatch:
         session = KubeClient(api.kubeconfig(tmp_path)).session
         begun.append(ObjectWatch(session, resource, times=QUICK, **options))
         begun[-1].start()
@@ -109,7 +109,7 @@ def test_a_mapping_that_was_given_out_never_changes(api: ApiServer, begin: Begin
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
 def test_an_event_does_not_copy_all_objects(kind: str) -> None:
     """Of many objects one changes: that takes no memory for the others, until a reader asks."""
-    store = _Objects(number_of, lambda: None)
+    store = _WatchedObjects(number_of, lambda: None)
     store.take_over([(f"v{number}", number) for number in range(20_000)], ())
     before = store.objects()
     tracemalloc.start()
@@ -229,7 +229,7 @@ def test_the_definitions_are_the_resources() -> None:
     ours = [
         each
         for each in vars(resources).values()
-        if isinstance(each, Resource) and each.group in (resources.GROUP, resources.ROUTES.group)
+        if isinstance(each, ApiResource) and each.group in (resources.GROUP, resources.ROUTES.group)
     ]
     said = [(each["spec"]["group"], each["spec"]["versions"][0]["name"], each["spec"]["names"]) for each in definitions()]
     found = {(group, version, names["plural"], names["kind"]) for group, version, names in said}

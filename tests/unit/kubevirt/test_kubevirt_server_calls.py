@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from kubevirt import definition
-from kubevirt.definition import Call, Definer, Failed
+from kubevirt.definition import Call, Definer, DefinitionFailed
 from kubevirt.domain import Policy
 from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.protocol import info_pb2
@@ -87,7 +87,7 @@ def test_status_of_an_error(cause: Exception, code: str) -> None:
     """Each kind of error has a status of its own, with the text, not more of it than headers can carry."""
 
     def fail(_: Call) -> bytes:
-        raise Failed("VM a/b: „ü“ " + "ü" * 10_000, cause)
+        raise DefinitionFailed("VM a/b: „ü“ " + "ü" * 10_000, cause)
 
     with serving(fail) as callback, pytest.raises(HookError) as refused:
         callback.on_define_domain("x", VMI)
@@ -122,7 +122,7 @@ def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: 
         raise DefinitionRefused("no-source", "nothing yet", "wait")
 
     monkeypatch.setattr(definition, "resolve", resolve)
-    with pytest.raises(Failed):
+    with pytest.raises(DefinitionFailed):
         Definer("vhostuser", SidecarPlaces(), Policy()).define(Call("x", b"<domain/>", VMI, seconds))
     assert told == [waited]
 
@@ -139,12 +139,12 @@ def test_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         patched.setattr(definition, "mutate", fault)
         for _ in range(2):
             with pytest.raises(
-                Failed, match=r"VM default/vm1, networks net1: a fault in the sidecar.*ZeroDivisionError: of our own"
+                DefinitionFailed, match=r"VM default/vm1, networks net1: a fault in the sidecar.*ZeroDivisionError: of our own"
             ):
                 definer.define(asked)
     lines = [line for line in capsys.readouterr().err.splitlines() if "level=error" in line]
     assert len(lines) == 2
     assert "Traceback" in lines[0]
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(DefinitionFailed) as failed:
         definer.define(Call("x", b"<domain>", VMI))
     assert isinstance(failed.value.cause, BadInput)

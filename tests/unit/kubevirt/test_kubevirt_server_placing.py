@@ -17,7 +17,7 @@ import pytest
 
 from kubevirt.errors import DefinitionRefused
 from kubevirt.findings import TRAPS
-from kubevirt.placing import Placed, socket_file
+from kubevirt.placing import SidecarSocket, socket_file
 from tests.lab.guests.hooks import START_S, HookManager, Sidecar, dialled, vmi
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
@@ -25,8 +25,8 @@ from userspace_cni.pod.socket_path import SUN_PATH_MAX
 KILLED = """
 import os, socket, sys
 from pathlib import Path
-from kubevirt.placing import Placed
-placed = Placed(Path(sys.argv[1]))
+from kubevirt.placing import SidecarSocket
+placed = SidecarSocket(Path(sys.argv[1]))
 placed.prepare()
 if sys.argv[2] != "prepared":
     socket.socket(socket.AF_UNIX).bind(str(placed.address))
@@ -51,8 +51,8 @@ def bound(path: Path) -> socket.socket:
     return server
 
 
-def served(path: Path) -> tuple[Placed, socket.socket]:
-    placed = Placed(path)
+def served(path: Path) -> tuple[SidecarSocket, socket.socket]:
+    placed = SidecarSocket(path)
     placed.prepare()
     server = bound(placed.address)
     placed.publish()
@@ -68,7 +68,7 @@ def test_names_tell_sidecars_apart() -> None:
 def test_placing(volume: Path) -> None:
     """Nothing but a directory is seen until the socket is served; then the socket alone, and at the end nothing."""
     path = volume / "x.sock"
-    placed = Placed(path)
+    placed = SidecarSocket(path)
     placed.prepare()
     assert all(entry.is_dir() for entry in volume.iterdir())
     with bound(placed.address), socket.socket(socket.AF_UNIX) as peer:
@@ -84,7 +84,7 @@ def test_placing(volume: Path) -> None:
 def test_what_a_killed_process_left(volume: Path, until: str) -> None:
     """Whatever an earlier process of the same name left, at whichever point it ended, is replaced and nothing of it stays."""
     path = volume / "x.sock"
-    Placed(path).withdraw()
+    SidecarSocket(path).withdraw()
     subprocess.run([sys.executable, "-c", KILLED, str(path), until], check=True, timeout=60)
     assert len(list(volume.iterdir())) == 1
     placed, server = served(path)
@@ -117,7 +117,7 @@ def test_another_ones_is_not_removed(volume: Path, other: str) -> None:
 def test_two_that_start_at_once(volume: Path) -> None:
     """Neither takes away where the other serves: the one that is placed last is seen and answers, and the other ends quietly."""
     path = volume / "x.sock"
-    first, second = Placed(path), Placed(path)
+    first, second = SidecarSocket(path), SidecarSocket(path)
     first.prepare()
     with bound(first.address):
         second.prepare()
@@ -152,7 +152,7 @@ def test_what_stands_in_the_way(volume: Path) -> None:
     (left,) = volume.iterdir()
     (left / "theirs").write_text("")
     path.mkdir()
-    placed = Placed(path)
+    placed = SidecarSocket(path)
     placed.prepare()
     with (
         bound(placed.address),
@@ -170,7 +170,7 @@ def test_length_of_a_path(volume: Path, over: int, fits: bool, whose: str) -> No
     """A path of 107 bytes is served, one of 108 is refused, also when only virt-launcher's path to it is so long."""
     path = volume / ("ü" + "x" * (SUN_PATH_MAX + over - len(os.fsencode(volume)) - len("/ü.sock".encode())) + ".sock")
     assert len(os.fsencode(path)) == SUN_PATH_MAX + over
-    placed = Placed(path) if whose == "path" else Placed(volume / "x.sock", seen=path)
+    placed = SidecarSocket(path) if whose == "path" else SidecarSocket(volume / "x.sock", seen=path)
     if fits:
         placed.prepare()
         with bound(placed.address):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kubevirt.dra import Device, read_metadata
 from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.mac import read_mac
-from kubevirt.network_info import Attached, read_network_info
+from kubevirt.network_info import NetworkInfoEntry, read_network_info
 from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, canonical, check_path, collide
 
 DATA = Path(__file__).parent / "data"
@@ -38,7 +38,7 @@ def changed(value: Any, draw: Any) -> Any:
     return {name: changed(each, draw) if name == key else each for name, each in value.items()}
 
 
-def info(**entry: Any) -> dict[str, Attached] | None:
+def info(**entry: Any) -> dict[str, NetworkInfoEntry] | None:
     """What a network-info file with one entry says."""
     return read_network_info(json.dumps({"interfaces": [{"network": "net1", **entry}]}))
 
@@ -68,7 +68,7 @@ class TestNetworkInfo:
         """The specification's own vhost-user device-info is the container's side: path and QEMU's role."""
         device = json.loads((DATA / "device-info-vhost-user.json").read_text())
         assert info(deviceInfo=device, mac="02:00:00:00:00:01", mtu=9000) == {
-            "net1": Attached("vhost-user", "/var/run/vhost.sock", "server", "02:00:00:00:00:01", 9000)
+            "net1": NetworkInfoEntry("vhost-user", "/var/run/vhost.sock", "server", "02:00:00:00:00:01", 9000)
         }
 
     def test_an_empty_file_is_not_an_answer(self) -> None:
@@ -79,11 +79,11 @@ class TestNetworkInfo:
 
     def test_absent_null_and_zero_are_nothing_told(self) -> None:
         """Go leaves out what is zero, and older writers do not."""
-        assert info() == info(deviceInfo=None, mac=None, mtu=None) == info(mac="", mtu=0) == {"net1": Attached()}
+        assert info() == info(deviceInfo=None, mac=None, mtu=None) == info(mac="", mtu=0) == {"net1": NetworkInfoEntry()}
 
     def test_unknown_keys_are_left_alone(self) -> None:
         """A newer KubeVirt may tell more."""
-        assert read_network_info('{"interfaces": [{"network": "n", "speed": 9}], "version": 2}') == {"n": Attached()}
+        assert read_network_info('{"interfaces": [{"network": "n", "speed": 9}], "version": 2}') == {"n": NetworkInfoEntry()}
 
     def test_blanks_around_a_mac_do_not_matter(self) -> None:
         """The specification's own sample has them."""

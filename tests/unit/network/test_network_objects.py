@@ -14,10 +14,10 @@ from tests.lab.kube.definitions import definitions
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, egress_gateway, gateway_port
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.subnets import _FIELDS as SUBNET_FIELDS
-from userspace_cni.kube.resources import VLANS, Resource
+from userspace_cni.kube.resources import VLANS, ApiResource
 from userspace_cni.network.object_specs import _NETWORK_FIELDS, desired
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
-from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen
+from userspace_cni.node.objects import SPECS, KeptObject, KnownObjects, OwnNode
 
 NODE = "worker-1"
 OWN = OwnNode({"zone": "a", "nic": "fast"}, {}, ("192.0.2.11",))
@@ -29,9 +29,9 @@ RANGES = [
 PODS: dict[str, Any] = {"cidrBlock": "10.56.0.0/16", "gatewayType": "distributed", "bridge": "br0", "perNodePrefix": 24}
 
 
-def kept(spec: Any, created: str = "2026-01-01T00:00:00Z", ranges: Any = None) -> Kept:
+def kept(spec: Any, created: str = "2026-01-01T00:00:00Z", ranges: Any = None) -> KeptObject:
     """An object as the watch keeps it."""
-    return Kept(created, spec, ranges)
+    return KeptObject(created, spec, ranges)
 
 
 def desired_by(
@@ -39,10 +39,10 @@ def desired_by(
 ) -> Desired:
     """What objects with these specs ask for; a Subnet may be a Kept."""
     specs = [
-        {name: each if isinstance(each, Kept) else kept(each) for name, each in (of or {}).items()}
+        {name: each if isinstance(each, KeptObject) else kept(each) for name, each in (of or {}).items()}
         for of in (networks, vlans, subnets)
     ]
-    return desired(Seen(NODE, OWN, *specs))
+    return desired(KnownObjects(NODE, OWN, *specs))
 
 
 def network(**spec: Any) -> ProviderNetwork:
@@ -68,7 +68,7 @@ def gateway(spec: Mapping[str, Any], **others: Any) -> Gateway:
 
 def test_what_is_not_known_is_not_gone() -> None:
     """Until all lists and the node itself are known nothing is complete; uplinks wait for Vlans, but not for Subnets."""
-    whole = Seen(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {})
+    whole = KnownObjects(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {})
     assert desired(whole).complete
     for less in (replace(whole, own=None), replace(whole, provider_networks=None), replace(whole, vlans=None)):
         assert desired(less) == Desired(OBJECTS, complete=False)
@@ -77,9 +77,9 @@ def test_what_is_not_known_is_not_gone() -> None:
 
 
 @pytest.mark.parametrize("resource", SPECS, ids=str)
-def test_what_one_list_lacks_is_not_gone(resource: Resource) -> None:
+def test_what_one_list_lacks_is_not_gone(resource: ApiResource) -> None:
     """Of any of the resources; of Vlans the spec itself says that there may be more."""
-    whole = Seen(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {}, unconfirmed=frozenset({resource}))
+    whole = KnownObjects(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {}, unconfirmed=frozenset({resource}))
     found = desired(whole)
     assert not found.complete
     assert [each.vlans_by for each in found.provider_networks] == ["some objects" if resource is VLANS else "objects"]

@@ -17,7 +17,7 @@ from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.conflist import marked
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
-from userspace_cni.network.runtime_network import NAME, Given, copy_of, former_names, specs
+from userspace_cni.network.runtime_network import NAME, PluginList, copy_of, former_names, specs
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 from userspace_cni.node.local import LocalNode
@@ -114,7 +114,7 @@ def test_while_no_pod_can_be_attached(node: LocalNode, tmp_path: Path) -> None:
 
 def test_which_files_it_takes_the_place_of(node: LocalNode) -> None:
     """That of the record; amid a change, those that this one was to replace, too."""
-    given = Given("10-net.conflist", TEXT, "")
+    given = PluginList("10-net.conflist", TEXT, "")
     record = recorded(node, replace(file_of(node, "20-net.conflist"), instead_of=("05-old.conflist", "10-net.conflist")))
     assert former_names(None, given) == ()
     assert former_names(record, given) == ("20-net.conflist",)
@@ -127,7 +127,7 @@ def test_which_one(node: LocalNode, tmp_path: Path) -> None:
     assert specs(node.installation.settings, node, lambda: True) == ([], frozenset({INSTALL}))
     Path(node.installation.settings.state_dir).mkdir(exist_ok=True)
     copy = Path(node.installation.settings.state_dir) / RUNTIME_NETWORK_COPY
-    copy.write_bytes(copy_of(Given("20-given.conflist", TEXT, "")))
+    copy.write_bytes(copy_of(PluginList("20-given.conflist", TEXT, "")))
     [spec], complete = specs(node.installation.settings, node, lambda: True)
     assert (spec.source, spec.said_by, complete) == (INSTALL, "install --network 20-given.conflist", frozenset({INSTALL}))
     settings = with_file(node, tmp_path)

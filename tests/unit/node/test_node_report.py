@@ -25,8 +25,8 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.pod_requests import Clients
-from userspace_cni.kube.resources import Resource
-from userspace_cni.node.reporting import MANAGER, Parts, Report, ReportTimes, Withdrawal
+from userspace_cni.kube.resources import ApiResource
+from userspace_cni.node.reporting import MANAGER, Report, ReportParts, ReportTimes, Withdrawal
 from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, RouteUse, SubnetUse, labels, notes, status
 
 NAME = "worker-1"
@@ -50,7 +50,9 @@ class World:
 
     def report(self, *, kubeovn: bool = False, times: ReportTimes = QUICK) -> Report:
         """A report, as of an agent that was just started; its thread does not run."""
-        self.reports.append(Report(self.objects, NAME, self._named, parts=Parts(kubeovn=kubeovn), tell=self._tell, times=times))
+        self.reports.append(
+            Report(self.objects, NAME, self._named, parts=ReportParts(kubeovn=kubeovn), tell=self._tell, times=times)
+        )
         return self.reports[-1]
 
     def _tell(self, recipient: Recipient, notices: Sequence[Finding]) -> None:
@@ -228,7 +230,7 @@ def test_an_agent_that_starts_while_the_switch_is_away_keeps_its_name(world: Wor
     """It is known from the NodeState, or from the Node where there is no NodeState."""
     for chassis in ("chassis-1", Unavailable("no session with OVSDB", "")):
         world.chassis = chassis
-        report = Report(world.objects, NAME, world._named, parts=Parts(state=state, kubeovn=True), times=QUICK)
+        report = Report(world.objects, NAME, world._named, parts=ReportParts(state=state, kubeovn=True), times=QUICK)
         report.told([WELL])
         report.report()
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
@@ -237,7 +239,7 @@ def test_an_agent_that_starts_while_the_switch_is_away_keeps_its_name(world: Wor
 def test_a_node_is_told_without_a_node_state(world: World) -> None:
     """Labels and annotations alone need neither the resource nor the right to it; the NodeState of a former agent is left."""
     world.api.faults.append(Fault(status=403, about="/nodestates"))
-    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(state=False, kubeovn=True), times=QUICK)
+    report = Report(world.objects, NAME, lambda: "chassis-1", parts=ReportParts(state=False, kubeovn=True), times=QUICK)
     for _ in range(3):
         report.told([WELL])
         report.report()
@@ -299,7 +301,7 @@ def test_no_node_is_ever_made(world: World) -> None:
     class Vanishing(Objects):
         """The Node goes once it was read."""
 
-        def get(self, resource: Resource, name: str) -> dict[str, Any] | None:
+        def get(self, resource: ApiResource, name: str) -> dict[str, Any] | None:
             found = super().get(resource, name)
             if ("", NAME) in nodes.names():
                 nodes.remove("", NAME)
@@ -372,7 +374,7 @@ def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World
     former.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
     former.report()
     routes = world.state["status"]["routes"]
-    report = Report(world.objects, NAME, lambda: "chassis-1", parts=Parts(routes=True), times=QUICK)
+    report = Report(world.objects, NAME, lambda: "chassis-1", parts=ReportParts(routes=True), times=QUICK)
     report.told([ILL])
     report.report()
     assert (world.state["status"]["routes"], world.state["status"]["specs"][0]["ready"]) == (routes, False)

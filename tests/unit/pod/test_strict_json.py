@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.pod.strict_json import Reader, once
+from userspace_cni.pod.strict_json import JsonReader, once
 
-STRICTEST = Reader(once, digits_max=4, deepest=3)
+STRICTEST = JsonReader(once, digits_max=4, deepest=3)
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "-Infinity", "1e999", "-1e999", "", "{", "[" * 100_000, "1 2", "\ufeff1"])
 def test_what_is_always_refused(text: str) -> None:
     """What is not one JSON value, and numbers that no float holds, are a ValueError for every reader."""
     with pytest.raises(ValueError, match=r"\S"):
-        Reader().read(text)
+        JsonReader().read(text)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_what_is_always_refused(text: str) -> None:
 )
 def test_what_is_refused_where_a_reader_says_so(text: str, why: str) -> None:
     """A key given twice, long numbers, half characters and depth are refused by the reader that is told to, and by no other."""
-    Reader().read(text)
+    JsonReader().read(text)
     with pytest.raises(ValueError, match=why):
         STRICTEST.read(text)
     with pytest.raises(ValueError, match=why):
@@ -43,8 +43,8 @@ def test_what_is_refused_where_a_reader_says_so(text: str, why: str) -> None:
 
 def test_a_stream_is_its_values() -> None:
     """Values may follow one another with or without white space, and none at all is none."""
-    assert list(Reader().stream('1{"a": []}\n[2]\t')) == [1, {"a": []}, [2]]
-    assert list(Reader().stream(" \r\n")) == []
+    assert list(JsonReader().stream('1{"a": []}\n[2]\t')) == [1, {"a": []}, [2]]
+    assert list(JsonReader().stream(" \r\n")) == []
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.floats() | st.text(), st.lists).map(json.dumps))

@@ -30,7 +30,7 @@ from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 from userspace_cni.host.files.run_sockets import BorrowedNameDriver
 from userspace_cni.probe import endpoints, opening
 from userspace_cni.probe.borrowed_socket import BorrowedSocket
-from userspace_cni.probe.ending import Ended, Ending
+from userspace_cni.probe.ending import EndingSignals, MeasurementEnded
 from userspace_cni.probe.endpoints import Endpoint, Pair, Unusable, mac_bytes, untagged_vlan
 from userspace_cni.probe.remote import Remote
 
@@ -404,7 +404,7 @@ def test_only_the_first_signal_counts(number: signal.Signals) -> None:
     reached = []
 
     def run() -> None:
-        with Ending():
+        with EndingSignals():
             try:
                 os.kill(os.getpid(), number)
             finally:
@@ -432,13 +432,13 @@ def swallow(number: int) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_whose_exception_was_lost() -> None:
     """It is remembered, and those that come later are heard as the first."""
-    with Ending() as ending:
+    with EndingSignals() as ending:
         ending.check()
         swallow(signal.SIGTERM)
         assert ending.asked
-        with pytest.raises(Ended):
+        with pytest.raises(MeasurementEnded):
             ending.check()
-        with pytest.raises(Ended):
+        with pytest.raises(MeasurementEnded):
             os.kill(os.getpid(), signal.SIGINT)
         ending.settle()
         os.kill(os.getpid(), signal.SIGINT)

@@ -6,8 +6,8 @@ from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from userspace_cni.base.routing import Inside, PodLink, PodRoute
-from userspace_cni.routes.facts import Service
-from userspace_cni.routes.resolving import Resolved
+from userspace_cni.routes.facts import ClusterService
+from userspace_cni.routes.resolving import ResolvedRoutes
 from userspace_cni.routes.resource import RouteObject, read_route
 
 KERNEL = 2
@@ -36,9 +36,9 @@ def route(name: str = "r", *entries: str, **spec: Any) -> RouteObject:
     return found
 
 
-def service(named: str, *addresses: str, **others: Any) -> Service:
+def service(named: str, *addresses: str, **others: Any) -> ClusterService:
     namespace, _, name = named.partition("/")
-    return Service(namespace, name, tuple(map(ip_address, addresses)), **others)
+    return ClusterService(namespace, name, tuple(map(ip_address, addresses)), **others)
 
 
 def link(name: str, index: int, *addresses: str, up: bool = True) -> PodLink:
@@ -60,6 +60,6 @@ def inside(*routes: PodRoute, eth1: tuple[str, ...] = ("10.124.2.5/24",), up: bo
     return Inside(links, (*calico, found("10.124.2.0/24 eth1", KERNEL), *routes))
 
 
-def lines(resolved: Resolved) -> list[str]:
+def lines(resolved: ResolvedRoutes) -> list[str]:
     """The routes that are wanted, as ip(8) writes them."""
     return [str(each) for each in resolved.routes]

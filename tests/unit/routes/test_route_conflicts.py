@@ -10,7 +10,7 @@ import pytest
 from tests.unit.routes.building import link, thing
 from userspace_cni.base.routing import Inside
 from userspace_cni.routes.facts import ClusterFacts, RoutePod
-from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject, read_route
 from userspace_cni.routes.rules import PodClaims, Rulebook
 
@@ -30,7 +30,7 @@ def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "20
     return read_route(thing(name, created, **spec))
 
 
-def everywhere(asked: PodClaims, *lacks: str) -> Resolved:
+def everywhere(asked: PodClaims, *lacks: str) -> ResolvedRoutes:
     """What becomes of it in a pod that has each device but these."""
     names = [f"eth{number}" for number in range(10)]
     links = {name: link(name, index, "192.0.2.1/24") for index, name in enumerate(names, 2) if name not in lacks}

@@ -11,7 +11,7 @@ from tests.unit.routes.building import OURS, STATIC, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
 from userspace_cni.routes.facts import ClusterFacts, RoutePod
-from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Rulebook
 
@@ -26,7 +26,7 @@ def explained(dst: str, *routes: RouteObject, within: Inside | None = None, pod:
     return explain(ip_network(dst) if "/" in dst else ip_address(dst), asked, resolve(asked, there, ClusterFacts()), there)
 
 
-def applied(within: Inside, outcome: Resolved) -> Inside:
+def applied(within: Inside, outcome: ResolvedRoutes) -> Inside:
     made = tuple(PodRoute(each.dst, each.via, each.dev, each.metric, OURS) for each in outcome.routes)
     return replace(within, routes=(*made, *within.routes))
 

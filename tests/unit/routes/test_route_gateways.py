@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.routes.building import KERNEL, STATIC, found, inside, lines, route
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, RoutePod
-from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.route_gateways import Gateway, decide
 from userspace_cni.routes.rules import Rulebook
 
@@ -22,12 +22,12 @@ DUAL = ("10.124.2.5/24", "fd00:2::5/64", "fe80::5/64")
 SIX = inside(found("fd00:2::/64 eth1", KERNEL), eth1=DUAL)
 
 
-def resolved(*entries: str, within: Inside | None = None, cluster: ClusterFacts = NOTHING_KNOWN) -> Resolved:
+def resolved(*entries: str, within: Inside | None = None, cluster: ClusterFacts = NOTHING_KNOWN) -> ResolvedRoutes:
     book = Rulebook([route("r", *entries)], (), cluster)
     return resolve(book.claims(RoutePod("shop", "web-7", "u1")), within or inside(), book.cluster)
 
 
-def refused(outcome: Resolved) -> list[str]:
+def refused(outcome: ResolvedRoutes) -> list[str]:
     """Why entries are refused, without their places."""
     return [each.text.partition(": ")[2] for each in outcome.refusals]
 

@@ -17,7 +17,7 @@ from tests.unit.routes.building import KERNEL, OURS, found, inside, link, thing
 from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
 from userspace_cni.routes.explanation import PacketWay, drift, explain
 from userspace_cni.routes.facts import ClusterFacts, RoutePod
-from userspace_cni.routes.resolving import Reasoned, Resolved, resolve
+from userspace_cni.routes.resolving import ReasonedRoute, ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject, read_route
 from userspace_cni.routes.rules import PodClaims, Rulebook
 
@@ -108,17 +108,17 @@ def any_inside(rng: random.Random) -> Inside:
     return replace(there, links={**there.links, "eth0": eth0})
 
 
-def applied(there: Inside, outcome: Resolved) -> Inside:
+def applied(there: Inside, outcome: ResolvedRoutes) -> Inside:
     made = tuple(PodRoute(each.dst, each.via, each.dev, each.metric, OURS) for each in outcome.routes)
     return replace(there, routes=(*made, *(each for each in there.routes if each.protocol != OURS)))
 
 
 def way(there: Inside, address: IPv4Address | IPv6Address) -> PacketWay | None:
     """Where the kernel sends packets to an address."""
-    return explain(address, PodClaims(), Resolved(), there).now
+    return explain(address, PodClaims(), ResolvedRoutes(), there).now
 
 
-def each_case(check: Callable[[Inside, Inside, Resolved], None], seed: int, **spec: Any) -> None:
+def each_case(check: Callable[[Inside, Inside, ResolvedRoutes], None], seed: int, **spec: Any) -> None:
     """Call it with many namespaces, before and after, and what was resolved."""
     rng = random.Random(seed)
     for _ in range(40):
@@ -155,7 +155,7 @@ def test_one_route_per_destination_in_order(seed: int) -> None:
     """No two routes of ours lead to one destination; those on the link come first, of these and of the others long prefixes, and
     default routes last; no device is used that the pod has not."""
 
-    def check(before: Inside, after: Inside, outcome: Resolved) -> None:
+    def check(before: Inside, after: Inside, outcome: ResolvedRoutes) -> None:
         destinations = [each.dst for each in outcome.routes]
         assert len(set(destinations)) == len(destinations)
         made = [(not each.dst.prefixlen, each.via is not None, -each.dst.prefixlen) for each in outcome.routes]
@@ -172,7 +172,7 @@ def test_one_route_per_destination_in_order(seed: int) -> None:
 def test_gateways_stay_reachable(seed: int) -> None:
     """The way to a gateway of others is what it was; that of ours is on-link at its device, of its own family."""
 
-    def check(before: Inside, after: Inside, outcome: Resolved) -> None:
+    def check(before: Inside, after: Inside, outcome: ResolvedRoutes) -> None:
         assert_reachable(before, after, outcome.routes)
 
     each_case(check, seed)
@@ -194,7 +194,7 @@ def test_nothing_is_refused_for_nothing(seed: int) -> None:
             if claim is None or claim.via is None or not re.search("would hide|would not be on-link", told.text):
                 continue
             one = DesiredRoute(claim.dst, claim.dev, claim.via, 100 if claim.dst.version == 6 else 0)
-            more = replace(outcome, wanted=(*outcome.wanted, Reasoned(one, claim.route, "")))
+            more = replace(outcome, wanted=(*outcome.wanted, ReasonedRoute(one, claim.route, "")))
             named = [PodRoute(each.dst, each.via, each.dev, 0, OURS) for each in outcome.routes]
             with pytest.raises(AssertionError):
                 assert_reachable(replace(before, routes=(*before.routes, *named)), applied(before, more), more.routes)
@@ -205,7 +205,7 @@ def test_nothing_is_refused_for_nothing(seed: int) -> None:
 def test_api_server_and_dns_stay_where_they_are(seed: int) -> None:
     """Whatever is asked, the default route included: without their gates packets to them go as they went."""
 
-    def check(before: Inside, after: Inside, outcome: Resolved) -> None:
+    def check(before: Inside, after: Inside, outcome: ResolvedRoutes) -> None:
         for address in GUARDED:
             former, now = way(before, address), way(after, address)
             assert (former and (former.dev, former.via)) == (now and (now.dev, now.via)) or former is None

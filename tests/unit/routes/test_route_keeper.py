@@ -18,7 +18,7 @@ from userspace_cni.host.runtimes.cni_cache import Sandbox
 from userspace_cni.node.local import LocalNode
 from userspace_cni.routes import places
 from userspace_cni.routes.passes import Passes
-from userspace_cni.routes.places import AGAIN, Located, NamespaceSources
+from userspace_cni.routes.places import AGAIN, LocatedSandbox, NamespaceSources
 from userspace_cni.routes.routes_keeper import RouteKeeper
 
 
@@ -130,10 +130,10 @@ def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
     for interface in ("eth1", "eth0"):
         cached(tmp_path, f"{tmp_path}/ns").rename(tmp_path / "results" / f"net-{BOX}-{interface}")
     found = namespaces(Settings(state_dir=str(tmp_path), cni_cache_dir=str(tmp_path)))
-    record = Located(PodNamespace(BOX, f"{tmp_path}/ns"), "default", "web-0", "u-web-0", "records", (("net1", 7),))
+    record = LocatedSandbox(PodNamespace(BOX, f"{tmp_path}/ns"), "default", "web-0", "u-web-0", "records", (("net1", 7),))
     told = {"records": [record]}
 
-    def records(_: NamespaceSources) -> Iterator[Located]:
+    def records(_: NamespaceSources) -> Iterator[LocatedSandbox]:
         if "records" not in told:
             raise Unavailable("the disk does not answer", "")
         return iter(told["records"])

@@ -12,10 +12,10 @@ import pytest
 from userspace_cni.base.errors import ContainerGone, HostNamespace
 from userspace_cni.base.routing import DesiredRoute, Inside, PodLink
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
-from userspace_cni.routes.facts import ClusterFacts, RoutePod, Service
-from userspace_cni.routes.known import RANGES_MAX, Known, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
+from userspace_cni.routes.facts import ClusterFacts, ClusterService, RoutePod
+from userspace_cni.routes.known import RANGES_MAX, KnownCluster, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
 from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules
-from userspace_cni.routes.places import Located
+from userspace_cni.routes.places import LocatedSandbox
 from userspace_cni.routes.reports import described, uses
 from userspace_cni.routes.rules import PodClaims, Rulebook
 
@@ -52,15 +52,15 @@ class Node:
         self.passes = Passes(self.kernel, Rules(exclude=("kube-system",)), lambda: self.now)
         self.located = [located("a"), located("b")]
 
-    def visit(self, known: Known) -> list[str]:
+    def visit(self, known: KnownCluster) -> list[str]:
         self.passes.learn(known)
         del self.kernel.looks[:]
         self.passes.visit(self.located, everything=self.passes.overdue)
         return sorted(self.kernel.looks)
 
 
-def located(name: str, uid: str = "") -> Located:
-    return Located(PodNamespace(f"box-{name}", f"/ns/{name}"), "default", name, uid or f"u-{name}", "cache")
+def located(name: str, uid: str = "") -> LocatedSandbox:
+    return LocatedSandbox(PodNamespace(f"box-{name}", f"/ns/{name}"), "default", name, uid or f"u-{name}", "cache")
 
 
 def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def route(name: str, *dsts: str, **spec: Any) -> dict[str, Any]:
 
 def known(
     *objects: dict[str, Any], pods: Iterable[RoutePod] = (RoutePod("default", "a", "u-a"), RoutePod("default", "b", "u-b"))
-) -> Known:
-    return Known(objects, pods={each.uid: each for each in pods}, has_api=True)
+) -> KnownCluster:
+    return KnownCluster(objects, pods={each.uid: each for each in pods}, has_api=True)
 
 
 def test_only_what_changed_is_looked_at() -> None:
@@ -182,7 +182,7 @@ def test_without_a_cluster_each_sandbox_is_a_pod() -> None:
     """Routes of the file concern it; entries with Services do not count."""
     node = Node()
     thing = route("file", "172.16.0.0/16", svc=[{"namespace": "a", "name": "b", "dev": "eth1"}])
-    assert node.visit(Known(from_file=(thing,))) == ["/ns/a", "/ns/b"]
+    assert node.visit(KnownCluster(from_file=(thing,))) == ["/ns/a", "/ns/b"]
     assert node.kernel.made["/ns/b"] == ["172.16.0.0/16 dev eth1"]
     assert "there is no cluster" in node.passes.routes[0].problems[0]
 
@@ -190,7 +190,7 @@ def test_without_a_cluster_each_sandbox_is_a_pod() -> None:
 def test_a_file_wins_over_an_object_of_its_name() -> None:
     """Two of one name would be two owners of one route."""
     node = Node()
-    both = Known((route("one", "172.16.0.0/16"),), (route("one", "172.17.0.0/16"),), pods=known().pods, has_api=True)
+    both = KnownCluster((route("one", "172.16.0.0/16"),), (route("one", "172.17.0.0/16"),), pods=known().pods, has_api=True)
     node.visit(both)
     assert node.kernel.made["/ns/a"] == ["172.17.0.0/16 dev eth1"]
 
@@ -211,8 +211,8 @@ def test_what_is_known_through_a_restart() -> None:
         (),
         {"default": {"tier": "gold"}},
     )
-    services = (Service("default", "web", (ip_address("10.96.0.7"),)), Service("default", "db", (), headless=True))
-    whole = Known(
+    services = (ClusterService("default", "web", (ip_address("10.96.0.7"),)), ClusterService("default", "db", (), headless=True))
+    whole = KnownCluster(
         (route("one", "172.16.0.0/16"),), (route("two"),), services, {each.uid: each for each in pods}, cluster, has_api=True
     )
     assert from_json(as_json(whole)) == whole
@@ -240,7 +240,7 @@ def test_services() -> None:
     """Both families; a headless one, one of an outside name, and one without an address yet have none."""
     metadata = {"namespace": "default", "name": "web"}
 
-    def of(**spec: Any) -> Service:
+    def of(**spec: Any) -> ClusterService:
         return kept_service({"metadata": metadata, "spec": spec})
 
     assert [str(each) for each in of(clusterIP="10.96.0.7", clusterIPs=["10.96.0.7", "fd96::7"]).addresses] == [
@@ -266,7 +266,7 @@ def test_for_which_pods_the_runtime_is_asked() -> None:
     assert set(node.passes.wanted() or ()) == {"u-a", "u-b"}
     assert node.visit(known()) == ["/ns/a"]
     assert set(node.passes.wanted() or ()) == set()
-    node.passes.learn(Known())
+    node.passes.learn(KnownCluster())
     assert node.passes.wanted() is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.routes.building import KERNEL, OURS, STATIC, found, inside, lines, link, route, service
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.facts import ClusterFacts, RoutePod
-from userspace_cni.routes.resolving import Resolved, resolve
+from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Rulebook
 
@@ -32,7 +32,7 @@ KEPT = [
 DUAL = ("10.124.2.5/24", "fd00:2::5/64", "fe80::5/64")
 
 
-def resolved(*routes: RouteObject, within: Inside | None = None, cluster: ClusterFacts = CLUSTER) -> Resolved:
+def resolved(*routes: RouteObject, within: Inside | None = None, cluster: ClusterFacts = CLUSTER) -> ResolvedRoutes:
     book = Rulebook(routes, (service("shop/cart", "10.96.1.1", "fd00:96::11"),), cluster)
     return resolve(book.claims(POD), within or inside(), book.cluster)
 
@@ -312,7 +312,7 @@ def test_what_is_applied_changes_nothing_of_the_outcome() -> None:
 
 def test_nothing_asked() -> None:
     """Without claims nothing is wanted, whatever the namespace has."""
-    assert resolved() == Resolved()
+    assert resolved() == ResolvedRoutes()
 
 
 def test_another_protocol_of_ours() -> None:

@@ -14,8 +14,8 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.routing import Inside, PodRoute
 from userspace_cni.routes.events import GRACE_S, PODS_MAX, REFILL_S, TEXTS_MAX, RefusalEvents
-from userspace_cni.routes.facts import RoutePod, Service
-from userspace_cni.routes.known import Known
+from userspace_cni.routes.facts import ClusterService, RoutePod
+from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.reports import uses
 
 OLD_S = 600.0
@@ -29,7 +29,7 @@ class Told(Node):
         self.sent: list[tuple[Recipient, list[str]]] = []
         self.events = RefusalEvents(self._send, lambda: self.now)
 
-    def round(self, known: Known, after_s: float = 0.0) -> list[str]:
+    def round(self, known: KnownCluster, after_s: float = 0.0) -> list[str]:
         """The pods that are told in a round so many seconds later."""
         self.now += after_s
         del self.sent[:]
@@ -119,7 +119,7 @@ def test_more_than_a_pod_may_have(node: Told) -> None:
 def test_what_no_pod_can_have(node: Told) -> None:
     """What cannot be in any pod is its Route's matter: no pod is told, and the report prefers it to what may still come."""
     svc = [{"namespace": "default", "name": name, "dev": "eth1"} for name in ("web", "kubernetes")]
-    here = replace(known(route("one", svc=svc)), services=(Service("default", "kubernetes", (ip_address("10.96.0.1"),)),))
+    here = replace(known(route("one", svc=svc)), services=(ClusterService("default", "kubernetes", (ip_address("10.96.0.1"),)),))
     assert node.round(here) == []
     [use] = uses(node.passes)
     assert "the gate allow-apiserver allows it" in use.message

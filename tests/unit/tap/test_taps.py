@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.pod import document
-from userspace_cni.tap.tap_forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
+from userspace_cni.tap.tap_forwarding import DesiredTap, TapBridge, TapMode, of_pod, sources_of
 
 MAC = "02:00:00:00:00:01"
 
@@ -38,7 +38,7 @@ def tap(*arguments: str) -> Result:
 def test_all_that_the_pod_is_told(tmp_path: Path) -> None:
     """Socket, role, name, MAC, MTU and addresses of the only interface."""
     told(tmp_path, "net1")
-    expected = DesiredTap(f"{tmp_path}/net1.sock", Mode.CLIENT, "net1", MAC, 1400, ("10.1.1.2/24", "fd00::2/64"))
+    expected = DesiredTap(f"{tmp_path}/net1.sock", TapMode.CLIENT, "net1", MAC, 1400, ("10.1.1.2/24", "fd00::2/64"))
     assert of_pod("", 0, sources_of(directory=str(tmp_path))) == expected
 
 
@@ -47,7 +47,7 @@ def test_one_of_several_interfaces(tmp_path: Path) -> None:
     told(tmp_path, "net1")
     told(tmp_path, "net2", mode="server")
     sources = sources_of(directory=str(tmp_path))
-    assert of_pod("net2", 0, sources).mode is Mode.SERVER
+    assert of_pod("net2", 0, sources).mode is TapMode.SERVER
     with pytest.raises(BadRequest, match="net1, net2; --interface"):
         of_pod("", 0, sources)
     with pytest.raises(Unavailable, match="no interface net3"):
@@ -56,10 +56,10 @@ def test_one_of_several_interfaces(tmp_path: Path) -> None:
 
 def test_options_override_what_the_pod_is_told() -> None:
     """What is given on the command line counts, the rest is the document's."""
-    of_document = DesiredTap("/s", Mode.SERVER, "net1", MAC, 1400, ("10.1.1.2/24",))
+    of_document = DesiredTap("/s", TapMode.SERVER, "net1", MAC, 1400, ("10.1.1.2/24",))
     assert DesiredTap("").overriding(of_document) == of_document
-    given = DesiredTap("", Mode.CLIENT, "eth7", "", 9000, ("10.2.2.2/24",))
-    assert given.overriding(of_document) == DesiredTap("/s", Mode.CLIENT, "eth7", MAC, 9000, ("10.2.2.2/24",))
+    given = DesiredTap("", TapMode.CLIENT, "eth7", "", 9000, ("10.2.2.2/24",))
+    assert given.overriding(of_document) == DesiredTap("/s", TapMode.CLIENT, "eth7", MAC, 9000, ("10.2.2.2/24",))
     given = DesiredTap("", socket_mode=0o666, force=True)
     assert given.overriding(of_document) == replace(of_document, socket_mode=0o666, force=True)
 
@@ -67,16 +67,16 @@ def test_options_override_what_the_pod_is_told() -> None:
 def test_who_makes_the_socket(tmp_path: Path) -> None:
     """Unless it is told, the command is the client of a socket on which a process listens, and else makes it."""
 
-    def decided(mode: Mode = Mode.AUTO) -> Mode:
+    def decided(mode: TapMode = TapMode.AUTO) -> TapMode:
         return TapBridge(DesiredTap(f"{tmp_path}/s", mode))._decided()
 
-    assert decided() is Mode.SERVER
+    assert decided() is TapMode.SERVER
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/s")
         listener.listen()
-        assert decided() is Mode.CLIENT
-        assert decided(Mode.SERVER) is Mode.SERVER
-    assert decided() is Mode.SERVER
+        assert decided() is TapMode.CLIENT
+        assert decided(TapMode.SERVER) is TapMode.SERVER
+    assert decided() is TapMode.SERVER
 
 
 def test_pod_that_is_told_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
-from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
+from userspace_cni.attachment.steps.driver import Driver, Rest, SharedReads
 from userspace_cni.attachment.steps.kept import Kept, KeptAddress, KeptHop, KeptRoute, next_hops
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
@@ -39,13 +39,13 @@ from userspace_cni.attachment.steps.port import (
     OvsPort,
     PortInterface,
     PortRef,
-    Terms,
+    PortTerms,
     VhostUserClient,
     VhostUserServer,
     port_name,
 )
 from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow, SocketDirectory
-from userspace_cni.attachment.steps.step import STEP_TYPES, Resource, Step
+from userspace_cni.attachment.steps.step import STEP_TYPES, SharedResource, Step
 from userspace_cni.attachment.steps.vhost_socket import PlacedSocket, Socket, SocketFile
 
 __all__ = [
@@ -88,17 +88,17 @@ __all__ = [
     "PortFlow",
     "PortInterface",
     "PortRef",
-    "Resource",
+    "PortTerms",
     "Rest",
     "RuntimeNetwork",
-    "Seen",
     "Shaper",
+    "SharedReads",
+    "SharedResource",
     "Socket",
     "SocketDirectory",
     "SocketFile",
     "Step",
     "Steps",
-    "Terms",
     "Translation",
     "UplinkInterface",
     "UplinkPort",

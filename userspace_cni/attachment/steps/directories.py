@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from userspace_cni.attachment.steps.step import Resource, Step
+from userspace_cni.attachment.steps.step import SharedResource, Step
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Directory(Step):
     parents: bool = False
 
     @cached_property
-    def resource(self) -> Resource:
+    def resource(self) -> SharedResource:
         """One directory for all attachments whose sockets are in it."""
-        return Resource(self.path, f"directory:{self.path}")
+        return SharedResource(self.path, f"directory:{self.path}")
 
     @property
     def makes_place(self) -> bool:
@@ -56,9 +56,9 @@ class PodMount(Step):
     target: str
 
     @cached_property
-    def resource(self) -> Resource:
+    def resource(self) -> SharedResource:
         """One mount for all attachments whose sockets are in the same directory."""
-        return Resource(self.source, f"mount:{self.target}")
+        return SharedResource(self.source, f"mount:{self.target}")
 
     @property
     def summary(self) -> str:

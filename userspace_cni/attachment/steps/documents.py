@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from userspace_cni.attachment.steps.step import Resource, Step
+from userspace_cni.attachment.steps.step import SharedResource, Step
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class ConfigFile(Step):
     content: str
 
     @cached_property
-    def resource(self) -> Resource:
+    def resource(self) -> SharedResource:
         """A file with one owner: two containers whose IDs begin alike share a directory, and must not share the file."""
-        return Resource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)
+        return SharedResource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)
 
     @property
     def summary(self) -> str:

@@ -22,7 +22,7 @@ Rest = Callable[[], None]
 """What remains to be awaited of a step that was begun. Raises as `apply` does."""
 
 
-class Seen:
+class SharedReads:
     """What one look at the node shows, shared by all drivers that are asked in it: each thing is read once.
 
     `ports`: the marks of all ports of ours, by name; None while the switch cannot be asked. For one thread.
@@ -91,11 +91,11 @@ class Driver(ABC, Generic[S]):
         """Whether the thing of a shared step exists before an attachment of ours holds it (then we must not remove it)."""
         return False
 
-    def lost(self, step: S, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
+    def lost(self, step: S, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
         """Whether the thing is gone, closed or dead, and must be made again. A thing that exists and differs is for `changed`."""
         return False
 
-    def changed(self, step: S, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def changed(self, step: S, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """What of `check` differs of a thing that is there, and `put_back` puts right: what another program has changed.
 
         Every pass asks it of every step, so it must cost little. Not in it is what lies in the pod, where others change it on
@@ -107,7 +107,7 @@ class Driver(ABC, Generic[S]):
         """Make what `changed` has told as the step says, and nothing else. Raises as `apply`."""
         return self.apply(step, deadline)
 
-    def mounted(self, step: S, seen: Seen) -> bool:  # noqa: ARG002 - the interface
+    def mounted(self, step: S, seen: SharedReads) -> bool:  # noqa: ARG002 - the interface
         """Whether a mount of the step exists, which keeps the kubelet from removing the directory of a pod that is gone."""
         return False
 

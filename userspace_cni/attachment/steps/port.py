@@ -101,7 +101,7 @@ of the port's name in the switch's network namespace, we before the port or the 
 
 
 @dataclass(frozen=True)
-class Terms:
+class PortTerms:
     """Where a port's limits and its part in mirrors are from, by which later changes of the pod's annotations are judged.
 
     `runtime` and `noted`: what the runtime and the pod's annotations said of limits at ADD; `network` and `mirrors`: what the
@@ -114,7 +114,7 @@ class Terms:
     mirrors: tuple[MirrorSource, ...] = ()
 
 
-NO_TERMS: Final = Terms()
+NO_TERMS: Final = PortTerms()
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class OvsPort(Step):
     mirrors: tuple[MirrorSource, ...] = ()
     mirror_outputs: tuple[str, ...] = ()
     shows: str = ""
-    terms: Terms = NO_TERMS
+    terms: PortTerms = NO_TERMS
 
     @property
     def thing(self) -> str:

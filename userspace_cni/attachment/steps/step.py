@@ -16,7 +16,7 @@ from userspace_cni.base.stages import Stage
 
 
 @dataclass(frozen=True)
-class Resource:
+class SharedResource:
     """A thing on the node that several attachments may need: it exists once and has a list of holders.
 
     `place` is the thing's directory: all things of one directory have one lock and one list. `key` names the thing.
@@ -61,7 +61,7 @@ class Step:
             raise TypeError(f"{cls.__name__} and {STEP_TYPES[kind].__name__} are both of kind {kind!r}")
 
     @property
-    def resource(self) -> Resource | None:
+    def resource(self) -> SharedResource | None:
         """The shared thing of this step; None when it is this attachment's alone."""
         return None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from userspace_cni.attachment.steps.step import Resource, Step
+from userspace_cni.attachment.steps.step import SharedResource, Step
 
 
 class Socket(Step):
@@ -27,9 +27,9 @@ class Socket(Step):
         return ""
 
     @cached_property
-    def resource(self) -> Resource:
+    def resource(self) -> SharedResource:
         """A socket path has one owner."""
-        return Resource(self.directory, f"socket:{self.path}", exclusive=True)
+        return SharedResource(self.directory, f"socket:{self.path}", exclusive=True)
 
     @property
     def summary(self) -> str:

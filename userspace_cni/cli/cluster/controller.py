@@ -37,15 +37,15 @@ def controller_command(ctx: click.Context) -> None:
 def _page_ports(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
     from importlib.metadata import version
 
-    from userspace_cni.agent.served_pages import Content, ServedPage
+    from userspace_cni.agent.served_pages import PageContent, ServedPage
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.metrics import CONTENT_TYPE
 
-    def health(problems: list[str]) -> Content:
+    def health(problems: list[str]) -> PageContent:
         body = {"version": version("userspace-cni"), "problems": problems}
-        return Content(503 if problems else 200, json.dumps(body).encode() + b"\n")
+        return PageContent(503 if problems else 200, json.dumps(body).encode() + b"\n")
 
-    metrics = ServedPage("/metrics", lambda: Content(200, controller.metrics.render(), CONTENT_TYPE))
+    metrics = ServedPage("/metrics", lambda: PageContent(200, controller.metrics.render(), CONTENT_TYPE))
     healthz = ServedPage("/healthz", lambda: health(controller.problems()))
     readyz = ServedPage("/readyz", lambda: health(controller.problems() + controller.obstacles()))
     page_ports = (

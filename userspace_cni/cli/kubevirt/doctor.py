@@ -20,7 +20,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
-from userspace_cni.cli.kubevirt.vm_sockets import Parties, look
+from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets, look
 from userspace_cni.cli.site import (
     SWITCH_S,
     CommandRefused,
@@ -94,7 +94,7 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         view_of_switch = _ask(site)
         guests = []
         namespaces = [site.seen(record.netns) for record, _ in chosen if record.netns]
-        parties = look(Path(site.seen("/proc")), namespaces) if chosen else Parties()
+        parties = look(Path(site.seen("/proc")), namespaces) if chosen else UnixSockets()
         for number, (record, each) in enumerate(chosen, 1):
             tell(f"looking at {number} of {len(chosen)}: {name_of(record)}")
             seen = _look(record, each, site, view_of_switch, parties)
@@ -152,7 +152,7 @@ def _named(site: Site, every: Sequence[tuple[Record, Guest]], name: str) -> Sequ
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _SwitchPorts:
     """The switch's answer: its ports by name, and their MTUs. `away`: why there is none; `process`: its directory in proc(5)."""
 
     switch: SeenSwitch
@@ -162,7 +162,7 @@ class _Seen:
     process: str = ""
 
 
-def _ask(site: Site) -> _Seen:
+def _ask(site: Site) -> _SwitchPorts:
     settings = site.settings
     switch = SeenSwitch(
         enforcing=_text(site.seen(_SELINUX)).strip() == "1",
@@ -174,14 +174,16 @@ def _ask(site: Site) -> _Seen:
         facts = site.node.switch.ports.facts(patient(SWITCH_S))
         ports = {port.name: port for port in site.node.switch.ports.known()}
     except UserspaceError as error:
-        return _Seen(replace(switch, problem=str(error)), away=error)
+        return _SwitchPorts(replace(switch, problem=str(error)), away=error)
     liveness = site.liveness()
     problem = f"{_VSWITCHD} is {liveness.state}: {liveness.reason}" if liveness.state in ("dead", "silent") else ""
     problem += f"; {look_at_silence()}" if liveness.state == "silent" else ""
     process = "" if liveness.state == "dead" else _process(site, liveness.pid)  # a zombie sees nothing
     user = read_user(_text(f"{process}/status")) if process else None
     known = {} if problem else ports  # a dead switch leaves old states
-    return _Seen(replace(switch, problem=problem, other_config=facts.other_config, user=user), known, facts.mtus, None, process)
+    return _SwitchPorts(
+        replace(switch, problem=problem, other_config=facts.other_config, user=user), known, facts.mtus, None, process
+    )
 
 
 def _process(site: Site, pid: int | None) -> str:
@@ -190,7 +192,7 @@ def _process(site: Site, pid: int | None) -> str:
     return path if path and _text(f"{path}/comm").startswith(_VSWITCHD) else ""  # Debian's is ovs-vswitchd-dpdk
 
 
-def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Parties) -> Guest:
+def _look(record: Record, guest: Guest, site: Site, seen: _SwitchPorts, parties: UnixSockets) -> Guest:
     """Check one interface; a problem of the switch itself is reported once, not for each interface."""
     step = guest.port
     outcome = check_one(record, site.node, attachment_limit, seen.away)
@@ -227,7 +229,7 @@ def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, fin
     }
 
 
-def _socket(path: str, site: Site, process: str, parties: Parties) -> SeenSocket:
+def _socket(path: str, site: Site, process: str, parties: UnixSockets) -> SeenSocket:
     """Look at the socket's path in the switch's configuration: below a mount of ours, in which no link is followed."""
     directory, _, name = path.rpartition("/")
     try:

@@ -21,7 +21,7 @@ _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Parties:
+class UnixSockets:
     """The unix sockets of a node. `is_whole`: those at VMs' sockets are all known, for the switch and the VMs' pods are seen."""
 
     sockets: tuple[UnixSocket, ...] = ()
@@ -43,7 +43,7 @@ class Parties:
         return "listening" if mine else "none"
 
 
-def look(proc: Path, netns: Sequence[str]) -> Parties:
+def look(proc: Path, netns: Sequence[str]) -> UnixSockets:
     """Those of each network namespace that a process of `proc` is in, and of those at the paths `netns`, the VMs' pods'.
 
     A process that may not be looked at hides nothing: the switch's and the pods' namespaces are what counts.
@@ -66,4 +66,4 @@ def look(proc: Path, netns: Sequence[str]) -> Parties:
             except OSError:
                 is_whole = is_whole and number >= len(needed)
         found, refused = unix_sockets(opened.values())
-    return Parties(tuple(found), is_whole and not refused)
+    return UnixSockets(tuple(found), is_whole and not refused)

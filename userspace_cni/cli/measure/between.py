@@ -17,7 +17,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.probe import opening
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import SIZE_MAX, SIZE_MIN, Pair, meet
 from userspace_cni.probe.opening import Tell
 
@@ -50,7 +50,7 @@ def between_ports(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PairOptions:
     """What the caller asked for: two names or none, then a bridge or None for a temporary one; `size` of the frames in bytes."""
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Wanted:
 
 
 @contextmanager
-def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[Pair]:
+def opened(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) -> Iterator[Pair]:
     """Both endpoints, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError, Ended."""
     from userspace_cni.fastpath.errors import FastPathError
 
@@ -83,7 +83,7 @@ def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[P
         yield pair
 
 
-def _pair(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> AbstractContextManager[Pair]:
+def _pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) -> AbstractContextManager[Pair]:
     if not wanted.names:
         return opening.temporary(site, wanted.bridge, wanted.size, tell, tell_removed, ending)
     tell("reading the records and asking the switch")

@@ -11,11 +11,11 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure import between, outputs, tcpdump
-from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.probe import capture
-from userspace_cni.probe.capture import Course, Taken
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.capture import CaptureFigures, CaptureOptions
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.pcap import SNAPLEN_MAX
 
 _SNAPLEN_MIN: Final = 14
@@ -26,7 +26,7 @@ _SNAPLEN_MIN: Final = 14
 @click.argument("words", nargs=-1, metavar="[FILTER]...")
 @click.option("--write", metavar="FILE", help="Write a pcap file; - for stdout.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many frames.")
-@click.option("--seconds", type=Seconds(0.1, 86400), help="End after so long.")
+@click.option("--seconds", type=SecondsRange(0.1, 86400), help="End after so long.")
 @click.option("--snaplen", type=click.IntRange(_SNAPLEN_MIN, SNAPLEN_MAX), default=SNAPLEN_MAX, metavar="BYTES",
               help="Keep only the beginning of each frame.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The summary as a JSON object; with --write FILE.")
@@ -66,7 +66,7 @@ def capture_command(
     with between.refused_as(as_json=as_json):
         outputs.require_possible(write)
         keep = tcpdump.compiled(" ".join(words)) if words else None
-        taken = _capture(ctx, name, write, Course(**limits, keep=keep))  # type: ignore[arg-type]
+        taken = _capture(ctx, name, write, CaptureOptions(**limits, keep=keep))  # type: ignore[arg-type]
     if as_json:
         view.show_json(taken.to_json())
     else:
@@ -75,18 +75,18 @@ def capture_command(
         ctx.exit(FOUND)
 
 
-def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -> Taken:
+def _capture(ctx: click.Context, name: str, write: str | None, course: CaptureOptions) -> CaptureFigures:
     from userspace_cni.fastpath.errors import FastPathError
 
     site = open_site(ctx)
     site.require_root(between.MAKING)
     record = between.attachment(site, name)
-    with Ending() as ending, ExitStack() as stack:
+    with EndingSignals() as ending, ExitStack() as stack:
         shown = stack.enter_context(ExitStack())
         tell = shown.enter_context(view.progress(f"looking at {name}"))
         try:
             mirror = stack.enter_context(capture.mirrored(site, record, tell, between.tell_removed, ending))
-            taken = Taken(mirror.source)
+            taken = CaptureFigures(mirror.source)
             report = _reported(taken, tell)
             if write in (None, outputs.STDOUT):
                 shown.close()  # frames are shown on the same terminal, perhaps
@@ -101,14 +101,14 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -
     return taken
 
 
-def _reported(taken: Taken, tell: Callable[[str], None]) -> Callable[[], None]:
+def _reported(taken: CaptureFigures, tell: Callable[[str], None]) -> Callable[[], None]:
     return lambda: tell(f"{taken.source.name}: {view.counted(taken.frames, 'frame')}, {taken.bytes:,} bytes")
 
 
 def _nothing() -> None: ...
 
 
-def _say(taken: Taken) -> None:
+def _say(taken: CaptureFigures) -> None:
     """The summary, as notes: stdout has the frames."""
     of = f" of {taken.seen:,} seen" if taken.seen != taken.frames else ""
     lost = (

@@ -10,22 +10,22 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.measure import between
-from userspace_cni.cli.measure.between import Wanted
-from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.measure.between import PairOptions
+from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Cell
 from userspace_cni.probe import cores, rates
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import Pair
 from userspace_cni.probe.opening import Tell
-from userspace_cni.probe.rates import WINDOW_NS, Course, Flow
+from userspace_cni.probe.rates import WINDOW_NS, LoadFigures, LoadOptions
 
 WIRE_BYTES: Final = 24
 """Bytes of a frame on a wire beside its own: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
 
 
 @click.command("load", cls=NodeCommand)
-@click.option("--seconds", default=5.0, show_default=True, type=Seconds(0.1, 86400), help="How long.")
+@click.option("--seconds", default=5.0, show_default=True, type=SecondsRange(0.1, 86400), help="How long.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
 @between.between_ports
@@ -49,10 +49,10 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     from userspace_cni.node import probes  # noqa: F401
 
     site = open_site(ctx)
-    wanted = Wanted(names, bridge, course["size"])
-    way = Course(**course)
-    flow = Flow()
-    with between.refused_as(as_json=as_json), Ending() as ending:
+    wanted = PairOptions(names, bridge, course["size"])
+    way = LoadOptions(**course)
+    flow = LoadFigures()
+    with between.refused_as(as_json=as_json), EndingSignals() as ending:
         try:
             with ExitStack() as stack:
                 quiet = stack if as_json else stack.enter_context(ExitStack())
@@ -79,7 +79,7 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
         ctx.exit(FOUND)
 
 
-def to_json(flow: Flow, way: Course, seat: cores.Cores) -> dict[str, Any]:
+def to_json(flow: LoadFigures, way: LoadOptions, seat: cores.Cores) -> dict[str, Any]:
     """The JSON object of `--json`. Keys are added, never renamed. Where nothing could be measured it has `error` alone.
 
     a, b             name, port, bridge, mac, mtu, vlan of each end
@@ -128,7 +128,7 @@ def to_json(flow: Flow, way: Course, seat: cores.Cores) -> dict[str, Any]:
     }
 
 
-def show(flow: Flow, way: Course, seat: cores.Cores) -> None:
+def show(flow: LoadFigures, way: LoadOptions, seat: cores.Cores) -> None:
     total = flow.total
     windows = "   ".join(f"p{share} {flow.window(share / 100):.2f}" for share in (5, 50, 95))
     lost = f"{total.lost:,} frames, {total.lost / total.sent:.3%}" if total.lost else "nothing"
@@ -150,14 +150,14 @@ def show(flow: Flow, way: Course, seat: cores.Cores) -> None:
         view.note(f"warning: {warning}")
 
 
-def _show_head(pair: Pair, way: Course) -> None:
+def _show_head(pair: Pair, way: LoadOptions) -> None:
     a, b = pair.endpoints
     arrow = view.spelled("↔" if way.both else "→")
     rest = f" on {a.bridge}, {way.size} bytes, {way.batch} in a burst, {way.seconds:g} s"
     view.say(Cell(f"{a.name} {arrow} {b.name}", "bold"), rest)
 
 
-def _tell(flow: Flow, way: Course, tell: Tell | None) -> None:
+def _tell(flow: LoadFigures, way: LoadOptions, tell: Tell | None) -> None:
     """What the last second brought: as progress, or as a line of the table."""
     last = flow.each_second[-1]
     if tell:

@@ -9,19 +9,19 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.measure import between
-from userspace_cni.cli.measure.between import Wanted
-from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.measure.between import PairOptions
+from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Bar, Cell
 from userspace_cni.probe import cores, histogram, round_trips
-from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.histogram import Bucket
-from userspace_cni.probe.round_trips import Course, Echo
+from userspace_cni.probe.round_trips import Echo, PingOptions
 
 
 @click.command("ping", cls=NodeCommand)
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
-@click.option("--interval", default=0.0, show_default=True, type=Seconds(0, 3600), help="Seconds from one to the next.")
+@click.option("--interval", default=0.0, show_default=True, type=SecondsRange(0, 3600), help="Seconds from one to the next.")
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")
 @between.between_ports
 @click.pass_context
@@ -40,10 +40,10 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     from userspace_cni.node import probes  # noqa: F401
 
     site = open_site(ctx)
-    wanted = Wanted(names, bridge, course["size"])
-    way = Course(**course)
+    wanted = PairOptions(names, bridge, course["size"])
+    way = PingOptions(**course)
     echo = Echo()
-    with between.refused_as(as_json=as_json), Ending() as ending:
+    with between.refused_as(as_json=as_json), EndingSignals() as ending:
         try:
             with (
                 view.progress("looking at the ports") as tell,
@@ -68,7 +68,7 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
         ctx.exit(FOUND)
 
 
-def to_json(echo: Echo, way: Course, warnings: list[str]) -> dict[str, Any]:
+def to_json(echo: Echo, way: PingOptions, warnings: list[str]) -> dict[str, Any]:
     """The JSON object of `--json`. Keys are added, never renamed. Where nothing could be measured it has `error` alone.
 
     a, b             name, port, bridge, mac, mtu, vlan of each end
@@ -99,7 +99,7 @@ def to_json(echo: Echo, way: Course, warnings: list[str]) -> dict[str, Any]:
     }
 
 
-def show(echo: Echo, way: Course, warnings: list[str]) -> None:
+def show(echo: Echo, way: PingOptions, warnings: list[str]) -> None:
     """A line of what was done, the figures, and where the times lie."""
     assert echo.pair is not None  # noqa: S101 - something was measured
     a, b = echo.pair
@@ -125,7 +125,7 @@ def show(echo: Echo, way: Course, warnings: list[str]) -> None:
         view.note(f"warning: {warning}")
 
 
-def _progress(echo: Echo, way: Course) -> str:
+def _progress(echo: Echo, way: PingOptions) -> str:
     return f"{echo.sent} of {view.counted(way.count, 'round trip')}, {echo.lost} lost"
 
 

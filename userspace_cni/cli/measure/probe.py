@@ -11,11 +11,11 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED, UNREACHABLE
 from userspace_cni.cli.measure.between import MAKING
-from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.probe import histogram
-from userspace_cni.probe.bridge import COUNT, TIMEOUT_S, Course, Stage, Verdict, probe
+from userspace_cni.probe.bridge import COUNT, TIMEOUT_S, ProbeOptions, Stage, Verdict, probe
 
 if TYPE_CHECKING:
     from userspace_cni.node.probes import ProbePorts
@@ -40,7 +40,7 @@ _STYLES: Final = {"forwards": "green", "dead": "red", "unknown": "yellow"}
 
 @click.command("probe", cls=NodeCommand)
 @click.argument("bridges", nargs=-1, metavar="[BRIDGE]...")
-@click.option("--timeout", "timeout_s", type=Seconds(0.1, 3600), default=TIMEOUT_S, metavar="SECONDS",
+@click.option("--timeout", "timeout_s", type=SecondsRange(0.1, 3600), default=TIMEOUT_S, metavar="SECONDS",
               show_default=True, help="What each stage may take.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 1_000_000), default=COUNT, metavar="N", show_default=True,
               help="How many frames are timed, one after the other.")  # fmt: skip
@@ -79,7 +79,7 @@ def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float
             for number, bridge in enumerate(chosen, 1):
                 tell(f"probing bridge {bridge.name} ({number} of {len(chosen)})")
                 verdicts.append(Verdict.of(bridge, count))
-                probe(verdicts[-1], ports, Course(timeout_s, tell))
+                probe(verdicts[-1], ports, ProbeOptions(timeout_s, tell))
             ports.heed()
     except KeyboardInterrupt:
         if not verdicts:

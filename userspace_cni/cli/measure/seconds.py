@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 
-class Seconds(click.FloatRange):
+class SecondsRange(click.FloatRange):
     """A range of numbers that also refuses "nan", which no comparison excludes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

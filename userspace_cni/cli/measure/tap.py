@@ -24,13 +24,13 @@ import click
 from userspace_cni.base.signals import Signals
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
-from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import CommandRefused, NodeCommand, require_net_admin
 from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
     from userspace_cni.fastpath.tap import PumpCounts
-    from userspace_cni.tap.tap_forwarding import DesiredTap, News, TapBridge
+    from userspace_cni.tap.tap_forwarding import DesiredTap, TapBridge, TapNews
 
 _SHOWN_S: Final = 0.5
 """Seconds between two looks at the counters."""
@@ -74,7 +74,7 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     "--wait",
     "wait_s",
     default=_DOCUMENT_S,
-    type=Seconds(0, 86400),
+    type=SecondsRange(0, 86400),
     metavar="SECONDS",
     help="Without SOCKET: how long to wait to be told of it.",
 )
@@ -143,7 +143,7 @@ class _Reporter:
         self.bridge: TapBridge | None = None
         self._woken: queue.SimpleQueue[bool] = queue.SimpleQueue()  # unlike an Event a signal handler may put while get() waits
 
-    def __call__(self, news: News) -> None:
+    def __call__(self, news: TapNews) -> None:
         assert self.bridge is not None  # noqa: S101 - for mypy
         bridge, state = self.bridge, news.state.value
         with self._lock:
@@ -196,10 +196,10 @@ def _tell(text: str) -> None:
 
 def _bridge(options: dict[str, Any], reporter: _Reporter) -> TapBridge:
     """Make the bridge that the options and the pod's document ask for."""
-    from userspace_cni.tap.tap_forwarding import DesiredTap, Mode, TapBridge, of_pod, sources_of
+    from userspace_cni.tap.tap_forwarding import DesiredTap, TapBridge, TapMode, of_pod, sources_of
 
     given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
-    wanted: DesiredTap = DesiredTap(mode=Mode(options["mode"]), **{key: options[key] for key in given})
+    wanted: DesiredTap = DesiredTap(mode=TapMode(options["mode"]), **{key: options[key] for key in given})
     told_by = {
         option: options[key] for option, key in (("interface", "interface"), ("annotations", "annotations"), ("dir", "directory"))
     }

@@ -20,7 +20,7 @@ from userspace_cni.cli.agent_client import AgentClient, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.network.concerns import Look, look_at, sentence
+from userspace_cni.network.concerns import GatewayLook, look_at, sentence
 from userspace_cni.network.network_service import described, mirror_problems
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.sources import SpecSources
@@ -91,7 +91,7 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
         view.note(f"{error}; settings and records are compared with the node")
     sources = SpecSources(site.drivers, site.environ)
     statuses = compared(sources, site)
-    found = look_at(sources.gateways, site.drivers.installation, site.drivers.switch) if forwarding else Look()
+    found = look_at(sources.gateways, site.drivers.installation, site.drivers.switch) if forwarding else GatewayLook()
     return {
         "specs": [described(each) for each in statuses],
         "concerns": [sentence(each) for each in found.concerns],

@@ -11,13 +11,13 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifest_files import name_of, read_file
 from userspace_cni.cli.site import CommandRefused, Site
-from userspace_cni.node.objects import SPECS, Kept, OwnNode, Seen, kept, look
+from userspace_cni.node.objects import SPECS, KeptObject, KnownObjects, OwnNode, kept, look
 
 _NETWORK, _VLAN, _SUBNET = _KINDS = tuple(each.kind for each in SPECS)
 _VERSION: Final = SPECS[0].api_version
 
 
-def objects_for(site: Site, files: Sequence[str]) -> Seen | None:
+def objects_for(site: Site, files: Sequence[str]) -> KnownObjects | None:
     """What this node would see of the objects, were those of the files applied; None where it reads no objects.
 
     Raises Refused for a file that has none, and UserspaceError where the server cannot be asked.
@@ -34,7 +34,7 @@ def objects_for(site: Site, files: Sequence[str]) -> Seen | None:
         view.note(
             "there are no credentials for the API server: only the objects of the files are known, and no label of the node"
         )
-        seen = Seen(node.installation.name, OwnNode({}, {}, ()), {}, {}, {})
+        seen = KnownObjects(node.installation.name, OwnNode({}, {}, ()), {}, {}, {})
     else:
         return None
     return replace(
@@ -45,8 +45,8 @@ def objects_for(site: Site, files: Sequence[str]) -> Seen | None:
     )
 
 
-def _given(files: Iterable[str]) -> Mapping[str, Mapping[str, Kept]]:
-    found: dict[str, dict[str, Kept]] = {kind: {} for kind in _KINDS}
+def _given(files: Iterable[str]) -> Mapping[str, Mapping[str, KeptObject]]:
+    found: dict[str, dict[str, KeptObject]] = {kind: {} for kind in _KINDS}
     for file in files:
         documents, findings = read_file(file)
         if findings:

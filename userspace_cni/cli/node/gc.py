@@ -73,7 +73,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Left:
+class Leftover:
     """One thing that was left. `key` identifies it in a later look; `action` is what gc does about it, "" for nothing."""
 
     key: str
@@ -92,11 +92,11 @@ class Left:
 class SweepLook:
     """What one look at the node found; `away` is why the switch could not be asked."""
 
-    left: tuple[Left, ...]
+    left: tuple[Leftover, ...]
     away: UserspaceError | None = None
 
     @property
-    def due(self) -> list[Left]:
+    def due(self) -> list[Leftover]:
         """The things on which gc acts."""
         return [each for each in self.left if each.action]
 
@@ -185,7 +185,7 @@ def _actor(site: Site, actions: Counter[str]) -> tuple[str, Callable[[], None]]:
     return "this process", reconciliation.run
 
 
-def _left(finding: Deviation) -> Left:
+def _left(finding: Deviation) -> Leftover:
     record, problem = finding.record, finding.problem
     why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
     action = "undo " + _kinds(record.steps[::-1])
@@ -209,10 +209,10 @@ def _left(finding: Deviation) -> Left:
         why, action = f"{why} (store {port.marks.get('store', 'unknown') if port else 'unknown'})", ""
     elif finding.needs_proof:
         action += ", after a second look"
-    return Left(record.key, problem, why, action, Owner.of(record))
+    return Leftover(record.key, problem, why, action, Owner.of(record))
 
 
-def _spooled(entry: Entry, site: Site) -> Left:
+def _spooled(entry: Entry, site: Site) -> Leftover:
     why = "a DEL was called while no agent answered"
     try:
         environment = read_environment(entry.environ, "DEL")
@@ -221,7 +221,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
         environ = entry.environ
         unreadable = Record("deleting", "", environ.get("CNI_CONTAINERID", ""), environ.get("CNI_IFNAME", ""))
         why = f"{why}, and cannot be read: {error}"
-        return Left(f"spool:{entry.name}", "spooled-del", why, "put it aside", Owner.of(unreadable))
+        return Leftover(f"spool:{entry.name}", "spooled-del", why, "put it aside", Owner.of(unreadable))
     record = site.node.store.journal.read(environment.container_id, environment.ifname)
     if record is None:
         action = "undo what is left of it without a record"
@@ -230,7 +230,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
     else:
         action = "undo " + _kinds(record.steps[::-1])
     shown = record or Record("deleting", network.name, environment.container_id, environment.ifname)
-    return Left(f"spool:{entry.name}", "spooled-del", why, action, Owner.of(shown))
+    return Leftover(f"spool:{entry.name}", "spooled-del", why, action, Owner.of(shown))
 
 
 def _kinds(steps: Sequence[Any]) -> str:
@@ -266,7 +266,7 @@ def _show_outcome(before: SweepLook, after: SweepLook, by: str) -> None:
     _conclude(after, f"{done} done by {by}" + (f", {len(after.due)} left" if after.due else ", nothing left"))
 
 
-def _outcome(each: Left, remaining: Mapping[str, Left]) -> Cell:
+def _outcome(each: Leftover, remaining: Mapping[str, Leftover]) -> Cell:
     if not each.action:
         return Cell("left alone", "dim")
     if each.key not in remaining:
@@ -280,5 +280,5 @@ def _conclude(found: SweepLook, text: str) -> None:
         view.note(f"the switch cannot be asked, so ports without a record were not looked for: {found.away}")
 
 
-def _row(each: Left, what: Cell | str) -> list[Cell | str]:
+def _row(each: Leftover, what: Cell | str) -> list[Cell | str]:
     return [each.owner.name, each.owner.network, each.owner.port, each.why, what]

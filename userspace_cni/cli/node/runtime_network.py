@@ -16,7 +16,7 @@ from userspace_cni.cli.node.install import InstallError, place_file
 from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import LARGEST, require_name
 from userspace_cni.network.network_service import described
-from userspace_cni.network.runtime_network import NAME, Given, copy_of, require_usable
+from userspace_cni.network.runtime_network import NAME, PluginList, copy_of, require_usable
 from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
@@ -74,7 +74,7 @@ def forget_network(site: Site) -> str:
     return f"{left[0]['said_by']} of the setting cni_conf_file stays in place" if left else "the network is taken away"
 
 
-def _given(file: str) -> Given:
+def _given(file: str) -> PluginList:
     """The network in the file. Raises UserspaceError and OSError."""
     path = Path(file)
     name = require_name(path.name, file)
@@ -82,7 +82,7 @@ def _given(file: str) -> Given:
         path.stat()
         raise InvalidConfig(f"{file}: not a regular file", "it must be one")
     with path.open("rb") as opened:
-        return Given(name, opened.read(LARGEST.octets + 1), file)
+        return PluginList(name, opened.read(LARGEST.octets + 1), file)
 
 
 def _is_recorded(site: Site) -> bool:

@@ -35,7 +35,7 @@ _MODE: Final = 0o644
 
 
 @dataclass(frozen=True)
-class _Content:
+class _FileContent:
     """What a file has, none of it wrong. `objects`: one for each of `routes`; `are_objects`: they are Route objects there."""
 
     text: str
@@ -45,7 +45,7 @@ class _Content:
 
 
 @dataclass
-class _Done:
+class _RouteOutcome:
     """What became of a Route: in a word, and what there is to say."""
 
     name: str
@@ -107,10 +107,10 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
     ctx.exit(max((each.code for each in done), default=0))
 
 
-def _content(text: str, data: Any, name: str) -> _Content:
+def _content(text: str, data: Any, name: str) -> _FileContent:
     """What is in a file without faults. Raises Refused where the API and the agent could not take it."""
     try:
-        return _Content(text, objects_in(data, name), routes_in(data, name), has_objects(data))
+        return _FileContent(text, objects_in(data, name), routes_in(data, name), has_objects(data))
     except InvalidConfig as error:
         raise CommandRefused(str(error), FOUND) from error
 
@@ -137,7 +137,7 @@ def _refuse(faults: Faults, name: str, text: str, *, dry_run: bool, as_json: boo
     view.note(f"{view.counted(faults.count, 'fault')} in {name}: nothing was applied")
 
 
-def _as_json(target: str, *, dry_run: bool, done: Sequence[_Done] = ()) -> dict[str, Any]:
+def _as_json(target: str, *, dry_run: bool, done: Sequence[_RouteOutcome] = ()) -> dict[str, Any]:
     """As JSON values. `target`: "api", a path, or "" where the file was not applied anywhere."""
     routes = [each.to_json() for each in done]
     return {"target": target, "dry_run": dry_run, "routes": routes, "faults": [], "more_faults": 0}
@@ -150,7 +150,7 @@ def _why_nowhere(*, are_objects: bool) -> str:
     return f"{what}, and the setting routes_file names no file for them: docs/routes.md"
 
 
-def _require_readable(content: _Content, path: str) -> None:
+def _require_readable(content: _FileContent, path: str) -> None:
     """Raise Refused where the agent would not read the text under the node's file's own name, as YAML in a `.json`."""
     try:
         objects_in(parsed(content.text, path), path)
@@ -161,32 +161,34 @@ def _require_readable(content: _Content, path: str) -> None:
 # -- Route objects ---------------------------------------------------------------------------------------------------------------
 
 
-def _to_api(content: _Content, site: Site, *, force: bool, dry_run: bool) -> list[_Done]:
+def _to_api(content: _FileContent, site: Site, *, force: bool, dry_run: bool) -> list[_RouteOutcome]:
     """Apply each; one that is refused does not keep the others. A server that does not answer is not asked again."""
-    done: list[_Done] = []
+    done: list[_RouteOutcome] = []
     total = view.counted(len(content.routes), "Route")
     with view.progress(f"applying {total}") as show:
         for thing, route in zip(content.objects, content.routes, strict=True):
             if done and done[-1].code == UNREACHABLE:
-                done.append(_Done(route.name, "failed", ["not tried, because the API server did not answer"], UNREACHABLE))
+                done.append(
+                    _RouteOutcome(route.name, "failed", ["not tried, because the API server did not answer"], UNREACHABLE)
+                )
                 continue
             show(f"applying {total}, {len(done)} done")
             try:
                 state = apply_object(site.drivers.installation, thing, force=force, dry_run=dry_run)
-                done.append(_Done(route.name, state, list(route.remarks)))
+                done.append(_RouteOutcome(route.name, state, list(route.remarks)))
             except Conflict:
-                done.append(_Done(route.name, "refused", [_OWNED], FOUND))
+                done.append(_RouteOutcome(route.name, "refused", [_OWNED], FOUND))
             except Unavailable as error:
-                done.append(_Done(route.name, "failed", [str(error)], UNREACHABLE))
+                done.append(_RouteOutcome(route.name, "failed", [str(error)], UNREACHABLE))
             except UserspaceError as error:
-                done.append(_Done(route.name, "refused", [str(error)], FOUND))
+                done.append(_RouteOutcome(route.name, "refused", [str(error)], FOUND))
     return done
 
 
 # -- the node's file -------------------------------------------------------------------------------------------------------------
 
 
-def _to_file(content: _Content, path: str, site: Site, *, dry_run: bool) -> list[_Done]:
+def _to_file(content: _FileContent, path: str, site: Site, *, dry_run: bool) -> list[_RouteOutcome]:
     """Make it the node's file, and have the agent read it."""
     real = Path(site.seen(path))
     told: Sequence[Mapping[str, Any]] = ()
@@ -204,7 +206,7 @@ def _to_file(content: _Content, path: str, site: Site, *, dry_run: bool) -> list
         details += found["told"] if found else ()
         if found:
             details.append(f"{view.counted(found['pods']['matched'], 'pod')}, in {found['pods']['applied']} applied")
-        done.append(_Done(name, state, details))
+        done.append(_RouteOutcome(name, state, details))
     return done
 
 
@@ -252,7 +254,7 @@ def _told(site: Site, meanwhile: str) -> Sequence[Mapping[str, Any]]:
     return ()
 
 
-def _show(done: Sequence[_Done], target: str, *, dry_run: bool) -> None:
+def _show(done: Sequence[_RouteOutcome], target: str, *, dry_run: bool) -> None:
     rows: list[list[Cell | str]] = []
     for each in done:
         state = f"would be {each.state}" if dry_run and each.state in _WOULD else each.state

@@ -17,7 +17,7 @@ from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, requir
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.explanation import ROUTE_MISSING, ROUTE_TOO_MANY
-from userspace_cni.routes.inspection import POD_UNKNOWN, Explained, Inspection, described
+from userspace_cni.routes.inspection import POD_UNKNOWN, Inspection, PodExplanation, described
 
 _COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
 _STATES: Final[Mapping[str, Cell]] = {
@@ -131,14 +131,14 @@ def _destination(text: str) -> Address | Network:
     return found
 
 
-def _said(found: Explained) -> str:
+def _said(found: PodExplanation) -> str:
     way = found.way
     if way is None or way.problem:
         return f"no way: {way.problem if way else ''}"
     return "".join(["by ", way.dev or "?", f" via {way.via}" if way.via else "", f" from {way.source}" if way.source else ""])
 
 
-def _as_json(found: Explained) -> dict[str, Any]:
+def _as_json(found: PodExplanation) -> dict[str, Any]:
     explanation, way = found.explanation, found.way
     reasoned = explanation.reasoned
     return {

@@ -77,16 +77,16 @@ def bounce(a: QueuePair, b: QueuePair, count: int, *, frame: bytes, sleep: bool 
     `frame` has 30 bytes at least: bytes 14 to 30 are replaced by a mark and a number. `sleep`: wait on eventfds, else poll.
     Ends early when LOST_MAX frames in a row were lost: then there is no path.
     """
-    return _echo(a, b, count, frame, _Patience(sleep, timeout_s))
+    return _echo(a, b, count, frame, _WaitOptions(sleep, timeout_s))
 
 
 def echo(pair: QueuePair, count: int, *, frame: bytes, sleep: bool = False, timeout_s: float = 1.0) -> Echoes:
     """As `bounce`, with frames that the datapath sends back to the port from which they came."""
-    return _echo(pair, None, count, frame, _Patience(sleep, timeout_s))
+    return _echo(pair, None, count, frame, _WaitOptions(sleep, timeout_s))
 
 
 @dataclass(frozen=True, slots=True)
-class _Patience:
+class _WaitOptions:
     sleep: bool
     timeout_s: float
 
@@ -117,7 +117,7 @@ def _blast(ways: list[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
     return Slice(order.sent, order.received, order.elapsed_ns / SECOND, counted, order.foreign)
 
 
-def _echo(near: QueuePair, far: QueuePair | None, count: int, frame: bytes, patience: _Patience) -> Echoes:
+def _echo(near: QueuePair, far: QueuePair | None, count: int, frame: bytes, patience: _WaitOptions) -> Echoes:
     if len(frame) < SHORTEST_ECHO:
         raise ValueError(f"an echo's frame has {SHORTEST_ECHO} bytes at least, not {len(frame)}")
     pairs = [near] if far is None else [near, far]

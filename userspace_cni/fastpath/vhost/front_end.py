@@ -26,7 +26,7 @@ from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
 from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
-from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, RingSetup, WantedFeatures
+from userspace_cni.fastpath.vhost.handshake import AgreedFeatures, Handshake, RingSetup, WantedFeatures
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect
 from userspace_cni.linux.closing import Closing
@@ -78,7 +78,7 @@ def _require_page_size(size: int) -> None:
         raise ValueError(f"hugepage_bytes={size}: huge pages of this kernel have {known} bytes")
 
 
-class _Source(Protocol):
+class _ConnectionMaker(Protocol):
     """Makes connections to the back-end."""
 
     path: str
@@ -94,7 +94,7 @@ class FrontEnd(Closing):
     All methods may be called in any thread. `reattach` keeps the objects in `pairs`; frames in their rings are lost.
     """
 
-    def __init__(self, source: _Source, options: FrontEndOptions) -> None:
+    def __init__(self, source: _ConnectionMaker, options: FrontEndOptions) -> None:
         self.options = options
         self.path = source.path
         self._source = source
@@ -103,7 +103,7 @@ class FrontEnd(Closing):
         self._closed = False
         self._released = False
         self._attached = False
-        self._agreed = Agreed(Feature(0), ProtocolFeature(0))
+        self._agreed = AgreedFeatures(Feature(0), ProtocolFeature(0))
         self._channel: Channel | None = None
         self._memory: Memory | None = None
         self._queues: list[Any] = []
@@ -132,7 +132,7 @@ class FrontEnd(Closing):
         return cls._attached_to(_Connector(path, trusted, connected), options, deadline_s)
 
     @classmethod
-    def _attached_to(cls, source: _Source, options: FrontEndOptions, deadline_s: float) -> FrontEnd:
+    def _attached_to(cls, source: _ConnectionMaker, options: FrontEndOptions, deadline_s: float) -> FrontEnd:
         deadline = Instant.after(deadline_s)
         front_end = cls(source, options)
         try:

@@ -48,7 +48,7 @@ class WantedFeatures:
     in_order: bool = True
 
 
-class Agreed(NamedTuple):
+class AgreedFeatures(NamedTuple):
     """The features that both sides have."""
 
     features: Feature
@@ -84,7 +84,7 @@ class Handshake:
         self._add(VhostRequest.GET_FEATURES)
         self._flush()
 
-    def negotiate(self, wanted: WantedFeatures) -> Agreed:
+    def negotiate(self, wanted: WantedFeatures) -> AgreedFeatures:
         """Agree on features. Raises NegotiationFailed when the other side lacks a needed one."""
         offered = Feature(self._number(VhostRequest.GET_FEATURES))
         features = _chosen(offered, wanted)
@@ -93,9 +93,9 @@ class Handshake:
             protocol = self._protocol(wanted)
         if wanted.queue_pairs > 1:
             self._require_queues(wanted.queue_pairs, protocol)
-        return Agreed(features, protocol)
+        return AgreedFeatures(features, protocol)
 
-    def start(self, agreed: Agreed, region: Region, memory: int, vrings: Sequence[RingSetup]) -> None:
+    def start(self, agreed: AgreedFeatures, region: Region, memory: int, vrings: Sequence[RingSetup]) -> None:
         """Share the file `memory` and start the rings in it, in the order rx 0, tx 0, rx 1, tx 1 …
 
         When it returns the other side has applied all messages; only a received frame proves that its data path is there.
@@ -119,7 +119,7 @@ class Handshake:
         self._read_acknowledgements()
         self._number(VhostRequest.GET_FEATURES)
 
-    def stop(self, agreed: Agreed, count: int) -> list[int]:
+    def stop(self, agreed: AgreedFeatures, count: int) -> list[int]:
         """Stop `count` rings; returns the avail index that the other side has reached in each."""
         self._acknowledged = bool(agreed.protocol & ProtocolFeature.REPLY_ACK)
         if agreed.features & Feature.PROTOCOL_FEATURES:

@@ -15,7 +15,7 @@ from typing import Any
 
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Allocation
-from userspace_cni.attachment.steps import DeviceInfo, Driver, Seen
+from userspace_cni.attachment.steps import DeviceInfo, Driver, SharedReads
 from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
@@ -115,7 +115,7 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
             elif dirfd is not None:
                 _give_back(dirfd, step.path, step)
 
-    def changed(self, step: DeviceInfo, seen: Seen, deadline: Deadline) -> list[Drift]:
+    def changed(self, step: DeviceInfo, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """All that check tells."""
         del seen
         return self.check(step, deadline)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from userspace_cni.attachment.drift import Absent, Drift, Other
-from userspace_cni.attachment.steps import Driver, PodMount, Seen
+from userspace_cni.attachment.steps import Driver, PodMount, SharedReads
 from userspace_cni.base.beneath import directory, make_trusted, open_directory, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
@@ -128,11 +128,11 @@ class PodMountDriver(Driver[PodMount]):
             finally:
                 os.close(parent)
 
-    def lost(self, step: PodMount, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: PodMount, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether nothing is mounted at the target that shows the pod's directory."""
         return not self.mounted(step, seen) and bool(self.check(step, deadline))
 
-    def mounted(self, step: PodMount, seen: Seen) -> bool:
+    def mounted(self, step: PodMount, seen: SharedReads) -> bool:
         return step.target in seen.once(self._mount_points)
 
     def _mount_points(self) -> frozenset[str]:

@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other
-from userspace_cni.attachment.steps import Driver, PlacedSocket, Seen
+from userspace_cni.attachment.steps import Driver, PlacedSocket, SharedReads
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
@@ -104,11 +104,11 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
                 _clear(dirfd, step)
         self._detach_elsewhere(step)
 
-    def lost(self, step: PlacedSocket, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
+    def lost(self, step: PlacedSocket, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
         """Whether to report anything about it: placing it again puts all of that right."""
         return bool(self.check(step, deadline))
 
-    def mounted(self, step: PlacedSocket, seen: Seen) -> bool:
+    def mounted(self, step: PlacedSocket, seen: SharedReads) -> bool:
         """Whether a mount of ours shows the socket in the pod's directory, also when the pod has moved it there."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and any(_is_of(mount, step) for mount, _ in below(dirfd, seen.once(read).values()))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from userspace_cni.attachment.drift import Dead, Drift, Other
-from userspace_cni.attachment.steps import Directory, Driver, Resource, Seen, SocketFile
+from userspace_cni.attachment.steps import Directory, Driver, SharedReads, SharedResource, SocketFile
 from userspace_cni.base.beneath import (
     DIRECTORY_MODE,
     directory,
@@ -48,7 +48,7 @@ class DirectoryDriver(Driver[Directory]):
     unless the step says that it is ours: it was made for other purposes, and a network's author could name it.
     """
 
-    def __init__(self, root: HostRoot = HERE, made_before: Callable[[Resource], bool] = lambda _: False) -> None:
+    def __init__(self, root: HostRoot = HERE, made_before: Callable[[SharedResource], bool] = lambda _: False) -> None:
         self._root = root
         self._made_before = made_before
 
@@ -97,7 +97,7 @@ class DirectoryDriver(Driver[Directory]):
         finally:
             os.close(fd)
 
-    def changed(self, step: Directory, seen: Seen, deadline: Deadline) -> list[Drift]:
+    def changed(self, step: Directory, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """Another owner, mode or label of a directory that is ours. One that is not there takes the pod's own sockets along."""
         del seen
         try:
@@ -158,7 +158,7 @@ class SocketFileDriver(Driver[SocketFile]):
                 return []
             return [Drift(_what(step), "", "an application that listens, or nothing", Dead("a dead socket"), _DEAD)]
 
-    def lost(self, step: SocketFile, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
+    def lost(self, step: SocketFile, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
         """Whether the application has ended and left its socket, so that the next one cannot bind."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and socket_paths.is_dead(dirfd, plain(step.name))

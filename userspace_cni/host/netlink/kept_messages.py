@@ -20,8 +20,8 @@ from userspace_cni.linux.netlink import (
     CREATE,
     DUMP,
     REPLACE,
-    Connection,
     Message,
+    NetlinkConnection,
     as_text,
     as_u32,
     attribute,
@@ -77,7 +77,7 @@ _UNREADABLE: Final = (struct.error, LookupError, ValueError)
 
 
 @dataclass(frozen=True)
-class Held:
+class LinkConfiguration:
     """What a link has. `passing`: addresses with an end, which a program on the node or a router renews; `learned`: routes of
     routers. `stuck`: routes that cannot be made again on another link, each with the reason."""
 
@@ -88,7 +88,7 @@ class Held:
     stuck: tuple[str, ...]
 
 
-def held(kernel: Connection, index: int, beside: frozenset[int]) -> Held:
+def held(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> LinkConfiguration:
     """The addresses and routes of the link, without those that the kernel makes and removes by itself. Raises OSError.
 
     `beside`: the links that may have the same ones at a time.
@@ -118,7 +118,7 @@ def held(kernel: Connection, index: int, beside: frozenset[int]) -> Held:
             routes.append(route)
     # each after those by which its next hop is reached: nearer scopes and routes without next hop first
     routes.sort(key=lambda each: (-each.scope, bool(each.gateways)))
-    return Held(
+    return LinkConfiguration(
         tuple(each for each, lasts in found if lasts),
         tuple(routes),
         tuple(each.shown for each, lasts in found if not lasts),
@@ -127,7 +127,7 @@ def held(kernel: Connection, index: int, beside: frozenset[int]) -> Held:
     )
 
 
-def default_routes(kernel: Connection) -> Iterator[tuple[str, int]]:
+def default_routes(kernel: NetlinkConnection) -> Iterator[tuple[str, int]]:
     """Next hop and index of the link of each default route of the main table, in the kernel's order. Raises OSError.
 
     No other route is decoded: a router has a million of them.
@@ -184,7 +184,7 @@ def noticed_index(payload: bytes) -> int:
     return index
 
 
-def _addresses(kernel: Connection, index: int) -> Iterator[tuple[KeptAddress, bool]]:
+def _addresses(kernel: NetlinkConnection, index: int) -> Iterator[tuple[KeptAddress, bool]]:
     """The link's addresses, and whether each has no end; without those of IPv6 that every link has."""
     for _, payload in kernel.ask(Message(_GET_ADDRESS, DUMP, _ADDRESS.pack(0, 0, 0, 0, index))):
         family, length, flags, scope, of = _ADDRESS.unpack_from(payload)
@@ -208,7 +208,7 @@ def _addresses(kernel: Connection, index: int) -> Iterator[tuple[KeptAddress, bo
         yield kept, valid == FOREVER
 
 
-def _routes(kernel: Connection, index: int, beside: frozenset[int]) -> tuple[list[bytes], set[tuple[object, ...]]]:
+def _routes(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> tuple[list[bytes], set[tuple[object, ...]]]:
     """The routes over the link, as the kernel shows them, and the keys of those over other links; without the kernel's table.
 
     The others are listed only if there is a route that may be in their way: a router has a million of them.
@@ -226,7 +226,7 @@ def _routes(kernel: Connection, index: int, beside: frozenset[int]) -> tuple[lis
     return mine, others
 
 
-def _listed(kernel: Connection, asking: bytes) -> Iterator[bytes]:
+def _listed(kernel: NetlinkConnection, asking: bytes) -> Iterator[bytes]:
     for _, payload in kernel.ask(Message(_GET_ROUTE, DUMP, asking)):
         # where IPv6 is off, the kernel answers a question about it with the routes of all other families
         if payload[0] == asking[0] and as_u32(attributes(payload[_ROUTE.size :]).get(_TABLE)) != _LOCAL_TABLE:

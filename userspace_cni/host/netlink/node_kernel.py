@@ -28,7 +28,7 @@ from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import is_gone, opened_switch
 from userspace_cni.host.netlink.route_messages import MAIN, FoundRoute, Route
 from userspace_cni.host.netlink.rule_messages import FoundRule
-from userspace_cni.linux.netlink import ROUTE, Connection, Message
+from userspace_cni.linux.netlink import ROUTE, Message, NetlinkConnection
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def at_node(switch_netns: str, root: HostRoot, what: str, work: Callable[[Kernel
     """
 
     def inside() -> T:
-        with Connection(ROUTE) as connection:
+        with NetlinkConnection(ROUTE) as connection:
             return work(Kernel(connection))
 
     with opened_switch(switch_netns, root) as netns:
@@ -71,7 +71,7 @@ def has_ended(switch_netns: str, root: HostRoot) -> bool:
 class Kernel:
     """The kernel of one namespace, while one caller works there."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NetlinkConnection) -> None:
         self._connection = connection
 
     def links(self) -> dict[str, FoundLink]:
@@ -179,17 +179,17 @@ class NodeLook:
     switch_netns: str
     root: HostRoot = HERE
 
-    def __call__(self) -> Looked:
+    def __call__(self) -> KernelLook:
         return at_node(
             self.switch_netns,
             self.root,
             "looking at the node's network",
-            lambda kernel: Looked(kernel.links(), kernel.addresses(), kernel.routes(protocol=NODE_PROTOCOL), kernel.rules()),
+            lambda kernel: KernelLook(kernel.links(), kernel.addresses(), kernel.routes(protocol=NODE_PROTOCOL), kernel.rules()),
         )
 
 
 @dataclass(frozen=True)
-class Looked:
+class KernelLook:
     """What the kernel has: links by name, addresses, routes of ours in the main table, rules."""
 
     links: dict[str, FoundLink]

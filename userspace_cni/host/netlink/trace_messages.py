@@ -76,7 +76,7 @@ _KEEPING: Final = (
 
 
 @dataclass(frozen=True)
-class Traced:
+class TraceNotice:
     """What the kernel tells of a packet at one point.
 
     `number` tells the packet from others. `rule`: the handle of the rule that tells, 0 for none. `ended`: the packet goes no
@@ -121,7 +121,7 @@ def deleted(table: str, version: int) -> Message:
     return message(_DELETE_TABLE, 0, text(1, table), family=FAMILIES[version])
 
 
-def traced(kind: int, payload: bytes) -> Traced | None:
+def traced(kind: int, payload: bytes) -> TraceNotice | None:
     """What a notice tells of a packet; None for one that tells something else."""
     if kind & 0xFF != _TRACE:
         return None
@@ -129,7 +129,7 @@ def traced(kind: int, payload: bytes) -> Traced | None:
     verdict = attributes(found.get(5, b""))
     policy, why = _number(found.get(16)), _number(found.get(4))
     code = policy if why == POLICY else _number(verdict.get(1))
-    return Traced(
+    return TraceNotice(
         number=_number(found.get(6)),
         family=payload[0],
         table=as_text(found.get(1)),

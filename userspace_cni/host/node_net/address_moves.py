@@ -23,7 +23,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import AddressMove, Driver, Kept, KeptAddress, KeptRoute, Seen
+from userspace_cni.attachment.steps import AddressMove, Driver, Kept, KeptAddress, KeptRoute, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, combined, of_kernel
 from userspace_cni.base.log import say
@@ -44,7 +44,7 @@ from userspace_cni.host.pod_net.ingress_drops import NEEDED, Drops, differences,
 from userspace_cni.host.pod_net.neighbour_frames import announcement
 from userspace_cni.host.pod_net.neighbour_queries import wire
 from userspace_cni.linux import boot
-from userspace_cni.linux.netlink import EXCHANGE_MAX, ROUTE, Answer, Connection, Message
+from userspace_cni.linux.netlink import EXCHANGE_MAX, ROUTE, Answer, Message, NetlinkConnection
 
 _BACK_S: Final = 5.0
 _ROUNDS: Final = 5
@@ -61,8 +61,8 @@ def table_of(store: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Ends:
-    """A look at the two links of a move. Equal ones share it (`Seen.once`)."""
+class _MoveEnds:
+    """A look at the two links of a move. Equal ones share it (`SharedReads.once`)."""
 
     nic: str
     bridge: str
@@ -137,7 +137,7 @@ class AddressMoveDriver(Driver[AddressMove]):
             if bridge and step.cut:
                 _send(kernel, f"{_what(step)}: setting the bridge's link down", [links.set_down(bridge.index)], _GONE)
 
-    def _give_back(self, back: AddressMove, nic: Nic, bridge: Nic | None, netns: Netns, kernel: Connection) -> None:
+    def _give_back(self, back: AddressMove, nic: Nic, bridge: Nic | None, netns: Netns, kernel: NetlinkConnection) -> None:
         """One round of going back."""
         given, what = _to_nic(back, nic), _what(back)
         if not nic.up and (given or _over_nic(back, nic)):  # the kernel takes no routes over a link that is down
@@ -180,7 +180,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         found = (*_differences(step, *self._look(step)()), *self._cut_differences(step, self._drops(step)()))
         return [Drift(_what(step), *each, look) for each in found]
 
-    def lost(self, step: AddressMove, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: AddressMove, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the bridge lacks something that others have not removed, or the NIC has something of it."""
         deadline.require(_what(step))
         ends = seen.once(self._look(step))
@@ -211,7 +211,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         if lacking:
             raise StepFailed(f"{_what(step)}: the NIC cannot be cut off from the stack, and nothing was moved: {lacking}", NEEDED)
 
-    def _raise_bridge(self, step: AddressMove, bridge: Nic, netns: Netns, kernel: Connection, deadline: Deadline) -> None:
+    def _raise_bridge(self, step: AddressMove, bridge: Nic, netns: Netns, kernel: NetlinkConnection, deadline: Deadline) -> None:
         """Set the bridge's link up; a bridge over which no next hop answers gets nothing."""
         _send(kernel, f"{_what(step)}: setting the bridge's link up", [links.changed(bridge.index, up=True)], frozenset())
         moved = {each.key for each in bridge.addresses}
@@ -249,17 +249,17 @@ class AddressMoveDriver(Driver[AddressMove]):
         link = looked((name,), step.switch_netns, self._root).get(name)
         return link is not None and link.up
 
-    def _look(self, step: AddressMove) -> _Ends:
-        return _Ends(step.nic, step.bridge, step.switch_netns, self._root)
+    def _look(self, step: AddressMove) -> _MoveEnds:
+        return _MoveEnds(step.nic, step.bridge, step.switch_netns, self._root)
 
     def _drops(self, step: AddressMove) -> Drops:
         return Drops(step.switch_netns, table_of(step.store), self._root)
 
     @contextmanager
-    def _opened(self, step: AddressMove) -> Iterator[tuple[Netns, Connection]]:
+    def _opened(self, step: AddressMove) -> Iterator[tuple[Netns, NetlinkConnection]]:
         with opened_switch(step.switch_netns, self._root) as netns:
             try:
-                kernel = netns.do(lambda: Connection(ROUTE))
+                kernel = netns.do(lambda: NetlinkConnection(ROUTE))
             except OSError as error:
                 raise of_kernel(_what(step), error, _RIGHTS) from error
             with kernel:
@@ -327,7 +327,7 @@ def _over_nic(back: AddressMove, nic: Nic) -> list[Message]:
 
 
 def _take_off(
-    kernel: Connection, what: str, link: Nic, routes: Iterable[KeptRoute], addresses: Sequence[KeptAddress]
+    kernel: NetlinkConnection, what: str, link: Nic, routes: Iterable[KeptRoute], addresses: Sequence[KeptAddress]
 ) -> Sequence[KeptAddress]:
     """Take routes and addresses off the link, the last address first; returns the addresses that it had no more."""
     old = _in_order(addresses)[::-1]
@@ -338,7 +338,7 @@ def _take_off(
 
 
 def _send(
-    kernel: Connection, what: str, messages: Sequence[Message], passed: frozenset[int], link: Nic | None = None
+    kernel: NetlinkConnection, what: str, messages: Sequence[Message], passed: frozenset[int], link: Nic | None = None
 ) -> list[Answer]:
     """Send the messages, in one call if they are not too many; all are tried. Raises the first refusal that is not `passed`.
 

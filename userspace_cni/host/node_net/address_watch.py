@@ -20,7 +20,7 @@ from userspace_cni.host.netlink.kept_messages import DELETED_LINK, NEW_LINK, not
 from userspace_cni.host.netlink.listening import KernelWatch
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL
-from userspace_cni.linux.netlink import ROUTE, Connection, attributes
+from userspace_cni.linux.netlink import ROUTE, NetlinkConnection, attributes
 
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x40000
 """Of linux/rtnetlink.h: RTMGRP_LINK, and of each of IPv4 and IPv6 the addresses, routes and rules."""
@@ -74,8 +74,8 @@ class AddressWatch(KernelWatch):
         """Listen until the end, or until the kernel had more notices than were taken: then all may have changed."""
         with opened_switch(self._switch_netns, self._root) as netns:
             try:
-                with netns.do(lambda: Connection(ROUTE, _GROUPS, chosen=_chosen())) as notices:
-                    with netns.do(lambda: Connection(ROUTE)) as kernel:
+                with netns.do(lambda: NetlinkConnection(ROUTE, _GROUPS, chosen=_chosen())) as notices:
+                    with netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
                         found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
                     self._names = {each.index: each.name for each in found}
                     self._changed()

@@ -30,10 +30,10 @@ from userspace_cni.host.netlink.closer import Closer
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import Netns, opened_switch
 from userspace_cni.host.netlink.node_kernel import RIGHTS, Kernel, at_node
-from userspace_cni.host.netlink.trace_messages import Traced
+from userspace_cni.host.netlink.trace_messages import TraceNotice
 from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
 from userspace_cni.host.pod_net.neighbour_queries import asked, wire
-from userspace_cni.linux.netlink import NETFILTER, Connection
+from userspace_cni.linux.netlink import NETFILTER, NetlinkConnection
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -56,7 +56,7 @@ _RANDOM: Final = SystemRandom()
 
 
 @dataclass(frozen=True)
-class Ends:
+class PathEnds:
     """Both ends of the way. `link`: the gateway's; `subnet`: in which the inside has an address, none of `taken`; `mac`: of the
     inside, six bytes; `table`: the routing table from which its datagrams go to the outside; `uplink`: the link whose settings
     the outside's gets, "" for none; `avoided`: networks that the outside's address must avoid. `asks`: whether neighbours
@@ -73,7 +73,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundPath:
     """What was found on the node: an address for the outside, the gateway's link, and the uplink's where there is one."""
 
     outside: Address
@@ -85,7 +85,7 @@ class ForwardPath:
     """The way while it is there: the inside's address, the gateway's MAC (six bytes), the outside's address; `table`: the one
     that traces; `uplink`: the link by which the node would lead a pod's datagram, None for none."""
 
-    def __init__(self, tap: Tap, notices: Connection, found: _Found) -> None:
+    def __init__(self, tap: Tap, notices: NetlinkConnection, found: _FoundPath) -> None:
         self._tap = tap
         self._notices = notices
         self._machine = b"\2" + secrets.token_bytes(5)
@@ -96,7 +96,7 @@ class ForwardPath:
         self.gateway = bytes.fromhex(found.gateway.mac.replace(":", ""))
         self.uplink = found.uplink
 
-    def set_up(self, kernel: Kernel, gateway: FoundLink, ends: Ends, candidates: Sequence[Address]) -> int:
+    def set_up(self, kernel: Kernel, gateway: FoundLink, ends: PathEnds, candidates: Sequence[Address]) -> int:
         """Make neighbours and route; the index of the outside's link. Raises Unavailable and what the kernel refuses."""
         link = kernel.links()[self._tap.name]
         self._own = bytes.fromhex(link.mac.replace(":", ""))
@@ -122,13 +122,13 @@ class ForwardPath:
         """Have the datagram arrive from the outside."""
         os.write(self._tap.fileno(), framed(datagram, self._own, self._machine))
 
-    def traced(self) -> list[Traced]:
+    def traced(self) -> list[TraceNotice]:
         """What the kernel has told of traced packets; call it when the descriptor says so."""
         return [found for each in self._notices.noticed() if (found := traces.traced(*each))]
 
 
 @contextmanager
-def forward_path(ends: Ends, switch_netns: str, root: HostRoot, deadline: Deadline) -> Iterator[ForwardPath]:
+def forward_path(ends: PathEnds, switch_netns: str, root: HostRoot, deadline: Deadline) -> Iterator[ForwardPath]:
     """Make the way, and take it away afterwards. Raises UserspaceError for what keeps the node from having it."""
     what = f"gateway {ends.link}: making a way to an outside of ours"
     deadline.require(what)
@@ -139,9 +139,9 @@ def forward_path(ends: Ends, switch_netns: str, root: HostRoot, deadline: Deadli
         candidates = _candidates(ends, deadline, netns, found.gateway)
         try:
             tap = stack.enter_context(netns.do(lambda: Tap(_LINK)))
-            kernel = netns.do(lambda: Connection(NETFILTER))
+            kernel = netns.do(lambda: NetlinkConnection(NETFILTER))
             stack.callback(_CLOSER.close, kernel)
-            notices = netns.do(lambda: Connection(NETFILTER, traces.TRACES))
+            notices = netns.do(lambda: NetlinkConnection(NETFILTER, traces.TRACES))
             stack.callback(_CLOSER.close, notices)
             way = ForwardPath(tap, notices, found)
             netns.do(lambda: _settle(tap.name, found))
@@ -162,22 +162,22 @@ def generation(switch_netns: str = "", root: HostRoot = HERE) -> int:
     where the kernel has none. Raises Unavailable."""
     with opened_switch(switch_netns, root) as netns:
         try:
-            with netns.do(lambda: Connection(NETFILTER)) as kernel:
+            with netns.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
                 ((_, payload),) = kernel.ask(nftables.get_generation())
                 return nftables.generation(payload)
         except (OSError, ValueError):
             return 0
 
 
-def _look(kernel: Kernel, ends: Ends) -> _Found:
+def _look(kernel: Kernel, ends: PathEnds) -> _FoundPath:
     links = kernel.links()
     gateway = links.get(ends.link)
     if gateway is None:
         raise Unavailable(f"link {ends.link}: it is not there", "the agent makes it again")
-    return _Found(_outside(kernel, ends), gateway, links.get(ends.uplink))
+    return _FoundPath(_outside(kernel, ends), gateway, links.get(ends.uplink))
 
 
-def _outside(kernel: Kernel, ends: Ends) -> Address:
+def _outside(kernel: Kernel, ends: PathEnds) -> Address:
     """An address to which the node has no route but a default one."""
     for text in _OUTSIDES[ends.subnet.version]:
         network = ip_network(text)
@@ -192,7 +192,7 @@ def _outside(kernel: Kernel, ends: Ends) -> Address:
     )
 
 
-def _candidates(ends: Ends, deadline: Deadline, netns: Netns, gateway: FoundLink) -> list[Address]:
+def _candidates(ends: PathEnds, deadline: Deadline, netns: Netns, gateway: FoundLink) -> list[Address]:
     """Addresses of the subnet, in its last quarter where it is large, that no neighbour answers for."""
     whole, fixed = ends.subnet.num_addresses, 1 if ends.subnet.version == 4 else 0
     begin = whole - whole // 4 if whole > 64 else 1  # plugins begin with the first ones
@@ -209,7 +209,7 @@ def _candidates(ends: Ends, deadline: Deadline, netns: Netns, gateway: FoundLink
         raise of_kernel(f"link {ends.link}: asking for free addresses", error, RIGHTS) from error
 
 
-def _claimed(kernel: Kernel, gateway: FoundLink, candidates: Sequence[Address], ends: Ends) -> Address:
+def _claimed(kernel: Kernel, gateway: FoundLink, candidates: Sequence[Address], ends: PathEnds) -> Address:
     """The first of these that the node does not know at the gateway's link; from now on it is the inside's."""
     for each in candidates:
         if kernel.add_neighbour(gateway.index, str(each), ends.mac.hex(":")):
@@ -219,7 +219,7 @@ def _claimed(kernel: Kernel, gateway: FoundLink, candidates: Sequence[Address], 
     )
 
 
-def _settle(link: str, found: _Found) -> None:
+def _settle(link: str, found: _FoundPath) -> None:
     """Give the link the settings of the uplink, and IPv6 where that is asked for: new links of the node may have none."""
     version, uplink = found.outside.version, found.uplink.name if found.uplink else ""
     wanted = {f"net/ipv6/conf/{link}/disable_ipv6": "0\n"} if version == 6 else {}
@@ -233,7 +233,7 @@ def _settle(link: str, found: _Found) -> None:
             own.write_text(value, encoding="ascii")
 
 
-def _make_table(kernel: Connection, way: ForwardPath, index: int) -> None:
+def _make_table(kernel: NetlinkConnection, way: ForwardPath, index: int) -> None:
     try:
         kernel.send(*nftables.batch(*traces.made(way.table, way.outside, index)))
     except OSError as error:
@@ -245,6 +245,6 @@ def _make_table(kernel: Connection, way: ForwardPath, index: int) -> None:
         raise
 
 
-def _delete_table(kernel: Connection, way: ForwardPath) -> None:
+def _delete_table(kernel: NetlinkConnection, way: ForwardPath) -> None:
     with suppress(OSError):  # then it goes with the socket
         kernel.send(*nftables.batch(traces.deleted(way.table, way.outside.version)))

@@ -25,7 +25,7 @@ from userspace_cni.host.netlink.netns import Netns, opened_switch
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.node_net.nic_settings import merging, receive_queues
 from userspace_cni.host.pod_net.neighbour_queries import asked, wire
-from userspace_cni.linux.netlink import ROUTE, Connection, as_u32, attributes
+from userspace_cni.linux.netlink import ROUTE, NetlinkConnection, as_u32, attributes
 
 ANSWER_S: Final = 2.0
 """How long next hops have to answer."""
@@ -193,15 +193,15 @@ def _merged(former: tuple[Kept, ...], there: tuple[Kept, ...], here: tuple[Kept,
 
 
 @contextmanager
-def _connected(netns: Netns, what: str) -> Iterator[Connection]:
+def _connected(netns: Netns, what: str) -> Iterator[NetlinkConnection]:
     try:
-        with netns.do(lambda: Connection(ROUTE)) as kernel:
+        with netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
             yield kernel
     except OSError as error:
         raise of_kernel(what, error, "it takes CAP_NET_ADMIN in the network namespace of the switch") from error
 
 
-def _nic(kernel: Connection, links_: Mapping[str, _Found], name: str) -> Nic:
+def _nic(kernel: NetlinkConnection, links_: Mapping[str, _Found], name: str) -> Nic:
     """What the kernel has of one of the links. Raises OSError, ENODEV for one that has gone since they were listed."""
     link, payload = links_[name]
     attrs = attributes(payload[_INFO:])

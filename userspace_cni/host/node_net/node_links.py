@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Drift
-from userspace_cni.attachment.steps import Driver, NodeLink, NodeRoute, Seen
+from userspace_cni.attachment.steps import Driver, NodeLink, NodeRoute, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.root import HERE, HostRoot
@@ -21,7 +21,7 @@ from userspace_cni.host.netlink.node_kernel import (
     MARKS_ADDRESSES,
     NODE_PROTOCOL,
     Kernel,
-    Looked,
+    KernelLook,
     NodeLook,
     at_node,
     has_ended,
@@ -60,7 +60,7 @@ class NodeLinkDriver(Driver[NodeLink]):
         look = f"in the switch's network namespace: ip address show {step.name}"
         return [Drift(_link(step), *each, look) for each in _differences(step, NodeLook(step.switch_netns, self._root)())]
 
-    def lost(self, step: NodeLink, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: NodeLink, seen: SharedReads, deadline: Deadline) -> bool:
         deadline.require(_link(step))
         return bool(_differences(step, seen.once(NodeLook(step.switch_netns, self._root))))
 
@@ -95,7 +95,7 @@ class NodeRouteDriver(Driver[NodeRoute]):
         look = f"in the switch's network namespace: ip route show {step.dst}"
         return [Drift(_route(step), "", step.gw, _gateway(found[0]) if found else Absent(), look)]
 
-    def lost(self, step: NodeRoute, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: NodeRoute, seen: SharedReads, deadline: Deadline) -> bool:
         deadline.require(_route(step))
         routes = seen.once(NodeLook(step.switch_netns, self._root)).routes
         return not any(_gateway(each) == step.gw for each in _of_step(routes, step))
@@ -139,7 +139,7 @@ def _write(link: FoundLink, key: str, value: str) -> None:
                 file.write(value)
 
 
-def _differences(step: NodeLink, found: Looked) -> list[tuple[str, str | Absent, str | Absent]]:
+def _differences(step: NodeLink, found: KernelLook) -> list[tuple[str, str | Absent, str | Absent]]:
     """Field, expected and found of each difference."""
     link = found.links.get(step.name)
     if link is None:

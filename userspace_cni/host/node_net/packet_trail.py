@@ -12,8 +12,8 @@ from typing import Final
 from userspace_cni.host.netlink import trace_messages as traces
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.netns import Netns
-from userspace_cni.host.netlink.trace_messages import FAMILY_NAMES, FORWARD, FORWARDED, LEAVING, POLICY, RULE, Traced
-from userspace_cni.linux.netlink import NETFILTER, Connection
+from userspace_cni.host.netlink.trace_messages import FAMILY_NAMES, FORWARD, FORWARDED, LEAVING, POLICY, RULE, TraceNotice
+from userspace_cni.linux.netlink import NETFILTER, NetlinkConnection
 
 BEFORE: Final = "before the hooks of IP"
 ROUTING: Final = "after prerouting and before forward, by routing"
@@ -31,10 +31,10 @@ class Trail:
     numbers: set[int] = field(default_factory=set)
     points: set[str] = field(default_factory=set)
     chains: set[tuple[int, str, str]] = field(default_factory=set)
-    end: Traced | None = None
+    end: TraceNotice | None = None
     queued_by: str = ""
 
-    def follow(self, traced: Traced) -> bool:
+    def follow(self, traced: TraceNotice) -> bool:
         """Take in what the kernel tells, if it is of this packet; whether it is."""
         is_ours = traced.table == self.table
         if is_ours and traced.chain == self.begin and traced.kind == RULE:
@@ -82,7 +82,7 @@ class Trail:
 def asking_for(uplink: FoundLink, chains: Collection[tuple[int, str, str]], netns: Netns, *, diverting: bool) -> Iterator[str]:
     """Those of the chains with a rule that asks whether a packet's link is the uplink, as `ip filter FORWARD`; `diverting`: only
     rules that end packets, or lead them elsewhere. Raises OSError."""
-    with netns.do(lambda: Connection(NETFILTER)) as kernel:
+    with netns.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         for family, table, chain in sorted(chains):
             rules = [traces.naming(payload) for _, payload in kernel.ask(traces.get_rules(family, table, chain))]
             for rule in rules:
@@ -95,6 +95,6 @@ def asking_for(uplink: FoundLink, chains: Collection[tuple[int, str, str]], netn
                     break
 
 
-def _keys(kernel: Connection, family: int, table: str, name: str) -> Iterator[tuple[bytes, bool]]:
+def _keys(kernel: NetlinkConnection, family: int, table: str, name: str) -> Iterator[tuple[bytes, bool]]:
     for _, payload in kernel.ask(traces.get_elements(family, table, name)):
         yield from traces.elements(payload)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import Driver, PolicyRoute, Seen
+from userspace_cni.attachment.steps import Driver, PolicyRoute, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.root import HERE, HostRoot
@@ -61,7 +61,7 @@ class PolicyRouteDriver(Driver[PolicyRoute]):
         look = f"in the switch's network namespace: ip rule, and ip route show table {step.table}"
         return [Drift(_what(step), *each, look) for each in self._at(step, "looking at it", lambda kernel: _look(kernel, step))]
 
-    def lost(self, step: PolicyRoute, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - its table is no other step's
+    def lost(self, step: PolicyRoute, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - its table is no other step's
         deadline.require(_what(step))
         return bool(self._at(step, "looking at it", lambda kernel: _look(kernel, step)))
 

@@ -14,7 +14,7 @@ from userspace_cni.base.root import HERE, HostRoot
 
 if TYPE_CHECKING:
     from userspace_cni.host.netlink.link_messages import FoundLink
-    from userspace_cni.host.node_net.switch_taps import NamedLink
+    from userspace_cni.host.node_net.switch_taps import ExistingLink
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class SwitchLinks:
 
     def __call__(self) -> Mapping[str, FoundLink]:
         """Every link, by name. Raises Unavailable."""
-        from userspace_cni.host.pod_net.pod_links import Listed
+        from userspace_cni.host.pod_net.pod_links import ListedLinks
 
-        return Listed(self.switch_netns, self.root)()
+        return ListedLinks(self.switch_netns, self.root)()
 
     def index(self, name: str) -> int:
         """The index of the link of that name, 0 when there is none. Raises Unavailable."""
@@ -36,7 +36,7 @@ class SwitchLinks:
 
         return ifindex(name, self.switch_netns, self.root)
 
-    def find(self, name: str) -> NamedLink | None:
+    def find(self, name: str) -> ExistingLink | None:
         """The link of this name or alternative name, None if there is none. Raises Unavailable."""
         from userspace_cni.host.node_net.switch_taps import SwitchTaps
 

@@ -24,7 +24,7 @@ from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_d
 
 if TYPE_CHECKING:
     from userspace_cni.host.netlink.netns import Netns
-    from userspace_cni.linux.netlink import Connection
+    from userspace_cni.linux.netlink import NetlinkConnection
 
 ALIAS: Final = "userspace-cni: link of Open vSwitch"
 
@@ -34,7 +34,7 @@ _UNNAMED: Final = "uctap%d"
 
 
 @dataclass(frozen=True)
-class NamedLink:
+class ExistingLink:
     """A link that has a name. `ours`: it was made here. `in_use`: it is no tap, or a process has it open."""
 
     index: int
@@ -49,10 +49,10 @@ class SwitchTaps:
     switch_netns: str = ""
     root: HostRoot = HERE
 
-    def find(self, name: str) -> NamedLink | None:
+    def find(self, name: str) -> ExistingLink | None:
         with self._opened(f"link {name}: looking for it") as (_, kernel):
             found = found_link(kernel, name)
-        return NamedLink(found.index, found.alias == ALIAS, found.carrier) if found else None
+        return ExistingLink(found.index, found.alias == ALIAS, found.carrier) if found else None
 
     def take(self, name: str) -> bool:
         """Make a tap of this name, which stays; False where a link has the name. Where taps cannot be made at all, none is.
@@ -101,7 +101,7 @@ class SwitchTaps:
         return True
 
     @contextmanager
-    def _opened(self, what: str) -> Iterator[tuple[Netns, Connection]]:
+    def _opened(self, what: str) -> Iterator[tuple[Netns, NetlinkConnection]]:
         """The namespace and a connection to its kernel. What cannot be read there is unknown, not free: Unavailable."""
         try:
             with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel:
@@ -110,7 +110,7 @@ class SwitchTaps:
             raise Unavailable(error.message, error.details) from error
 
 
-def _named(kernel: Connection, former: str, name: str) -> bool:
+def _named(kernel: NetlinkConnection, former: str, name: str) -> bool:
     """Mark the tap `former` as ours, and give it the name; False where a link has that."""
     with kernel_does(f"link {name}: marking it"):
         kernel.send(links.marked(former, ALIAS))

@@ -20,7 +20,7 @@ from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.node_net import address_moves
 from userspace_cni.host.pod_net import guards
 from userspace_cni.host.pod_net.ingress_drops import TableLook, look_at
-from userspace_cni.linux.netlink import NETFILTER, Connection
+from userspace_cni.linux.netlink import NETFILTER, NetlinkConnection
 
 APART_S: Final = 0.5
 """Between two looks: programs make many transactions one after the other."""
@@ -72,8 +72,8 @@ class TableWatch(KernelWatch):
         with opened_switch(self._switch_netns, self._root) as netns:
             try:
                 with (
-                    netns.do(lambda: Connection(NETFILTER, _GROUP, chosen=_CHOSEN)) as notices,
-                    netns.do(lambda: Connection(NETFILTER)) as kernel,
+                    netns.do(lambda: NetlinkConnection(NETFILTER, _GROUP, chosen=_CHOSEN)) as notices,
+                    netns.do(lambda: NetlinkConnection(NETFILTER)) as kernel,
                 ):
                     before = {each: look_at(kernel, *each) for each in ours}
                     self._changed()

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Condition, Drift
-from userspace_cni.attachment.steps import Driver, Seen, Translation
+from userspace_cni.attachment.steps import Driver, SharedReads, Translation
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink.node_kernel import has_ended
@@ -47,7 +47,7 @@ class TranslationDriver(Driver[Translation]):
         look = f"in the switch's network namespace: nft list table inet {table_of(step.store)}"
         return [Drift(_WHAT, *each, look) for each in self._differences(step, deadline)]
 
-    def lost(self, step: Translation, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - there is one such step
+    def lost(self, step: Translation, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - there is one such step
         return any(self._differences(step, deadline))
 
     def _differences(self, step: Translation, deadline: Deadline) -> Iterator[tuple[str, Condition, Condition]]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.steps import Driver, Guard, Rest, Seen
+from userspace_cni.attachment.steps import Driver, Guard, Rest, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed
 from userspace_cni.base.root import HERE, HostRoot
@@ -62,13 +62,13 @@ class GuardDriver(Driver[Guard]):
         chain = self._drops(step)().get(step.link)
         return [Drift(_what(step), *difference, look) for difference in differences(step.link, chain)]
 
-    def lost(self, step: Guard, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Guard, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the chain is missing, or is not called for the host end."""
         deadline.require(_what(step))
         chain = seen.once(self._drops(step)).get(step.link)
         return chain is None or not chain.hook or step.link not in chain.devices
 
-    def changed(self, step: Guard, seen: Seen, deadline: Deadline) -> list[Drift]:
+    def changed(self, step: Guard, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """What differs of a chain that is called: it lets frames pass."""
         deadline.require(_what(step))
         chain = seen.once(self._drops(step)).get(step.link)

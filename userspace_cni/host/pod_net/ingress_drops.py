@@ -20,7 +20,7 @@ from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink.closer import Closer
 from userspace_cni.host.netlink.netns import opened_switch
 from userspace_cni.host.netlink.nftables_messages import Chain, Table
-from userspace_cni.linux.netlink import NETFILTER, Connection, Message
+from userspace_cni.linux.netlink import NETFILTER, Message, NetlinkConnection
 
 NEEDED: Final = "the kernel needs CONFIG_NF_TABLES and CONFIG_NF_TABLES_NETDEV"
 _PROBE: Final = "userspace-cni-probe"
@@ -48,7 +48,7 @@ def supported(switch_netns: str, root: HostRoot = HERE) -> str:
 
 @dataclass(frozen=True)
 class Drops:
-    """The chains of one table in one namespace. Equal ones share a look (`Seen.once`). All raise UserspaceError."""
+    """The chains of one table in one namespace. Equal ones share a look (`SharedReads.once`). All raise UserspaceError."""
 
     switch_netns: str
     table: str
@@ -84,7 +84,7 @@ class Drops:
                     kernel.send(*nftables.batch(nftables.delete_chain(self.table, link)))
             self._remove_empty(kernel)
 
-    def _remove_empty(self, kernel: Connection) -> None:
+    def _remove_empty(self, kernel: NetlinkConnection) -> None:
         for _ in range(_TRIES):
             asked = _asked(kernel, nftables.get_generation())
             found = _table(kernel, self.table)
@@ -98,7 +98,7 @@ class Drops:
                     raise
 
     @contextmanager
-    def _kernel(self, doing: str) -> Iterator[Connection]:
+    def _kernel(self, doing: str) -> Iterator[NetlinkConnection]:
         with _kernel(self.switch_netns, self.root, f"table {self.table}: {doing}") as kernel:
             yield kernel
 
@@ -126,22 +126,22 @@ class TableLook:
     chains: Mapping[str, Chain]
 
 
-def look_at(kernel: Connection, name: str, family: int) -> TableLook:
+def look_at(kernel: NetlinkConnection, name: str, family: int) -> TableLook:
     """The table of that name and family. Raises OSError."""
     found = _table(kernel, name, family)
     chains = _chains(kernel, family) if found else []
     return TableLook(found, {each.name: each for each in chains if each.table == name})
 
 
-def _table(kernel: Connection, table: str, family: int = nftables.NETDEV) -> Table | None:
+def _table(kernel: NetlinkConnection, table: str, family: int = nftables.NETDEV) -> Table | None:
     return next((nftables.table(payload) for _, payload in _asked(kernel, nftables.get_table(table, family))), None)
 
 
-def _chains(kernel: Connection, family: int = nftables.NETDEV) -> list[Chain]:
+def _chains(kernel: NetlinkConnection, family: int = nftables.NETDEV) -> list[Chain]:
     return [nftables.chain(payload) for _, payload in _asked(kernel, nftables.get_chains(family))]
 
 
-def _asked(kernel: Connection, message: Message) -> list[tuple[int, bytes]]:
+def _asked(kernel: NetlinkConnection, message: Message) -> list[tuple[int, bytes]]:
     """The replies; none from a kernel without these tables, which has no chains: then there is nothing to remove, either."""
     try:
         return kernel.ask(message)
@@ -152,11 +152,11 @@ def _asked(kernel: Connection, message: Message) -> list[tuple[int, bytes]]:
 
 
 @contextmanager
-def _kernel(switch_netns: str, root: HostRoot, what: str) -> Iterator[Connection]:
+def _kernel(switch_netns: str, root: HostRoot, what: str) -> Iterator[NetlinkConnection]:
     """A connection in the switch's namespace; what the kernel refuses is `what` that could not be done."""
     with opened_switch(switch_netns, root) as netns:
         try:
-            kernel = netns.do(lambda: Connection(NETFILTER))
+            kernel = netns.do(lambda: NetlinkConnection(NETFILTER))
             try:
                 yield kernel
             finally:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Other, Value
-from userspace_cni.attachment.steps import Driver, Link, LinkRef, Seen
+from userspace_cni.attachment.steps import Driver, Link, LinkRef, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
     AlreadyAttached,
@@ -36,7 +36,7 @@ from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.link_messages import End, FoundLink
 from userspace_cni.host.netlink.netns import Netns, is_gone, opened_pod, opened_switch
 from userspace_cni.host.netlink.route_messages import Route
-from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection
+from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, NetlinkConnection
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Interface, IPv6Interface
@@ -111,10 +111,10 @@ class LinkDriver(Driver[Link]):
         with pod, connected(pod, _what(step), LISTED_MAX) as inside:
             return [*drifts, *_checked(step, host, inside, self._beside)]
 
-    def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Link, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the pair is gone while the pod's namespace lives, for one end goes with the other; or the host end is down."""
         deadline.require(_what(step))
-        host = seen.once(Listed(step.switch_netns, self._root)).get(step.host)
+        host = seen.once(ListedLinks(step.switch_netns, self._root)).get(step.host)
         if host and (host.up or host.alias != step.alias):
             return False
         try:
@@ -123,14 +123,14 @@ class LinkDriver(Driver[Link]):
             return False  # gone, or not to be seen from here
         return True
 
-    def changed(self, step: Link, seen: Seen, deadline: Deadline) -> list[Drift]:
+    def changed(self, step: Link, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """MAC, MTU and queue of the host end.
 
         Not the pod's end: plugins that come later in the chain, and programs of the pod, change address, route and MAC there on
         purpose, and nothing tells that from a mistake.
         """
         deadline.require(_what(step))
-        host = seen.once(Listed(step.switch_netns, self._root)).get(step.host)
+        host = seen.once(ListedLinks(step.switch_netns, self._root)).get(step.host)
         return _host_differing(step, host) if host and host.alias == step.alias and host.up else []
 
     def put_back(self, step: Link, deadline: Deadline) -> None:
@@ -172,8 +172,8 @@ def delete(host: str, alias: str, switch_netns: str, root: HostRoot, deadline: D
 
 
 @dataclass(frozen=True)
-class Listed:
-    """The links where ovs-vswitchd opens its ports, as one look shows them. Equal ones share a look (`Seen.once`)."""
+class ListedLinks:
+    """The links where ovs-vswitchd opens its ports, as one look shows them. Equal ones share a look (`SharedReads.once`)."""
 
     switch_netns: str = ""
     root: HostRoot = HERE
@@ -205,7 +205,7 @@ def set_up(host: str, switch_netns: str = "", root: HostRoot = HERE) -> None:
 
 def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict[LinkRef, int]:
     """Every host end with an alias of that store, with its index: what a record does not name can be undone by the reference."""
-    ours, found = f"userspace-cni {store} ", Listed(switch_netns, root)().values()
+    ours, found = f"userspace-cni {store} ", ListedLinks(switch_netns, root)().values()
     return {LinkRef(each.name, each.alias, switch_netns): each.index for each in found if each.alias.startswith(ours)}
 
 
@@ -218,13 +218,13 @@ def own_addresses() -> tuple[str, ...]:
 
 
 @contextmanager
-def connected(netns: Netns, what: str, most: int = 0) -> Iterator[Connection]:
+def connected(netns: Netns, what: str, most: int = 0) -> Iterator[NetlinkConnection]:
     """A connection for links, addresses, routes and qdiscs in that namespace; `what` is tried, as errors call it.
 
     `most`: as of Connection; LISTED_MAX in a pod.
     """
     with kernel_does(what):
-        connection = netns.do(lambda: Connection(ROUTE, most=most))
+        connection = netns.do(lambda: NetlinkConnection(ROUTE, most=most))
     with connection:
         yield connection
 
@@ -238,7 +238,7 @@ def kernel_does(what: str, details: str = "") -> Iterator[None]:
         raise of_kernel(what, error, details or "ip -d link, here and in the pod's network namespace") from error
 
 
-def _paired(step: Link, kernel: Connection, pod: Netns, deadline: Deadline) -> FoundLink:
+def _paired(step: Link, kernel: NetlinkConnection, pod: Netns, deadline: Deadline) -> FoundLink:
     """The host end of a pair whose other end is in the pod: one of ours that is there, or a new one."""
     patience = Deadline.after(min(_HELD_S, deadline.require(_what(step))))
     while True:
@@ -266,7 +266,7 @@ def _paired(step: Link, kernel: Connection, pod: Netns, deadline: Deadline) -> F
         time.sleep(_POLL_S)
 
 
-def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
+def _made(step: Link, kernel: NetlinkConnection, pod: Netns) -> FoundLink | None:
     """Make the pair with its alias; None when one of the names is taken."""
     here, there = End(step.host, step.host_mac, step.mtu, step.queue), End(step.name, step.mac, step.mtu)
     with kernel_does(_what(step)):
@@ -287,7 +287,11 @@ def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
 
 
 def _set_up(
-    step: Link, index: int, has: tuple[list[IPv4Interface | IPv6Interface], list[Route]], inside: Connection, deadline: Deadline
+    step: Link,
+    index: int,
+    has: tuple[list[IPv4Interface | IPv6Interface], list[Route]],
+    inside: NetlinkConnection,
+    deadline: Deadline,
 ) -> list[Route]:
     """Give the pod's end its addresses and routes, in as few sends as there can be; the routes in whose place there was one."""
     wanted, given = has
@@ -316,7 +320,7 @@ def _set_up(
     return exist
 
 
-def _require_same(step: Link, exist: list[Route], index: int, inside: Connection, beside: int | None) -> None:
+def _require_same(step: Link, exist: list[Route], index: int, inside: NetlinkConnection, beside: int | None) -> None:
     """Raise StepFailed unless the routes that were there already are those of the step. `beside`: as in `_missing`."""
     if exist:
         for route in _missing(exist, index, inside, beside):
@@ -333,7 +337,7 @@ def _hint(step: Link, wanted: list[IPv4Interface | IPv6Interface]) -> str:
     return "ip address, ip route, in the pod's network namespace; the network's ipam"
 
 
-def _checked(step: Link, host: FoundLink, inside: Connection, beside: int | None) -> list[Drift]:
+def _checked(step: Link, host: FoundLink, inside: NetlinkConnection, beside: int | None) -> list[Drift]:
     subject, details = f"interface {step.name}", "ip -d address, in the pod's network namespace"
     end = found_link(inside, step.name)
     if end is None:
@@ -373,7 +377,7 @@ def _differing(subject: str, found: FoundLink, expected: Mapping[str, str | int]
     return drifts if found.up else [*drifts, Drift(subject, "state", *state, details)]
 
 
-def _missing(wanted: list[Route], index: int, inside: Connection, beside: int | None) -> list[Route]:
+def _missing(wanted: list[Route], index: int, inside: NetlinkConnection, beside: int | None) -> list[Route]:
     """Those of the routes that the link has not. `beside`: the protocol of routes that do not count."""
     found = (
         routes.read(payload)
@@ -383,14 +387,14 @@ def _missing(wanted: list[Route], index: int, inside: Connection, beside: int | 
     return routes.lacking(wanted, (each.route for each in found if each.index == index and each.protocol != beside))
 
 
-def _delete(kernel: Connection, found: FoundLink) -> None:
+def _delete(kernel: NetlinkConnection, found: FoundLink) -> None:
     with kernel_does(f"link {found.name}: deleting it"):
         (answer,) = kernel.exchange(links.deleted(found.index))
         if answer.error and answer.error.errno != errno.ENODEV:  # the end of the pod's namespace was quicker
             raise answer.error
 
 
-def found_link(kernel: Connection, name: str) -> FoundLink | None:
+def found_link(kernel: NetlinkConnection, name: str) -> FoundLink | None:
     """The link of this name or alternative name, or None."""
     with kernel_does(f"link {name}: finding it"):
         (answer,) = kernel.exchange(links.asked(name))
@@ -425,12 +429,12 @@ def _possible(step: Link) -> Iterator[None]:
         raise StepFailed(f"interface {step.name}: {error}", "the addresses and routes of the network's ipam") from error
 
 
-def _prepared(ipv6_of: str) -> Connection:
+def _prepared(ipv6_of: str) -> NetlinkConnection:
     """In the pod's namespace: let `ipv6_of` and lo have IPv6, if it is not "", and make a connection."""
     if ipv6_of:
         _write("lo", {"disable_ipv6": "0"})
         _write(ipv6_of, _POD_SYSCTLS)
-    return Connection(ROUTE, most=LISTED_MAX)
+    return NetlinkConnection(ROUTE, most=LISTED_MAX)
 
 
 def _write(name: str, values: Mapping[str, str]) -> None:
@@ -451,7 +455,7 @@ def _write(name: str, values: Mapping[str, str]) -> None:
             os.close(fd)
 
 
-def _ethtool(inside: Connection, name: str, command: int) -> int:
+def _ethtool(inside: NetlinkConnection, name: str, command: int) -> int:
     """Ask for a setting of a link, or set it to 0. Source: linux/ethtool.h, struct ethtool_value."""
     value = array("I", [command, 0])
     fcntl.ioctl(inside.fileno(), _SIOCETHTOOL, struct.pack("16sP16x", os.fsencode(name), value.buffer_info()[0]))

@@ -27,7 +27,7 @@ from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.address_messages import FAMILIES
 from userspace_cni.host.netlink.netns import Netns, opened_pod
 from userspace_cni.host.netlink.route_messages import FoundRoute, Route
-from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Connection, Message
+from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Message, NetlinkConnection
 
 RIGHTS: Final = "it takes CAP_NET_ADMIN and CAP_SYS_ADMIN in the pod's network namespace"
 _FULL: Final = "its routes of ours stay until it has fewer: ip link, ip route show table all, in the pod"
@@ -165,7 +165,7 @@ class PodRoutes:
             return inside
         return replace(inside, routes=inside.others(*self.former))
 
-    def _inside(self, place: PodNamespace, kernel: Connection) -> Inside:
+    def _inside(self, place: PodNamespace, kernel: NetlinkConnection) -> Inside:
         raw = _asked(kernel)
         before = self._seen.get(place.sandbox)
         if before and before[0] == raw:
@@ -178,12 +178,12 @@ class PodRoutes:
         return self._seen[place.sandbox][1]
 
     @contextmanager
-    def _connected(self, place: PodNamespace, doing: str) -> Iterator[Connection]:
+    def _connected(self, place: PodNamespace, doing: str) -> Iterator[NetlinkConnection]:
         what = f"network namespace {place.path}: {doing}"
         with opened_pod(place.path, place.inode, self._root) as netns:
             self._require_of_a_pod(netns, place)
             try:
-                with netns.do(partial(Connection, ROUTE, most=LISTED_MAX)) as kernel:
+                with netns.do(partial(NetlinkConnection, ROUTE, most=LISTED_MAX)) as kernel:
                     self._claims.claim(place, kernel.cookie())
                     yield kernel
             except OSError as error:
@@ -204,11 +204,11 @@ class PodRoutes:
 _Raw = list[list[tuple[int, bytes]]]
 
 
-def _links(kernel: Connection) -> list[tuple[int, str, bool]]:
+def _links(kernel: NetlinkConnection) -> list[tuple[int, str, bool]]:
     return [links.named(payload) for _, payload in kernel.ask(links.listed_shortly())]
 
 
-def _asked(kernel: Connection) -> _Raw:
+def _asked(kernel: NetlinkConnection) -> _Raw:
     asked = links.listed_shortly(), addresses.listed(0), routes.listed_main()
     return [kernel.ask(each) for each in asked]
 
@@ -272,7 +272,7 @@ def _other_route(found: FoundRoute, names: Mapping[int, str]) -> PodRoute:
 # -- what changes; pure ----------------------------------------------------------------------------------------------------------
 
 
-class _Change(NamedTuple):
+class _RouteChange(NamedTuple):
     message: Message
     passes: int
     """The errno with which it is true already."""
@@ -280,7 +280,7 @@ class _Change(NamedTuple):
     removes: PodRoute | None = None
 
 
-def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, former: Collection[int]) -> list[_Change]:
+def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, former: Collection[int]) -> list[_RouteChange]:
     """What makes ours those that are wanted: first what comes, in the order of `DesiredRoute.order`, then what goes.
 
     Ours are those with any of the numbers; those that are wanted have the first one.
@@ -296,7 +296,7 @@ def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, form
     same: dict[Rank, list[tuple[RouteKey, int]]] = {}
     for key, found in left.items():
         same.setdefault(found.rank, []).append(key)
-    coming: list[_Change] = []
+    coming: list[_RouteChange] = []
     for each in sorted(wanted, key=lambda each: each.order):
         link = inside.links.get(each.dev)
         if link is None:
@@ -307,26 +307,28 @@ def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, form
         if there:  # another program has put its own before it since
             coming += _removals(inside, there)
         if each.dst.version == 4:
-            coming.append(_Change(_put(routes.put_first, link.index, each, protocol), errno.EEXIST, adds=each))
+            coming.append(_RouteChange(_put(routes.put_first, link.index, each, protocol), errno.EEXIST, adds=each))
             continue
         old = next((old for key in same.get(each.rank, ()) if (old := left.pop(key, None))), None)
         if old and not old.hops and each.rank not in foreign:
-            coming.append(_Change(_put(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
+            coming.append(_RouteChange(_put(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
             continue
         if old:  # another program's next hops may be with it, which would be replaced, too
             coming += _removals(inside, old)
-        coming.append(_Change(_put(routes.put, link.index, each, protocol), 0, adds=each))
+        coming.append(_RouteChange(_put(routes.put, link.index, each, protocol), 0, adds=each))
     return coming + [change for each in left.values() for change in _removals(inside, each)]
 
 
-def _removals(inside: Inside, found: PodRoute) -> list[_Change]:
+def _removals(inside: Inside, found: PodRoute) -> list[_RouteChange]:
     """What removes the route: of one to several next hops those of our number, which the kernel compares for each."""
     if found.hops:
         hops = [replace(found, dev=dev, via=via, hops=()) for dev, via in found.hops]
         return [change for each in hops for change in _removals(inside, each)]
     link = inside.links.get(found.dev)
     index = link.index if link else 0
-    return [_Change(_message(routes.removed, index, found.key, found.protocol, scope=found.scope), errno.ESRCH, removes=found)]
+    return [
+        _RouteChange(_message(routes.removed, index, found.key, found.protocol, scope=found.scope), errno.ESRCH, removes=found)
+    ]
 
 
 def _put(make: Callable[[int, Route, int], Message], index: int, wanted: DesiredRoute, protocol: int) -> Message:
@@ -353,15 +355,15 @@ def _message(
 # -- making it so ----------------------------------------------------------------------------------------------------------------
 
 
-class _Done(NamedTuple):
+class _ChangeOutcome(NamedTuple):
     """What came of a change. `why` not: "" where it is so now. `by_us`: it was not so before."""
 
-    change: _Change
+    change: _RouteChange
     why: str
     by_us: bool = False
 
 
-def _made(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
+def _made(kernel: NetlinkConnection, changes: Sequence[_RouteChange]) -> list[_ChangeOutcome]:
     """Make the changes. A default route is not made where the kernel has refused one that must stay with the former default."""
     start = next((number for number, each in enumerate(changes) if _is_default(each)), len(changes))
     if not any(each.adds and each.adds.kept for each in changes[:start]):
@@ -369,11 +371,11 @@ def _made(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
     done = _sent(kernel, changes[:start])
     lacking = {adds.dst.version: adds for each in done if each.why and (adds := each.change.adds) and adds.kept}
     held = [each for each in changes[start:] if _is_default(each) and each.adds and each.adds.dst.version in lacking]
-    done += [_Done(each, f"not made, for {lacking[each.adds.dst.version]} is refused") for each in held if each.adds]
+    done += [_ChangeOutcome(each, f"not made, for {lacking[each.adds.dst.version]} is refused") for each in held if each.adds]
     return done + _sent(kernel, [each for each in changes[start:] if each not in held])
 
 
-def _tried_again(kernel: Connection, done: Sequence[_Done]) -> Sequence[_Done]:
+def _tried_again(kernel: NetlinkConnection, done: Sequence[_ChangeOutcome]) -> Sequence[_ChangeOutcome]:
     """What was made, with another try at what was refused: a route of ours that has gone by now may have led to its gateway;
     that the kernel refuses for IPv6. What must stay with a former default route waits for the next pass, as that default does."""
     if not any(each.change.removes and each.by_us for each in done):
@@ -382,27 +384,27 @@ def _tried_again(kernel: Connection, done: Sequence[_Done]) -> Sequence[_Done]:
     return [*(each for each in done if not _is_worth_another_try(each)), *_sent(kernel, again)]
 
 
-def _is_worth_another_try(done: _Done) -> bool:
+def _is_worth_another_try(done: _ChangeOutcome) -> bool:
     adds = done.change.adds
     return bool(done.why and adds and adds.via and adds.dst.prefixlen and not adds.kept)
 
 
-def _is_default(change: _Change) -> bool:
+def _is_default(change: _RouteChange) -> bool:
     return change.adds is not None and not change.adds.dst.prefixlen
 
 
-def _sent(kernel: Connection, changes: Sequence[_Change]) -> list[_Done]:
+def _sent(kernel: NetlinkConnection, changes: Sequence[_RouteChange]) -> list[_ChangeOutcome]:
     done = []
     for start in range(0, len(changes), EXCHANGE_MAX):
         batch = changes[start : start + EXCHANGE_MAX]
         for change, answer in zip(batch, kernel.exchange(*(each.message for each in batch)), strict=True):
             error = answer.error
             why = "" if error is None or error.errno == change.passes else error.strerror or str(error)
-            done.append(_Done(change, why, by_us=error is None))
+            done.append(_ChangeOutcome(change, why, by_us=error is None))
     return done
 
 
-def _outcome(inside: Inside, done: Sequence[_Done]) -> RoutePass:
+def _outcome(inside: Inside, done: Sequence[_ChangeOutcome]) -> RoutePass:
     return RoutePass(
         inside,
         tuple(each.change.adds for each in done if each.change.adds and not each.why),

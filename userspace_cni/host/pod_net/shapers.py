@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from userspace_cni.attachment.drift import Absent, Drift
-from userspace_cni.attachment.steps import Driver, Seen, Shaper
+from userspace_cni.attachment.steps import Driver, Shaper, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, StepFailed, UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
@@ -18,7 +18,7 @@ from userspace_cni.host.netlink import qdisc_messages as qdiscs
 from userspace_cni.host.netlink.netns import opened_pod
 from userspace_cni.host.netlink.qdisc_messages import FoundTbf
 from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
-from userspace_cni.linux.netlink import LISTED_MAX, Connection
+from userspace_cni.linux.netlink import LISTED_MAX, NetlinkConnection
 
 _GONE = frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV})
 """How kernels refuse to take off a root what is not there, or is another's."""
@@ -76,7 +76,7 @@ class ShaperDriver(Driver[Shaper]):
             drifts.append(Drift(subject, "burst from the pod", f"{step.burst} bit", f"{found.burst * 8} bit", details))
         return drifts
 
-    def lost(self, step: Shaper, seen: Seen, deadline: Deadline) -> bool:
+    def lost(self, step: Shaper, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the interface is there without the filter."""
         deadline.require(_what(step))
         del seen
@@ -87,7 +87,7 @@ class ShaperDriver(Driver[Shaper]):
         except UserspaceError:
             return False  # the namespace is gone, or not to be seen from here
 
-    def changed(self, step: Shaper, seen: Seen, deadline: Deadline) -> list[Drift]:
+    def changed(self, step: Shaper, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """Another rate or burst of our filter."""
         deadline.require(_what(step))
         del seen
@@ -111,12 +111,12 @@ class ShaperDriver(Driver[Shaper]):
             return _found(inside, link.index) if link else None
 
     @contextmanager
-    def _inside(self, step: Shaper) -> Iterator[Connection]:
+    def _inside(self, step: Shaper) -> Iterator[NetlinkConnection]:
         with opened_pod(step.netns, step.netns_inode, self._root) as pod, connected(pod, _what(step), LISTED_MAX) as inside:
             yield inside
 
 
-def _found(inside: Connection, index: int) -> FoundTbf | None:
+def _found(inside: NetlinkConnection, index: int) -> FoundTbf | None:
     """Our filter at the root of the link, or None."""
     with kernel_does("reading queueing disciplines"):
         found = [qdiscs.read(payload) for _, payload in inside.ask(qdiscs.listed())]

@@ -316,10 +316,10 @@ def _end(process: Popen[bytes]) -> int:
 
 def _decode(text: bytes) -> object:
     """The JSON document `text`, None when it is not exactly one."""
-    from userspace_cni.pod.strict_json import Reader
+    from userspace_cni.pod.strict_json import JsonReader
 
     try:
-        return Reader().read(text.decode("utf-8"))
+        return JsonReader().read(text.decode("utf-8"))
     except ValueError:
         return None
 

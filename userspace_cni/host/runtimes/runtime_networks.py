@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Other
-from userspace_cni.attachment.steps import Driver, RuntimeNetwork, Seen
+from userspace_cni.attachment.steps import Driver, RuntimeNetwork, SharedReads
 from userspace_cni.base.beneath import look, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
@@ -80,12 +80,12 @@ class RuntimeNetworkDriver(Driver[RuntimeNetwork]):
             return [Drift(_what(step), "", "a file", Absent())]
         return self._drift(step, found)
 
-    def lost(self, step: RuntimeNetwork, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
+    def lost(self, step: RuntimeNetwork, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
         """Whether there is no file of that name."""
         deadline.require(_what(step))
         return look_at(step, self._root) is None
 
-    def changed(self, step: RuntimeNetwork, seen: Seen, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def changed(self, step: RuntimeNetwork, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """Another content of a file of ours."""
         deadline.require(_what(step))
         found = look_at(step, self._root)

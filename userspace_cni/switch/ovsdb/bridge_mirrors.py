@@ -19,7 +19,7 @@ from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.ovsdb.values import Json, count, references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft
 from userspace_cni.switch.ovsdb.index import SwitchIndex
-from userspace_cni.switch.ovsdb.mirror_drafts import Source
+from userspace_cni.switch.ovsdb.mirror_drafts import SourcePort
 from userspace_cni.switch.ovsdb.rows.desired import DesiredRows, MirrorPart
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours, owns, same_kind, whose
 from userspace_cni.switch.ovsdb.rows.mirror import COLUMNS, DESIRED, MirrorRow, desired_names, specs
@@ -145,7 +145,7 @@ def take_part(draft: BridgeDraft, replica: Replica[SwitchIndex], rows: DesiredRo
     for name in {*(each.name for each in part.sources), *before}:
         row = find_mirror(replica, draft.row, name)
         if rows.port and (row is None or takes_sources(value_of(row, "external_ids"))):
-            draft.mirror(name, row).write_specs(rows.port.name, Source(port, desired, living is not None))
+            draft.mirror(name, row).write_specs(rows.port.name, SourcePort(port, desired, living is not None))
     for name in part.outputs:
         mirror = draft.mirror(name, find_mirror(replica, draft.row, name))
         mirror.take(port, rows.marks, everything=part.shows == EVERYTHING)

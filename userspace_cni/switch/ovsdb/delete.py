@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from userspace_cni.ovsdb.database import Clause, every_name, named, with_ids
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.groups import Command, Refused
+from userspace_cni.ovsdb.groups import Command, RefusedCommand
 from userspace_cni.ovsdb.replica import Watch
 from userspace_cni.ovsdb.values import references, value_of
 from userspace_cni.switch.ovsdb import bridge_mirrors, port_limits
@@ -77,7 +77,7 @@ class Delete(Command[SwitchSession]):
         if rows.own:
             self.gone = self.gone or bridge_draft(txn, rows.bridge, self._bridge_row()).deleted
 
-    def should_retry(self, refused: Refused) -> bool:
+    def should_retry(self, refused: RefusedCommand) -> bool:
         """Whether another port uses the QoS row too: then the row stays."""
         first = not self._shared_qos
         self._shared_qos = refused.error == "referential integrity violation"

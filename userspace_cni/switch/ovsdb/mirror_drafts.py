@@ -15,7 +15,7 @@ from userspace_cni.switch.ovsdb.rows.mirror import COLUMNS, DESIRED, mirror_colu
 
 
 @dataclass(frozen=True)
-class Source:
+class SourcePort:
     """A port that a group writes, and may be a source: its reference, the keys of its specs, whether it was there before."""
 
     port: Json
@@ -32,7 +32,7 @@ class MirrorDraft:
         self._row = row
         self._output: Json | None = None
         self._marks: Mapping[str, str] = {}
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, SourcePort] = {}
         self._shown: list[Any] = []
         self._removed = False
         self._everything = False
@@ -51,7 +51,7 @@ class MirrorDraft:
         """Have the port of this row as a source, of all its frames, though it specs nothing."""
         self._shown.append(port)
 
-    def write_specs(self, name: str, source: Source) -> None:
+    def write_specs(self, name: str, source: SourcePort) -> None:
         """The port `name` is a source as its specs say, or none."""
         self._sources[name] = source
 

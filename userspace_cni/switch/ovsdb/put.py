@@ -8,7 +8,7 @@ from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.columns import changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, every_name, named, of_type, with_ids
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.groups import Command, Refused
+from userspace_cni.ovsdb.groups import Command, RefusedCommand
 from userspace_cni.ovsdb.replica import Watch
 from userspace_cni.ovsdb.values import Json, as_json, columns_of, count, references, refers, value_of
 from userspace_cni.switch.ovsdb import bridge_mirrors, port_limits
@@ -111,7 +111,7 @@ class Put(Command[SwitchSession]):
         self.done = self._round.watch(self.api) if self._round else None
         self.flows_after = self._flows.configuration if self._flows else None
 
-    def should_retry(self, refused: Refused) -> bool:
+    def should_retry(self, refused: RefusedCommand) -> bool:
         """Whether another session has just taken a name: perhaps it has made what we need, or it shows whose it is."""
         self._duplicates += 1
         is_duplicate = refused.error == "constraint violation" and "identical values" in refused.details

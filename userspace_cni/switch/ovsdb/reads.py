@@ -17,7 +17,7 @@ from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface import DEVARGS, VHOST_USER_TYPES
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_nodes, is_ours, made_by
 from userspace_cni.switch.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
-from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchFacts
+from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchSettings
 from userspace_cni.switch.ovsdb.rows.uplink import UplinkRow
 
 _INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
@@ -206,11 +206,11 @@ def port_rows(session: SwitchSession, marks: Mapping[str, str] = MappingProxyTyp
     return [row for row in rows if row is not None]
 
 
-def switch_facts(session: SwitchSession) -> SwitchFacts:
+def switch_facts(session: SwitchSession) -> SwitchSettings:
     """The settings of the switch, and the MTUs of the replicated ports that are open."""
     interfaces = session.replica.names("Interface").items()
     mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
-    return SwitchFacts(other_config(session), mtus)
+    return SwitchSettings(other_config(session), mtus)
 
 
 def abilities(session: SwitchSession) -> Abilities:

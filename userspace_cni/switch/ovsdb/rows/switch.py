@@ -10,7 +10,7 @@ from userspace_cni.switch.ovsdb.rows.interface import AFXDP
 
 
 @dataclass(frozen=True)
-class SwitchFacts:
+class SwitchSettings:
     """The settings Open_vSwitch.other_config, and the resulting Interface.mtu by name of the port."""
 
     other_config: Mapping[str, str]
