@@ -19,10 +19,10 @@ from typing import Final
 
 from kubevirt.definition import Definer
 from kubevirt.domain import Policy
-from kubevirt.errors import DefinitionRefused, KubevirtError
-from kubevirt.log import say
 from kubevirt.placing import SidecarSocket, socket_file
-from kubevirt.sources import SidecarPlaces
+from kubevirt.sidecar_errors import DefinitionRefused, KubevirtError
+from kubevirt.sidecar_log import say
+from kubevirt.socket_search import SidecarPlaces
 
 VERSION: Final = "0.1.0"
 """The project's; the image has no package data to read it from."""
@@ -62,7 +62,7 @@ def _occupy_standard_files() -> None:
 
 
 def _serve(definer: Definer, sockets: Sequence[SidecarSocket]) -> None:
-    from kubevirt.server import SidecarServer
+    from kubevirt.sidecar_server import SidecarServer
 
     waiting = threading.get_ident()
     server = SidecarServer(definer, lambda: signal.pthread_kill(waiting, signal.SIGTERM))

@@ -7,9 +7,9 @@ and cannot be reached, so its definition is refused with both values named.
 from __future__ import annotations
 
 from kubevirt.annotation import ANNOTATION
-from kubevirt.errors import DefinitionRefused
-from kubevirt.mac import read_mac
-from kubevirt.source import Role
+from kubevirt.interface_mac import read_mac
+from kubevirt.sidecar_errors import DefinitionRefused
+from kubevirt.vm_socket_source import Role
 from kubevirt.vmi import VirtualMachine, VmInterface
 from userspace_cni.pod import launcher
 

@@ -16,9 +16,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from kubevirt.errors import BadInput, DefinitionRefused
-from kubevirt.source import Role
-from kubevirt.strict_json import decode, typed
+from kubevirt.json_input import decode, typed
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused
+from kubevirt.vm_socket_source import Role
 
 ANNOTATION: Final = "userspace/vhostuser"
 MTU_RANGE: Final = (68, 65535)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubevirt.domain import Policy, lacking, mutate
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
-from kubevirt.log import say
-from kubevirt.sources import SidecarPlaces, resolve
-from kubevirt.strict_json import MARKS_MAX
+from kubevirt.json_input import MARKS_MAX
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
+from kubevirt.sidecar_log import say
+from kubevirt.socket_search import SidecarPlaces, resolve
 from kubevirt.vmi import VirtualMachine, bound, read_vmi
 from userspace_cni.pod.strict_json import marks
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Final, Literal
 
-from kubevirt.document import REMEDY, Element, XmlDocument, read_document
 from kubevirt.edits import Edits, Fragment
-from kubevirt.errors import BadInput, DefinitionRefused
 from kubevirt.memory import share_memory
 from kubevirt.override import override_mtus
-from kubevirt.socket_paths import canonical
-from kubevirt.source import VmSocketSource
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused
+from kubevirt.taken_sockets import canonical
 from kubevirt.vm_interface import KIND, Fact, MachineSetting, alias, differences, facts, fragment, mtu, named, pci_address
+from kubevirt.vm_socket_source import VmSocketSource
 from kubevirt.vmi import VirtualMachine, VmInterface
+from kubevirt.xml_document import REMEDY, Element, XmlDocument, read_document
 
 MTU_WORKS: Final = (12, 8)
 """First libvirt seen to start a vhost-user interface with `<mtu>`. One after MTU_FAILS may be the first that does: none between

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubevirt.errors import BadInput
-from kubevirt.mac import read_mac
+from kubevirt.interface_mac import read_mac
+from kubevirt.json_input import decode_stream, typed
 from kubevirt.network_info import read_mtu
-from kubevirt.strict_json import decode_stream, typed
+from kubevirt.sidecar_errors import BadInput
 
 VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 PATH: Final = "vhost-user-path"

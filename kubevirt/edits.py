@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.document import Element, XmlDocument
+from kubevirt.xml_document import Element, XmlDocument
 
 _ESCAPES: Final = {
     "&": "&amp;",

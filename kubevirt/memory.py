@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.document import Element
 from kubevirt.edits import Edits, Fragment
-from kubevirt.errors import DefinitionRefused
+from kubevirt.sidecar_errors import DefinitionRefused
+from kubevirt.xml_document import Element
 
 _SHARED: Final = Fragment("access", {"mode": "shared"})
 _MEMFD: Final = Fragment("source", {"type": "memfd"})

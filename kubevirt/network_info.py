@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from kubevirt.annotation import MTU_RANGE
-from kubevirt.errors import BadInput
-from kubevirt.mac import read_mac
-from kubevirt.source import Role
-from kubevirt.strict_json import decode, typed
+from kubevirt.interface_mac import read_mac
+from kubevirt.json_input import decode, typed
+from kubevirt.sidecar_errors import BadInput
+from kubevirt.vm_socket_source import Role
 
 REMEDY: Final = (
     "compare annotation kubevirt.io/network-info of the launcher pod with its k8s.v1.cni.cncf.io/network-status: "

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kubevirt.document import Element
 from kubevirt.edits import Edits, Fragment
+from kubevirt.xml_document import Element
 
 NAMESPACE: Final = "http://libvirt.org/schemas/domain/qemu/1.0"
 

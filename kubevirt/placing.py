@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kubevirt.errors import DefinitionRefused
+from kubevirt.sidecar_errors import DefinitionRefused
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")

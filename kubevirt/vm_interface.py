@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.document import Element
 from kubevirt.edits import Fragment
-from kubevirt.errors import BadInput, DefinitionRefused
-from kubevirt.source import VmSocketSource
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused
+from kubevirt.vm_socket_source import VmSocketSource
 from kubevirt.vmi import VmInterface
+from kubevirt.xml_document import Element
 from userspace_cni.pod.mac import is_unicast, six_octets
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 

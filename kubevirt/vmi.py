@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from kubevirt.errors import BadInput
+from kubevirt.sidecar_errors import BadInput
 
 REMEDY: Final = (
     "compare it with what `kubectl get vmi NAME -o json` shows; another sidecar or admission webhook may have changed it"

@@ -9,8 +9,8 @@ It must never import anything but the standard library, nor know what the record
 for milliseconds, so pathlib, hashlib, tempfile, logging and dataclasses stay out until something needs them.
 """
 
-from localdb.errors import LockTimeout, StoreError
 from localdb.locks import Lock
 from localdb.store import Store
+from localdb.store_errors import LockTimeout, StoreError
 
 __all__ = ["Lock", "LockTimeout", "Store", "StoreError"]

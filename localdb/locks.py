@@ -28,8 +28,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from localdb.errors import Attempt, LockTimeout
-from localdb.files import make_directory, retry
+from localdb.atomic_files import make_directory, retry
+from localdb.store_errors import Attempt, LockTimeout
 
 if TYPE_CHECKING:
     from threading import RLock

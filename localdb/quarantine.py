@@ -11,7 +11,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from localdb.files import StoreDirectory
+from localdb.atomic_files import StoreDirectory
 from localdb.names import LONGEST, digest
 
 if TYPE_CHECKING:

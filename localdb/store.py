@@ -21,11 +21,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from localdb import quarantine
-from localdb.errors import Attempt, Foreign, LockTimeout, Newer, StoreError
-from localdb.files import StoreDirectory
+from localdb.atomic_files import StoreDirectory
 from localdb.locks import Lock, ThreadQueues, take_lock
 from localdb.names import encode_name
-from localdb.records import decode_record, encode_record
+from localdb.record_format import decode_record, encode_record
+from localdb.store_errors import Attempt, Foreign, LockTimeout, Newer, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -194,7 +194,7 @@ def _node() -> Node:
     _find_packages()
     from userspace_cni.base.log import begin
     from userspace_cni.base.settings import load
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
 
     settings = load(os.environ)
     begin(settings.log_level, settings.log_format)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kubevirt.lint.kinds import MACHINES
-from kubevirt.lint.kubevirt_objects import is_whole
 from kubevirt.lint.reading import DocumentValue
+from kubevirt.lint.registrations import is_whole
 
 
 def without_copies(objects: Sequence[tuple[str, DocumentValue]]) -> list[tuple[str, DocumentValue]]:

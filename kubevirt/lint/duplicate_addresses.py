@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kubevirt.errors import KubevirtError
-from kubevirt.findings import SEVERITIES, Severity
+from kubevirt.interface_mac import read_mac
+from kubevirt.kubevirt_traps import SEVERITIES, Severity
 from kubevirt.lint.machine import LintedInterface, LintedMachine
-from kubevirt.mac import read_mac
+from kubevirt.sidecar_errors import KubevirtError
 
 _GRAVITY: Final[dict[bool | None, tuple[Severity, str]]] = {
     True: ("error", ""),

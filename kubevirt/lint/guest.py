@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
-from kubevirt.errors import KubevirtError
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.network import DEFAULT_MTU
 from kubevirt.lint.reading import DocumentValue
 from kubevirt.lint.served_sockets import judge_sockets
 from kubevirt.lint.sidecars import HOOKS
+from kubevirt.sidecar_errors import KubevirtError
 from kubevirt.vm_interface import PORT_QUEUES
 
 _MEMFD: Final = "kubevirt.io/memfd"

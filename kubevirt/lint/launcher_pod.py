@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from kubevirt.errors import KubevirtError
 from kubevirt.lint.reading import DocumentValue
 from kubevirt.lint.registration import sidecar_memory
-from kubevirt.socket_paths import CLUSTER_ROOTS, check_path
+from kubevirt.sidecar_errors import KubevirtError
+from kubevirt.taken_sockets import CLUSTER_ROOTS, check_path
 from userspace_cni.pod import launcher
 
 _LABEL: Final = "kubevirt.io"

@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubevirt.findings import SEVERITIES, Trap
+from kubevirt.kubevirt_traps import SEVERITIES, Trap
 from kubevirt.lint.copies import without_copies
 from kubevirt.lint.duplicate_addresses import judge_addresses, judge_machines
 from kubevirt.lint.fields import judge_fields
 from kubevirt.lint.guest import judge_guest
 from kubevirt.lint.kinds import GROUPS, MACHINES, group_of, judge_kind
-from kubevirt.lint.kubevirt_objects import read_cluster
 from kubevirt.lint.launcher_pod import is_launcher, judge_pod
 from kubevirt.lint.linted_domain import Domain, judge_domain, machines_by_domain, read_domain
 from kubevirt.lint.machine import judge_networks, read_machine
@@ -26,6 +25,7 @@ from kubevirt.lint.network import Definition, Definitions, judge_definition, rea
 from kubevirt.lint.reading import DocumentReport, DocumentValue
 from kubevirt.lint.refusals import judge_refusals
 from kubevirt.lint.registration import judge_cluster
+from kubevirt.lint.registrations import read_cluster
 from kubevirt.lint.sidecars import judge_sidecars
 
 DOMAIN: Final = "domain"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubevirt.annotation import RING_SIZES
-from kubevirt.document import Element, XmlDocument, read_document
-from kubevirt.errors import KubevirtError
-from kubevirt.findings import Severity
+from kubevirt.interface_mac import read_mac
+from kubevirt.kubevirt_traps import Severity
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import DocumentReport
-from kubevirt.mac import read_mac
-from kubevirt.socket_paths import CLUSTER_ROOTS, check_path
+from kubevirt.sidecar_errors import KubevirtError
+from kubevirt.taken_sockets import CLUSTER_ROOTS, check_path
+from kubevirt.xml_document import Element, XmlDocument, read_document
 
 _ALIAS: Final = "ua-"
 """How KubeVirt names its devices: with the name of the network behind it."""

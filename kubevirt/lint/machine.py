@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from kubevirt.lint.kubevirt_objects import RegisteredObjects
 from kubevirt.lint.network import Definition, Definitions
 from kubevirt.lint.reading import DocumentValue
+from kubevirt.lint.registrations import RegisteredObjects
 
 BINDING_METHODS: Final = ("bridge", "masquerade", "sriov", "macvtap", "passt", "passtBinding", "slirp")
 MIGRATABLE: Final = ("masquerade", "passt", "passtBinding")

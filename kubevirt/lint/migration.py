@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kubevirt.findings import Severity
-from kubevirt.lint.kubevirt_objects import RegisteredObjects, configuration
+from kubevirt.kubevirt_traps import Severity
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import DocumentValue
+from kubevirt.lint.registrations import RegisteredObjects, configuration
 
 _KEY: Final = "allowPostCopy"
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.kubevirt_objects import RegisteredObjects, definition_hooks
 from kubevirt.lint.reading import DocumentValue
+from kubevirt.lint.registrations import RegisteredObjects, definition_hooks
 from kubevirt.plugin_schema import (
     DOMAIN_HOOKS,
     FIRST,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kubevirt.findings import Severity, Trap
+from kubevirt.kubevirt_traps import Severity, Trap
 from userspace_cni.pod.quantity import amount
 
 T = TypeVar("T")

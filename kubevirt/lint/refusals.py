@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kubevirt.errors import BadInput, KubevirtError
 from kubevirt.lint.machine import LintedMachine
 from kubevirt.lint.reading import DocumentValue
-from kubevirt.source import VmSocketSource
+from kubevirt.sidecar_errors import BadInput, KubevirtError
 from kubevirt.vm_interface import MachineSetting, facts
+from kubevirt.vm_socket_source import VmSocketSource
 from kubevirt.vmi import VmInterface, read_vmi
 
 _SOURCE = VmSocketSource("/var/run/kubevirt/vhostuser/any.sock", "02:00:00:00:00:01")

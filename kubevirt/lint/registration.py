@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.kubevirt_objects import RegisteredObjects, Registration, configuration
 from kubevirt.lint.plugin_objects import judge_plugins
 from kubevirt.lint.reading import DocumentValue
+from kubevirt.lint.registrations import RegisteredObjects, Registration, configuration
 
 _SIDECAR_ENOUGH: Final = 64_000_000
 """Bytes: what KubeVirt gives a sidecar by default."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation
-from kubevirt.errors import KubevirtError
 from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.network import OUR_TYPE, Definition
 from kubevirt.lint.reading import DocumentValue
-from kubevirt.socket_paths import OWNER_ROOTS, TakenSockets, canonical, check_owners, check_path
+from kubevirt.sidecar_errors import KubevirtError
+from kubevirt.taken_sockets import OWNER_ROOTS, TakenSockets, canonical, check_owners, check_path
 from userspace_cni.pod import launcher
 
 _KERNEL_TYPES: Final = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint.kubevirt_objects import RegisteredObjects, Registration
 from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.reading import DocumentValue
+from kubevirt.lint.registrations import RegisteredObjects, Registration
 from kubevirt.manifests import POD_LABEL
 from kubevirt.plugin_schema import written
 

@@ -7,5 +7,5 @@ edited, at the top of the repository:
     .venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. kubevirt/protocol/*.proto
 
 A unit test makes them anew and compares. There are no `*_pb2_grpc` modules: they would tie grpcio to the version that made them,
-and `kubevirt.server` binds functions to a service by its descriptor in a few lines.
+and `kubevirt.sidecar_server` binds functions to a service by its descriptor in a few lines.
 """

@@ -28,7 +28,7 @@ from userspace_cni.base import retries
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import CniAnswer
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.shim import BUILT
 
 ENDED_S = 60

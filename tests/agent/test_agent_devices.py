@@ -21,7 +21,7 @@ from tests.lab.kube.pods import Pod, downward_file
 from tests.lab.node.node import mounts_below
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 from userspace_cni.pod.__main__ import main as reader
 
 RESOURCE = "userspace-cni.io/br-dev"

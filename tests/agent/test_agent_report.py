@@ -17,7 +17,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.controller_service import Controller
-from userspace_cni.controller.rounds import RoundTimes
+from userspace_cni.controller.status_rounds import RoundTimes
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.pod_requests import Clients

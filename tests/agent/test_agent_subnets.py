@@ -25,7 +25,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
-from userspace_cni.controller.rounds import Rounds, RoundTimes, WriteListener
+from userspace_cni.controller.status_rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_requests import Objects

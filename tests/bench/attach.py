@@ -37,7 +37,7 @@ from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch
 from userspace_cni.base.settings import load
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 BRIDGE = "br-test"
 UID = "7d1a2c00-0000-4000-8000-000000000001"

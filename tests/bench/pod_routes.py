@@ -50,7 +50,7 @@ from userspace_cni.host.netlink.route_messages import Route
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes
 from userspace_cni.linux import paths
 from userspace_cni.linux.netlink import ROUTE, Message, NetlinkConnection
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import NamespaceSources

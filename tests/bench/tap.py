@@ -39,7 +39,7 @@ from tests.bench.report import arguments, machine, tell
 from tests.lab.frames.taps import TapProcess, echoes, entered, socket_in
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
-from userspace_cni.fastpath.errors import Disconnected
+from userspace_cni.fastpath.fastpath_errors import Disconnected
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.tap import Pump, Tap

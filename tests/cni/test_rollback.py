@@ -21,7 +21,7 @@ from userspace_cni.attachment import verbs
 from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.call import CniAnswer
-from userspace_cni.linux import deadline
+from userspace_cni.linux import instant
 
 STEPS = {
     "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note", "rest of port"),
@@ -90,7 +90,7 @@ class Attaching:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """By which the deadlines of verbs in this process pass."""
     clock = Clock()
-    monkeypatch.setattr(deadline, "time", clock)
+    monkeypatch.setattr(instant, "time", clock)
     return clock
 
 

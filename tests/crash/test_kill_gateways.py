@@ -20,7 +20,7 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.settings import load
 from userspace_cni.host.netlink.node_kernel import Kernel
 from userspace_cni.host.node_net import nft_program
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 FULL = replace(
     GATEWAY,

@@ -21,7 +21,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import load
 from userspace_cni.host.files import whole_files as files
 from userspace_cni.node.belongings import KNOWN_ROUTES
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.routes import routes_service
 from userspace_cni.routes.routes_service import NodeRoutes
 

@@ -18,7 +18,7 @@ from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.base.settings import load
 from userspace_cni.cni.call import CniAnswer
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 CALLS = 10

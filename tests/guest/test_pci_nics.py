@@ -183,7 +183,7 @@ import json, os
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import load
 from userspace_cni.node.devices import DeviceRoom
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 node = LocalNode(load(os.environ), os.environ, resident=True)
 ports = node.switch.ports
 ports.connect(Deadline.after(60))

@@ -24,7 +24,7 @@ from userspace_cni.base.errors import BadEnvironment, ContainerGone, HostNamespa
 from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, PodRoutes, RoutePass
 from userspace_cni.linux.netlink import Answer, Message, NetlinkConnection
-from userspace_cni.routes.facts import NOTHING_KNOWN, RoutePod
+from userspace_cni.routes.cluster_facts import NOTHING_KNOWN, RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook
 

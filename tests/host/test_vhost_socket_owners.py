@@ -22,7 +22,7 @@ def test_as_nobody(place: Path) -> None:
     script = (
         "import os, sys\n"
         "from userspace_cni.fastpath.vhost.socket_paths import *\n"
-        "from userspace_cni.linux.deadline import Instant\n"
+        "from userspace_cni.linux.instant import Instant\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Instant.after(60)).close()\n"
         "try: connect(sys.argv[1] + '/other', Instant.after(60))\n"

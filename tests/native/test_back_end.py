@@ -20,12 +20,12 @@ import pytest
 from tests.lab.frames.lender import GUEST
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.errors import Closed, Disconnected, MemoryShort, NegotiationFailed, TimedOut
+from userspace_cni.fastpath.fastpath_errors import Closed, Disconnected, MemoryShort, NegotiationFailed, TimedOut
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener, BackEndOptions
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.fastpath.vhost.messages import Feature
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 NOISE = random.Random(4).randbytes(2 * 9018)
 BUFFERS = GUEST + 0x10000

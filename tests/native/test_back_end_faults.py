@@ -12,9 +12,9 @@ import pytest
 
 from tests.lab.frames.lender import BYTES, GUEST, INDIRECT, NEXT, USER, WRITE, Buffer, Lender, connected
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.errors import BreachReason, PeerError, RingFault
+from userspace_cni.fastpath.fastpath_errors import BreachReason, PeerError, RingFault
 from userspace_cni.fastpath.vhost.back_end import BackEnd
-from userspace_cni.fastpath.vhost.messages import Region, VhostRequest
+from userspace_cni.fastpath.vhost.vhost_messages import Region, VhostRequest
 
 MEMORY = GUEST + 0x10000
 WHOLE = Region(GUEST, BYTES, USER, 0)

@@ -14,9 +14,9 @@ import pytest
 
 from tests.lab.frames.lender import BYTES, GUEST, USER, Lender, connected
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.errors import BreachReason, PeerError
+from userspace_cni.fastpath.fastpath_errors import BreachReason, PeerError
 from userspace_cni.fastpath.vhost.back_end import BackEnd
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     Flag,
     ProtocolFeature,

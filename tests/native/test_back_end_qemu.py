@@ -18,10 +18,10 @@ import pytest
 
 from tests.lab.switch.switch import listens, wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.errors import Disconnected
+from userspace_cni.fastpath.fastpath_errors import Disconnected
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener, BackEndOptions
-from userspace_cni.fastpath.vhost.messages import Feature
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 GUEST = bytes.fromhex("525400112233")
 US = bytes.fromhex("525400ddeeff")

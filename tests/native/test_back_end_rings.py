@@ -12,10 +12,10 @@ import pytest
 from tests.lab.frames.lender import GUEST, NEXT, USER, WRITE, Buffer, Lender
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.errors import Disconnected, TimedOut
+from userspace_cni.fastpath.fastpath_errors import Disconnected, TimedOut
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.vhost.messages import Feature, Region, VhostRequest, VringFd, VringState, pack_u64
+from userspace_cni.fastpath.vhost.vhost_messages import Feature, Region, VhostRequest, VringFd, VringState, pack_u64
 
 NOISE = random.Random(4).randbytes(2 * 9018)
 BUFFERS = GUEST + 0x10000

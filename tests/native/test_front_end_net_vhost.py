@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.errors import SocketRefused
+from userspace_cni.fastpath.fastpath_errors import SocketRefused
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.fastpath.vhost.messages import Feature
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 OPTIONS = {
     "one pair": FrontEndOptions(),

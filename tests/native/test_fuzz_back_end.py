@@ -21,10 +21,10 @@ from hypothesis.errors import InvalidArgument
 from tests.lab.frames.lender import BYTES, FEATURES, GUEST, NEXT, USER, WRITE, Buffer, Lender
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.errors import Disconnected, FrameRefused, PeerError
+from userspace_cni.fastpath.fastpath_errors import Disconnected, FrameRefused, PeerError
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     Flag,
     Region,

@@ -197,7 +197,7 @@ def test_burst_in_a_thread_that_blocks_signals() -> None:
         sys.path.insert(0, ".")
         from tests.lab.frames.lender import Lender
         from userspace_cni.fastpath.vhost.back_end import BackEnd
-        from userspace_cni.fastpath.errors import RingFault
+        from userspace_cni.fastpath.fastpath_errors import RingFault
         ours, theirs = socket.socketpair()
         with Lender(theirs) as lender, BackEnd(ours) as back_end:
             lender.attach()

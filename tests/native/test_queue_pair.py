@@ -15,7 +15,7 @@ import pytest
 from tests.lab.frames.wire import Wire
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FrameRefused, RingFault
+from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, FrameRefused, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce, echo
 from userspace_cni.fastpath.rings.queue_pair import QueuePair

@@ -23,7 +23,7 @@ from tests.lab.frames.taps import SECONDS, TapProcess, entered, links, socket_in
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.fastpath.errors import Closed
+from userspace_cni.fastpath.fastpath_errors import Closed
 from userspace_cni.fastpath.tap import ETHERNET, Pump, PumpEnd, Tap, TapRefused
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions

@@ -15,11 +15,11 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.ovsdb.client import Client, Session
+from userspace_cni.ovsdb.column_values import Json, as_json, value_of
 from userspace_cni.ovsdb.database import MAP, REFERENCES, STRING, STRINGS, Clause, Database, Tls, named
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
 from userspace_cni.ovsdb.reads import Select
-from userspace_cni.ovsdb.values import Json, as_json, value_of
 
 SWITCHES, SETS = "Logical_Switch", "Address_Set"
 

@@ -20,13 +20,13 @@ from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.switch.ovsdb.database import switch_client
-from userspace_cni.switch.ovsdb.rows.port import desired_port
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port
+from userspace_cni.switch.ovsdb.switch_database import switch_client
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.put import Put
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 STORE = "store-of-the-test"
 LINK = "k1"

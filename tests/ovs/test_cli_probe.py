@@ -22,8 +22,8 @@ from tests.lab.switch.probing import probing
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.base.settings import load
 from userspace_cni.node import probes
-from userspace_cni.probe import bridge as bridge_probe
-from userspace_cni.probe.bridge import ProbeOptions, Verdict
+from userspace_cni.probe import bridge_probe
+from userspace_cni.probe.bridge_probe import ProbeOptions, Verdict
 
 NETDEV = "datapath_type=netdev"
 

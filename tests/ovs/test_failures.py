@@ -17,7 +17,7 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.ovsdb.client import Session
-from userspace_cni.switch.ovsdb.database import open_vswitch
+from userspace_cni.switch.ovsdb.switch_database import open_vswitch
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -98,7 +98,7 @@ def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Conne
 def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
     """After the deadline the interpreter ends at once, and nothing was printed by ovs or ovsdbapp."""
     code = (
-        "import sys\nfrom userspace_cni.switch.ovsdb.database import switch_client\n"
+        "import sys\nfrom userspace_cni.switch.ovsdb.switch_database import switch_client\n"
         "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
@@ -121,7 +121,7 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
 def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
     """A process with more than 1024 open files reads OVSDB as well as any other."""
     code = (
-        "import os, resource, sys; from userspace_cni.switch.ovsdb.database import switch_client\n"
+        "import os, resource, sys; from userspace_cni.switch.ovsdb.switch_database import switch_client\n"
         "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)); kept = [os.dup(0) for _ in range(1100)]\n"
@@ -135,7 +135,7 @@ def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
 def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
     """The libraries' own messages reach neither stdout nor stderr; only our error is raised."""
     code = (
-        "import sys\nfrom userspace_cni.switch.ovsdb.database import switch_client\n"
+        "import sys\nfrom userspace_cni.switch.ovsdb.switch_database import switch_client\n"
         "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"

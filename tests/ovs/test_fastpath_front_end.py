@@ -16,10 +16,10 @@ import pytest
 from tests.lab.node.belongings import Holdings
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, SERVER, add_bridge, add_port, cycle, is_up, join
-from userspace_cni.fastpath.errors import Disconnected, SocketRefused, TimedOut
+from userspace_cni.fastpath.fastpath_errors import Disconnected, SocketRefused, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.fastpath.vhost.messages import Feature
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 ETHER = bytes.fromhex("02000000000202000000000188b5")
 """From a local address to another, EtherType of local experiments."""

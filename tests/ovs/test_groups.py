@@ -19,10 +19,10 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch
 from userspace_cni.switch.ovsdb.delete import Delete
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.rows.port import marked_port
+from userspace_cni.switch.ovsdb.rows.port_row import marked_port
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession, open_vswitch
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]

@@ -19,7 +19,7 @@ from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.switch.ovsdb.put import Put
-from userspace_cni.switch.ovsdb.rows.port import desired_port
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port
 from userspace_cni.switch.ports import PortDriver
 
 KINDS: tuple[KernelPort, ...] = ("system", "afxdp", "af_packet", "af_xdp")

@@ -29,10 +29,10 @@ from userspace_cni.linux.netlink import Message
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.node_bridges import NodeBridgeDriver
-from userspace_cni.switch.ovsdb.database import open_vswitch
 from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.rows.port import desired_port
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port
+from userspace_cni.switch.ovsdb.switch_database import open_vswitch
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
 

@@ -22,8 +22,8 @@ from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
 from userspace_cni.ovsdb.client import Session
-from userspace_cni.switch.ovsdb.database import open_vswitch, switch_client
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
+from userspace_cni.switch.ovsdb.switch_database import open_vswitch, switch_client
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]

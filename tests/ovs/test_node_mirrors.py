@@ -19,7 +19,7 @@ from userspace_cni.base.mirrors import MirrorSource, NodeMirror
 from userspace_cni.base.settings import Settings
 from userspace_cni.network.mirror_specs import specs
 from userspace_cni.network.spec_list import SETTINGS
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.switch.node_ports import node_ports
 from userspace_cni.switch.ports import PortDriver
 

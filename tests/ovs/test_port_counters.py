@@ -16,7 +16,7 @@ from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.switch.ovsdb.database import switch_client
+from userspace_cni.switch.ovsdb.switch_database import switch_client
 from userspace_cni.switch.ports import PortDriver
 
 OURS = "external_ids:owner=userspace-cni"

@@ -28,14 +28,14 @@ from userspace_cni.base.errors import BadRequest, SwitchRefused, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
 from userspace_cni.node import probes
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.probes import ProbePorts
 from userspace_cni.switch.ports import PortDriver
 
 NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
 VICTIM = """
 import os, socket, sys, time
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.probes import ProbePorts
 from userspace_cni.base.settings import load
 node = LocalNode(load(os.environ), os.environ, resident=True)
@@ -54,7 +54,7 @@ with ProbePorts(node.installation, node, node.switch.ports) as ports:
 
 DYING = """
 import os, signal, sys
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.probes import ProbePorts
 from userspace_cni.base.settings import load
 

@@ -18,7 +18,7 @@ from userspace_cni.attachment.specs import undo
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.linux import boot
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
-from userspace_cni.node import local
+from userspace_cni.node import local_node
 
 NODE, OUTSIDE = "192.0.2.11", "192.0.2.1"
 NET = ProviderNetwork("net1", NIC, said_by="the test")
@@ -176,7 +176,7 @@ def test_what_others_change_meanwhile(wire: Wire, site: KeptNode) -> None:
 def test_after_a_reboot(wire: Wire, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernel state is gone and rows are not: what moves is what the NIC has now, and nothing of what the record says."""
     boots = ["first"]
-    monkeypatch.setattr(local, "cache", lambda asked: asked)  # a node asks once for the boot in which it lives
+    monkeypatch.setattr(local_node, "cache", lambda asked: asked)  # a node asks once for the boot in which it lives
     monkeypatch.setattr(boot, "boot_id", lambda: boots[-1])
     with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory)) as site:
         site.met(MOVED)

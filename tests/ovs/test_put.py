@@ -22,15 +22,15 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.ovsdb.client import Session
-from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch
 from userspace_cni.switch.ovsdb.delete import Delete
 from userspace_cni.switch.ovsdb.put import Put
-from userspace_cni.switch.ovsdb.rows.bridge import desired_node_bridge
+from userspace_cni.switch.ovsdb.rows.bridge_row import desired_node_bridge
 from userspace_cni.switch.ovsdb.rows.desired import DesiredRows, MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.rows.mirror import desired_mirror
-from userspace_cni.switch.ovsdb.rows.port import desired_port, marked_port
-from userspace_cni.switch.ovsdb.rows.uplink import desired_uplink
+from userspace_cni.switch.ovsdb.rows.mirror_row import desired_mirror
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port, marked_port
+from userspace_cni.switch.ovsdb.rows.uplink_row import desired_uplink
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession, open_vswitch
 
 MakePort = Callable[..., OvsPort]
 MARKS = node_marks("provider-network", "net1", STORE)

@@ -19,11 +19,11 @@ from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.database import Clause, named
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.switch.ovsdb.database import SwitchSession, open_vswitch, switch_client
 from userspace_cni.switch.ovsdb.delete import Delete
 from userspace_cni.switch.ovsdb.put import Put
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
-from userspace_cni.switch.ovsdb.rows.port import marked_port
+from userspace_cni.switch.ovsdb.rows.port_row import marked_port
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession, open_vswitch, switch_client
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
 from userspace_cni.switch.ovsdb import delete, put
-from userspace_cni.switch.ovsdb.database import switch_client
+from userspace_cni.switch.ovsdb.switch_database import switch_client
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.attachment.steps import OvsPort, VhostUserClient

@@ -19,7 +19,7 @@ from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.switch.node_bridges import NodeBridgeDriver
 from userspace_cni.switch.ovsdb.put import Put
-from userspace_cni.switch.ovsdb.rows.uplink import desired_uplink
+from userspace_cni.switch.ovsdb.rows.uplink_row import desired_uplink
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.uplinks import UplinkDriver
 

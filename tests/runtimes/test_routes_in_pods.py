@@ -22,12 +22,12 @@ from tests.lab.runtimes.podman import Podman
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from tests.runtimes.seen import conflist
-from userspace_cni.attachment.store import AttachmentStore
+from userspace_cni.attachment.attachment_store import AttachmentStore
 from userspace_cni.base.settings import Settings
 from userspace_cni.node.installation import Installation
-from userspace_cni.node.local import LocalNode
-from userspace_cni.routes.facts import ClusterService
-from userspace_cni.routes.facts import RoutePod as KnownPod
+from userspace_cni.node.local_node import LocalNode
+from userspace_cni.routes.cluster_facts import ClusterService
+from userspace_cni.routes.cluster_facts import RoutePod as KnownPod
 from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import LocatedSandbox, NamespaceSources

@@ -18,15 +18,15 @@ from typing import Any, Final
 import pytest
 
 from kubevirt.annotation import ANNOTATION, read_annotation
-from kubevirt.document import read_document
 from kubevirt.domain import Policy, lacking, mutate
-from kubevirt.errors import KubevirtError
 from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.network_info import read_network_info
 from kubevirt.patience import Patience
-from kubevirt.source import VmSocketSource
-from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.sidecar_errors import KubevirtError
+from kubevirt.socket_search import SidecarPlaces, resolve
+from kubevirt.vm_socket_source import VmSocketSource
 from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, read_vmi
+from kubevirt.xml_document import read_document
 from tests.unit.routes import building
 from userspace_cni.attachment.facts import LinkFacts, Pod
 from userspace_cni.attachment.link_plan import plan_link
@@ -69,8 +69,8 @@ from userspace_cni.pod import document, eal
 from userspace_cni.pod.source import _status
 from userspace_cni.pod.strict_json import JsonReader, marks, once
 from userspace_cni.routes import known
-from userspace_cni.routes.facts import NOTHING_KNOWN
-from userspace_cni.routes.facts import RoutePod as RoutedPod
+from userspace_cni.routes.cluster_facts import NOTHING_KNOWN
+from userspace_cni.routes.cluster_facts import RoutePod as RoutedPod
 from userspace_cni.routes.passes import Passes, Rules, VisitedSandbox
 from userspace_cni.routes.places import LocatedSandbox
 from userspace_cni.routes.reports import described, uses

@@ -23,12 +23,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.agent.agent_metrics import AgentMetrics, CountedPort
+from userspace_cni.agent.agent_server import Server
 from userspace_cni.agent.calls import Calls
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.served_pages import PageContent, ServedPage
-from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.agent.tcp import TcpPages
 from userspace_cni.agent.waiting_calls import WaitingCalls
@@ -52,7 +52,7 @@ from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.network.concerns import lacking
 from userspace_cni.network.network_service import NodeNetwork
 from userspace_cni.node.callbacks import Callbacks
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.surroundings import missing
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from userspace_cni.base.stages import Stage, collected
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import CniAnswer, PostponedCall, answer
 from userspace_cni.cni.request import Request, recipient_of
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 Serve = Callable[[Request], bytes]
 

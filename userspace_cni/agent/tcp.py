@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
+from userspace_cni.agent.agent_server import PeerLimits, Server
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.served_pages import ServedPage
-from userspace_cni.agent.server import PeerLimits, Server
 from userspace_cni.base.errors import InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.cni.protocol import MalformedRequest
 

@@ -21,8 +21,8 @@ from userspace_cni.base.log import about, say
 from userspace_cni.cni.bandwidth import Bandwidth, resolve
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.node import DriverOf, Pods
-    from userspace_cni.attachment.store import AttachmentStore
 
 AMEND_S = 5.0
 

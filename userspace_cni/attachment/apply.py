@@ -26,8 +26,8 @@ from userspace_cni.base.log import say, timed
 from userspace_cni.base.stages import stage
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.node import DriverOf
-    from userspace_cni.attachment.store import AttachmentStore
 
 _BACK_S: Final = 2.0
 

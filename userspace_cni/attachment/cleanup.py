@@ -21,9 +21,9 @@ from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.request import Called, Request, read_environment, read_network, subject_of
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.node import Addresses, DriverOf, Sandboxes, Switch
     from userspace_cni.attachment.spool import Entry
-    from userspace_cni.attachment.store import AttachmentStore
 
 TURN_S: Final = 2.0
 """Seconds for one record: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""

@@ -1,4 +1,4 @@
-"""What attachments ask of their node, in small objects. `node.local` makes them.
+"""What attachments ask of their node, in small objects. `node.local_node` makes them.
 
 Only types are here. A process of one verb and an agent that runs for years use the same protocols.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from userspace_cni.attachment.steps import Driver, Step
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.facts import ChangeableOptions, Facts
     from userspace_cni.attachment.listing import LimitedDirection, SwitchPort
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef
-    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient

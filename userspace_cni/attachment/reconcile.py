@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from userspace_cni.attachment import cleanup, runs
 from userspace_cni.attachment.amend import amend
 from userspace_cni.attachment.apply import Turn, try_turn
-from userspace_cni.attachment.changes import Change, changes_of, key_of, restore
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.node import Marks
+from userspace_cni.attachment.put_backs import Change, changes_of, key_of, restore
 from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.steps import PortRef, Rest, SharedReads, Step
 from userspace_cni.base.deadline import Deadline

@@ -20,8 +20,8 @@ from userspace_cni.base.log import say
 from userspace_cni.linux.closing import Closing
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.node import DriverOf, Switch
-    from userspace_cni.attachment.store import AttachmentStore
 
 CLOSE_S: Final = 5.0
 """Seconds for undoing all of a run."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from userspace_cni.attachment import changes
+from userspace_cni.attachment import put_backs
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
 from userspace_cni.attachment.steps import Parts, SharedReads, Step
@@ -29,8 +29,8 @@ from userspace_cni.base.log import about, say
 from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.node import DriverOf, Marks
-    from userspace_cni.attachment.store import AttachmentStore
 
 SPEC_S: Final = 20.0
 """Seconds for one spec: ovs-vswitchd opens ports, and a next hop is asked."""
@@ -289,8 +289,8 @@ def _difference(record: Record | None, steps: tuple[Step, ...], node: Means) -> 
     lost = _lost(record, node, Deadline.after(SPEC_S))
     if lost:
         return f"lost: {_summary(lost)}"
-    changed = changes.changes_of(record.steps, _seen(node, Deadline.after(SPEC_S)), node.driver, Deadline.after(SPEC_S))
-    return f"changed by another program: {changes.words(changed)}" if changed else ""
+    changed = put_backs.changes_of(record.steps, _seen(node, Deadline.after(SPEC_S)), node.driver, Deadline.after(SPEC_S))
+    return f"changed by another program: {put_backs.words(changed)}" if changed else ""
 
 
 def meet(spec: Spec, node: Means, tries: Retries | None = None) -> bool:
@@ -383,14 +383,14 @@ def _put_back(turn: Turn, node: Means, tries: Retries, deadline: Deadline) -> bo
     record = turn.read()
     if record is None or record.state != "ready":
         return False
-    found = changes.changes_of(record.steps, _seen(node, deadline), node.driver, deadline)
-    changes.forget_same(record, found, tries)
-    early = changes.early(record, found, tries)
+    found = put_backs.changes_of(record.steps, _seen(node, deadline), node.driver, deadline)
+    put_backs.forget_same(record, found, tries)
+    early = put_backs.early(record, found, tries)
     if due := [change for change in found if change not in early]:
-        changes.put_back(turn, record, due, tries, deadline)
-        changes.require_same(due, _seen(node, deadline), node.driver, deadline)
+        put_backs.put_back(turn, record, due, tries, deadline)
+        put_backs.require_same(due, _seen(node, deadline), node.driver, deadline)
     if early:
-        raise changes.waiting(early)
+        raise put_backs.waiting(early)
     return bool(due)
 
 

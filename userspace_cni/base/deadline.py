@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.linux import deadline
+from userspace_cni.linux import instant
 
 
 @dataclass(frozen=True)
-class Deadline(deadline.Instant):
+class Deadline(instant.Instant):
     """An instant of CLOCK_MONOTONIC, in seconds; `require` raises once it has passed.
 
     `seconds`: how much time there was when it was made; `setting`: the one that says so, "" where none does.

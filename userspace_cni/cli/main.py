@@ -130,7 +130,7 @@ def _routes() -> click.Command:
 
 @deferred(userspace_cni, "enter", "Run a program in a pod's network namespace.")
 def _enter() -> click.Command:
-    from userspace_cni.cli.routes.entered import enter_command
+    from userspace_cni.cli.routes.enter_namespace import enter_command
 
     return enter_command
 
@@ -158,14 +158,14 @@ def _load() -> click.Command:
 
 @deferred(userspace_cni, "capture", "Show the frames of a port.")
 def _capture() -> click.Command:
-    from userspace_cni.cli.measure.capture import capture_command
+    from userspace_cni.cli.measure.capture_command import capture_command
 
     return capture_command
 
 
 @deferred(userspace_cni, "tap", "Make a kernel link of a vhost-user socket, until SIGTERM.")
 def _tap() -> click.Command:
-    from userspace_cni.cli.measure.tap import tap_command
+    from userspace_cni.cli.measure.tap_command import tap_command
 
     return tap_command
 

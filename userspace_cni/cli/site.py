@@ -30,7 +30,7 @@ from userspace_cni.cli.view import note, plain
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Liveness, Node
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
     from userspace_cni.node.probes import ProbePorts
 
 ROOT_ONLY: Final = "only root may; run this as root"
@@ -113,7 +113,7 @@ class Site:
     @cached_property
     def drivers(self) -> LocalNode:
         """The node of the settings, for what is done to the node itself."""
-        from userspace_cni.node.local import LocalNode
+        from userspace_cni.node.local_node import LocalNode
 
         return LocalNode(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
 

@@ -16,8 +16,8 @@ from userspace_cni.base.addresses import why_not_in_subnet
 from userspace_cni.base.errors import DelegateBroken, InvalidConfig
 from userspace_cni.base.vlans import VLAN_MAX, Vlan
 from userspace_cni.cni.annotations import OVN, PodInterface, refusal
+from userspace_cni.cni.json_values import unicast
 from userspace_cni.cni.result import EMPTY, LATEST, LINK_SCOPE, ROUTE_KEYS, ResultAddresses, read_addresses
-from userspace_cni.cni.values import unicast
 
 _DEFAULT: Final = {4: "0.0.0.0/0", 6: "::/0"}
 _ADDRESSES_MAX: Final = 8

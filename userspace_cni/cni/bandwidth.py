@@ -15,8 +15,8 @@ from userspace_cni.base.limits import UNLIMITED, WORDS, Limits, Netem, Rate, rea
 from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, bounded, refusal
+from userspace_cni.cni.json_values import typed
 from userspace_cni.cni.network_keys import TABLE
-from userspace_cni.cni.values import typed
 
 QDISC_RATE_MAX: Final = (2**32 - 1) * 8
 """What the kernel's own disciplines take of OVS before 3.2: bytes a second in 32 bits."""

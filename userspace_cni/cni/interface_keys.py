@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField, quoted
 from userspace_cni.base.port_kinds import AUTO, CHOICES, Datapath, KernelPort
+from userspace_cni.cni.json_values import typed
 from userspace_cni.cni.network_keys import key_at, read
-from userspace_cni.cni.values import typed
 
 SMALL_MTU: Final = 1500
 """What all kinds but "system" carry at most: the vdevs' buffers hold 1518 bytes, XDP takes a page."""

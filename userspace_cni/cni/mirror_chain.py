@@ -13,9 +13,9 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.cni import keys
+from userspace_cni.cni.json_values import typed
 from userspace_cni.cni.mirror_keys import read_mirrors
 from userspace_cni.cni.request import Network
-from userspace_cni.cni.values import typed
 
 PRODUCER: Final = "ovs-mirror-producer"
 CONSUMER: Final = "ovs-mirror-consumer"

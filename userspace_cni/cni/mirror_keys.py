@@ -12,8 +12,8 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MIRRORS_MAX, NAME, MirrorSource
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, refusal
+from userspace_cni.cni.json_values import typed
 from userspace_cni.cni.network_keys import read
-from userspace_cni.cni.values import typed
 
 KUBEOVN_MIRROR: Final = "m0"
 """The mirror that kube-ovn's annotation means: it has one, of this name."""

@@ -17,8 +17,7 @@ from userspace_cni.base.mirrors import NAME as MIRROR_NAME
 from userspace_cni.base.port_kinds import CHOICES
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN
 from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX
-from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
-from userspace_cni.cni.values import (
+from userspace_cni.cni.json_values import (
     NAME,
     OBJECT,
     OCTAL,
@@ -31,6 +30,7 @@ from userspace_cni.cni.values import (
     printable,
     typed,
 )
+from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
 
 Bounds = tuple[int, int]
 

@@ -26,11 +26,11 @@ from userspace_cni.base.vlans import VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
 from userspace_cni.cni.bandwidth import Bandwidth, read_bandwidth, require_possible
 from userspace_cni.cni.interface_keys import LinkOptions, opened_as, read_link, require_no_addresses_needed
+from userspace_cni.cni.json_values import typed, unicast
 from userspace_cni.cni.mirror_keys import read_mirror_output, read_mirrors
 from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import ADDRESSES_MAX
-from userspace_cni.cni.values import typed, unicast
 from userspace_cni.pod.mac import six_octets
 
 Role = Literal["client", "server"]

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, cast
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
 from userspace_cni.cni import keys, outline
+from userspace_cni.cni.json_values import json_type, typed
 from userspace_cni.cni.network_keys import read
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
-from userspace_cni.cni.values import json_type, typed
 from userspace_cni.pod.strict_json import JsonReader
 
 Verb = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]

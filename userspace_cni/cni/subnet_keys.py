@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.cni import keys
+from userspace_cni.cni.json_values import typed
 from userspace_cni.cni.request import SUBNET_IPAM, Network, Request
-from userspace_cni.cni.values import typed
 
 if TYPE_CHECKING:
     from userspace_cni.base.subnets import AddressPool, Placement

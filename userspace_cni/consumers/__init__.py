@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.consumers.kubevirt.consumer import KubevirtConsumer
+from userspace_cni.consumers.kubevirt.kubevirt_consumer import KubevirtConsumer
 from userspace_cni.consumers.pod import PodConsumer
 
 CONSUMERS: Final[Mapping[str, Consumer]] = {"pod": PodConsumer(), "kubevirt": KubevirtConsumer()}

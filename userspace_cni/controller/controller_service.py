@@ -20,8 +20,8 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
-from userspace_cni.controller.rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.status_events import COMPONENT, told
+from userspace_cni.controller.status_rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.events import Events

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kubevirt.findings import TRAPS
+from kubevirt.kubevirt_traps import TRAPS
 from userspace_cni.base.findings import Finding
 from userspace_cni.consumers.kubevirt.guests import Guest, judge_guest
 from userspace_cni.consumers.kubevirt.node_faults import SeenSwitch, judge_hugepages, judge_switch

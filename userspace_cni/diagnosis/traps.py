@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from kubevirt.findings import Trap
+from kubevirt.kubevirt_traps import Trap
 from kubevirt.lint.linted_documents import JudgedDocuments
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.base.findings import SEVERITIES, Finding, Severity

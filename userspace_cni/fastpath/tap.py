@@ -23,7 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort
+from userspace_cni.fastpath.fastpath_errors import Closed, FastPathError, MemoryShort
 from userspace_cni.linux.closing import Closing
 
 if TYPE_CHECKING:

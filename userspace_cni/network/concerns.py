@@ -27,7 +27,7 @@ from userspace_cni.network.passages import CHANGES, Passage, Uplinks, passages
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.switch import LocalSwitch
+    from userspace_cni.node.local_switch import LocalSwitch
 
 _FORWARDING: Final[Mapping[int, str]] = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _STRICT: Final = "1"

@@ -39,8 +39,8 @@ from userspace_cni.pod.mac import derived_mac
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import EgressGateway, Gateway
-    from userspace_cni.node.local import LocalNode
-    from userspace_cni.switch.ovsdb.reads import BridgeLook
+    from userspace_cni.node.local_node import LocalNode
+    from userspace_cni.switch.ovsdb.switch_reads import BridgeLook
 
 ALL: Final = "all"
 """Name of the one spec of its kind: address translation is of all gateways."""
@@ -105,7 +105,7 @@ class GatewayBridge:
 
 def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at switch and kernel. Raises UserspaceError for what stands against the gateway."""
-    from userspace_cni.switch.ovsdb.reads import look_at_bridge
+    from userspace_cni.switch.ovsdb.switch_reads import look_at_bridge
 
     deadline = Deadline.after(_LOOK_S)
     look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=gateway.bridge)

@@ -21,7 +21,7 @@ from userspace_cni.network.spec_list import MIRROR
 
 if TYPE_CHECKING:
     from userspace_cni.base.mirrors import NodeMirror
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
 
 _LOOK_S: Final = 5.0
 

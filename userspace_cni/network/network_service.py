@@ -20,13 +20,13 @@ from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns, sentence
 from userspace_cni.network.network_keeper import Keeper
-from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import MIRROR
+from userspace_cni.network.spec_sources import SpecSources
 from userspace_cni.network.uplink_news import UplinkNews
 
 if TYPE_CHECKING:
     from userspace_cni.network.spec_list import Desired
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
     from userspace_cni.node.reporting import Report
     from userspace_cni.node.state import RouteUse

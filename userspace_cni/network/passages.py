@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
     from userspace_cni.node.installation import Installation
     from userspace_cni.switch.openflow.port_frames import PortFrames
-    from userspace_cni.switch.ovsdb.reads import BridgeLook
+    from userspace_cni.switch.ovsdb.switch_reads import BridgeLook
     from userspace_cni.switch.ports import PortDriver
 
 State = Literal["passes", "lost", "unknown"]
@@ -131,7 +131,7 @@ class _PassageTrial:
                 switch.release(Deadline.after(_RELEASE_S))
 
     def _connected(self, port: int) -> PortFrames:
-        from userspace_cni.switch.openflow.messages import cookie_of
+        from userspace_cni.switch.openflow.openflow_messages import cookie_of
         from userspace_cni.switch.openflow.port_frames import PortFrames
 
         path = self._place[1].path(f"{self._rundir}/{self.gateway.bridge}.mgmt")
@@ -140,7 +140,7 @@ class _PassageTrial:
     def _port(self) -> tuple[int, bool]:
         """The number of the gateway's port, and whether its bridge leads to other machines. Raises _Unknown, Unavailable."""
         from userspace_cni.switch.interfaces import port_number
-        from userspace_cni.switch.ovsdb.reads import look_at_bridge
+        from userspace_cni.switch.ovsdb.switch_reads import look_at_bridge
 
         number = port_number(self._ports.client, self.gateway.port, self._deadline)
         if not number:

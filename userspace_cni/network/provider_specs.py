@@ -31,13 +31,13 @@ from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, lin
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.mtu import USUAL
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
-from userspace_cni.node.uplinks import LOOK_S, UplinkLook, internal_ports, look
+from userspace_cni.node.uplink_look import LOOK_S, UplinkLook, internal_ports, look
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.specs import Plan
     from userspace_cni.host.node_net.nics import Nic
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
 
 GIVE_BACK_S: Final = 10.0
 """As ProviderNetwork.give_back_after_s, of networks whose spec is not known now."""

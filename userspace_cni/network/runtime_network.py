@@ -28,7 +28,7 @@ from userspace_cni.node.remarks import remarks_on
 
 if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
 
 NAME: Final = "runtimes"
 """Name of the one spec of its kind."""

@@ -44,12 +44,12 @@ from userspace_cni.attachment.steps import (
 )
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.store import AttachmentStore
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.host.node_net.switch_links import SwitchLinks
-    from userspace_cni.node.addresses import LocalAddresses
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.pods import LocalPods
-    from userspace_cni.node.switch import LocalSwitch
+    from userspace_cni.node.local_addresses import LocalAddresses
+    from userspace_cni.node.local_pods import LocalPods
+    from userspace_cni.node.local_switch import LocalSwitch
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _placed_socket(given: Drivers) -> Driver[Any]:
 
 
 def _legacy(given: Drivers) -> Driver[Any]:
-    from userspace_cni.node.legacy import LegacyDriver
+    from userspace_cni.node.legacy_driver import LegacyDriver
 
     return LegacyDriver(given.installation.root, given.store.journal, given.switch.ports, given.installation.settings.short_dir)
 

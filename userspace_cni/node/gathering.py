@@ -31,15 +31,15 @@ from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, 
 from userspace_cni.cni.interface_keys import opened_as, require_openable
 from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.result import EMPTY
-from userspace_cni.node.noted import awaited_addresses, has_enough, interface_of, noted_of, require_addresses
+from userspace_cni.node.pod_annotations import awaited_addresses, has_enough, interface_of, noted_of, require_addresses
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from userspace_cni.kube.pod_requests import KubeClient
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.switch import LocalSwitch
+    from userspace_cni.node.local_switch import LocalSwitch
 
 _HUGEPAGES: Final = (
     "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "

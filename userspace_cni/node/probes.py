@@ -33,7 +33,7 @@ from userspace_cni.base.signals import Signals
 from userspace_cni.base.threads import start
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.switch import counters
-from userspace_cni.switch.openflow.messages import cookie_of
+from userspace_cni.switch.openflow.openflow_messages import cookie_of
 from userspace_cni.switch.ovsdb.bridges import Bridge, known_bridges
 from userspace_cni.switch.ovsdb.port_states import PortState, is_mirrored, state_of
 from userspace_cni.switch.port_flows import FLOW_S

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.journal import Journal
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.subnets import Subnets
+    from userspace_cni.node.known_subnets import Subnets
 
 
 class ProviderBridges:

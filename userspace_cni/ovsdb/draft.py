@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from ovs.db import idl as ovs_idl
 
+from userspace_cni.ovsdb.column_values import Json, as_json, by_uuid, table_of, value_of
 from userspace_cni.ovsdb.replica import Replica
-from userspace_cni.ovsdb.values import Json, as_json, by_uuid, table_of, value_of
 
 Operation = dict[str, Any]
 

@@ -24,10 +24,10 @@ import ovs.reconnect
 from ovs.db import idl as ovs_idl
 
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.ovsdb.column_values import table_of, value_of
 from userspace_cni.ovsdb.database import Clause, Database, I, json_condition
 from userspace_cni.ovsdb.json_parser import Parser
 from userspace_cni.ovsdb.streams import why_refused
-from userspace_cni.ovsdb.values import table_of, value_of
 
 T = TypeVar("T")
 

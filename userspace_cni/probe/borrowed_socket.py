@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from userspace_cni.attachment.steps import Socket
-from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.fastpath_errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 from userspace_cni.linux.unix_sockets import connections_anywhere
 
 LISTEN_S: Final = 10.0

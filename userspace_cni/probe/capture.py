@@ -233,7 +233,7 @@ def _carry(
     watched: tuple[EndingSignals, Callable[[], None]],
 ) -> End:
     """Until the course is over; why it is."""
-    from userspace_cni.fastpath.errors import FastPathError
+    from userspace_cni.fastpath.fastpath_errors import FastPathError
     from userspace_cni.fastpath.rings.burst import Burst
 
     ending, report = watched

@@ -91,7 +91,7 @@ def of_attachments(site: ProbeSite, records: Sequence[Record], size: int, tell: 
 
 def _listen(site: ProbeSite, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tell: Tell) -> None:
     """Listen where OVS connects to the application, until it has connected. The sockets' names are free again then."""
-    from userspace_cni.fastpath.errors import SocketRefused
+    from userspace_cni.fastpath.fastpath_errors import SocketRefused
 
     listening = [(endpoint, socket) for endpoint, socket in borrowed if socket.place]
     with ExitStack() as names:
@@ -108,7 +108,7 @@ def _listen(site: ProbeSite, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]]
 
 
 def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
-    from userspace_cni.fastpath.errors import SocketRefused
+    from userspace_cni.fastpath.fastpath_errors import SocketRefused
 
     try:
         return socket.attach(ATTACH_S)

@@ -80,7 +80,7 @@ def measure(
     pair: Pair, way: LoadOptions, flow: LoadFigures, seat: Cores, report: Callable[[], None], ending: EndingSignals
 ) -> None:
     """Send for `way.seconds` and fill `flow`, also when it ends with an exception; calls `report` each second."""
-    from userspace_cni.fastpath.errors import FastPathError
+    from userspace_cni.fastpath.fastpath_errors import FastPathError
 
     second, silent = FrameCount(), 0.0
     try:

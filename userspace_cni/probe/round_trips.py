@@ -57,7 +57,7 @@ def measure(pair: Pair, way: PingOptions, echo: Echo, seat: Cores, report: Calla
 
     Calls `report` before each lot of frames.
     """
-    from userspace_cni.fastpath.errors import FastPathError
+    from userspace_cni.fastpath.fastpath_errors import FastPathError
 
     lump, due = 1, time.monotonic()
     while echo.sent < way.count and not echo.problem:

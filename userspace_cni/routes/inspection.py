@@ -27,7 +27,7 @@ from userspace_cni.routes.routes_service import composed, kernel_of, read_kept, 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from userspace_cni.attachment.store import AttachmentStore
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.node.installation import Installation
 
 MANAGER: Final = "userspace-cni-routes"

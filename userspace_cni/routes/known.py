@@ -14,7 +14,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, 
 from typing import Any, Final, TypeVar
 
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.facts import ClusterFacts, ClusterService, RoutePod
+from userspace_cni.routes.cluster_facts import ClusterFacts, ClusterService, RoutePod
 from userspace_cni.routes.prefixes import prefix
 from userspace_cni.routes.route_values import why_never
 

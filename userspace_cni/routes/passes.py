@@ -15,7 +15,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import HostNamespace, UserspaceError
 from userspace_cni.base.routing import DesiredRoute, Inside
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
-from userspace_cni.routes.facts import ClusterFacts, RoutePod
+from userspace_cni.routes.cluster_facts import ClusterFacts, RoutePod
 from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.places import LocatedSandbox
 from userspace_cni.routes.resolving import ResolvedRoutes, resolve

@@ -16,10 +16,10 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.host.pod_net.pod_routes import PodNamespace
 from userspace_cni.host.runtimes.cni_cache import CniCache, Sandbox
-from userspace_cni.routes.facts import ID_SHOWN, title_of
+from userspace_cni.routes.cluster_facts import ID_SHOWN, title_of
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.store import AttachmentStore
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.node.installation import Installation
 
 AGAIN: Final = BackOff(1.0, 60.0)

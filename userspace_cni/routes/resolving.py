@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute
-from userspace_cni.routes.facts import ClusterFacts
+from userspace_cni.routes.cluster_facts import ClusterFacts
 from userspace_cni.routes.prefixes import IPV4, IPV6, Prefix, PrefixTable, host, prefix
 from userspace_cni.routes.route_gateways import Gateway, decide
 from userspace_cni.routes.route_values import is_link_local6

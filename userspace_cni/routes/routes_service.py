@@ -20,17 +20,17 @@ from userspace_cni.host.files.whole_files import read_file, read_trusted, replac
 from userspace_cni.host.netlink.listening import DirectoryWatch
 from userspace_cni.host.pod_net.pod_routes import PodRoutes
 from userspace_cni.node.belongings import KNOWN_ROUTES
-from userspace_cni.routes.events import RefusalEvents
 from userspace_cni.routes.known import KnownCluster, as_json, from_json
 from userspace_cni.routes.passes import Passes, Rules
 from userspace_cni.routes.places import NamespaceSources
+from userspace_cni.routes.refusal_events import RefusalEvents
 from userspace_cni.routes.reports import described, uses
 from userspace_cni.routes.routes_keeper import RouteKeeper
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-    from userspace_cni.attachment.store import AttachmentStore
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
     from userspace_cni.base.settings import Settings
@@ -285,7 +285,7 @@ def read_routes_file(here: Installation) -> tuple[Mapping[str, Any], ...]:
     if not path:
         return ()
     # with YAML, which a node without such a file does not need
-    from userspace_cni.routes.files import BYTES_MAX, objects_in, parsed
+    from userspace_cni.routes.route_files import BYTES_MAX, objects_in, parsed
 
     try:
         real = here.root.path(here.root.resolved(path))  # a file of a ConfigMap is a link

@@ -11,7 +11,15 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from userspace_cni.base.routing import Address, Network
-from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, ClusterService, RoutePod, completed, left_alone, why_none
+from userspace_cni.routes.cluster_facts import (
+    NOTHING_KNOWN,
+    ClusterFacts,
+    ClusterService,
+    RoutePod,
+    completed,
+    left_alone,
+    why_none,
+)
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
 from userspace_cni.routes.resource import FeatureGates, RouteObject
 from userspace_cni.routes.route_values import ALL, AUTO, ServiceEntry, why_never

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from userspace_cni.routes.facts import RoutePod
+from userspace_cni.routes.cluster_facts import RoutePod
 from userspace_cni.routes.resource import NamespaceSelector, PodSelector, RouteObject, Selection, WorkloadSelector
 
 _BY_POD: Final = 3

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from userspace_cni.kube.credentials import ApiSession
     from userspace_cni.kube.list_watch import WatchTimes
-    from userspace_cni.routes.facts import ClusterFacts
+    from userspace_cni.routes.cluster_facts import ClusterFacts
 
 
 class _Followed(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
-    from userspace_cni.switch.ovsdb.database import SwitchClient, SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchClient, SwitchSession
 
 _KEY: Final = "system-id"
 

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.attachment.steps import OWNER, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
-from userspace_cni.switch.openflow import messages
+from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.management import Management
-from userspace_cni.switch.ovsdb.database import SwitchClient
-from userspace_cni.switch.ovsdb.rows.qos import POLICER
+from userspace_cni.switch.ovsdb.rows.qos_row import POLICER
+from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
-    from userspace_cni.switch.ovsdb.rows.port import LimitedPort
+    from userspace_cni.switch.ovsdb.rows.port_row import LimitedPort
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 _OURS: Final = [["external_ids", "includes", ["map", [["owner", OWNER]]]]]
 _TX_ERRORS: Final = re.compile(r"^ *tx_errors: (\d+)$", re.MULTILINE)
@@ -72,7 +72,7 @@ def ask(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]
 
 
 def _ask_bridges(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]:
-    from userspace_cni.switch.ovsdb.reads import counted_ports
+    from userspace_cni.switch.ovsdb.switch_reads import counted_ports
 
     ports = client.status().look(counted_ports)
     asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
@@ -86,17 +86,17 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
     bridge speaks no version of OpenFlow with these counters.
     """
     found: list[Counters] = []
-    with Management(path, deadline, messages.COUNTED_VERSIONS) as bridge:
+    with Management(path, deadline, openflow_messages.COUNTED_VERSIONS) as bridge:
         xid = next(bridge.xids)
-        bridge.send(messages.ask_counted(bridge.version, xid), deadline)
+        bridge.send(openflow_messages.ask_counted(bridge.version, xid), deadline)
         last = False
         while not last:
             answer = bridge.receive(deadline)
-            if answer.kind == messages.ERROR:
-                raise messages.refusal(answer, f"counters at {path}")
+            if answer.kind == openflow_messages.ERROR:
+                raise openflow_messages.refusal(answer, f"counters at {path}")
             if answer.xid != xid:
                 continue
-            counted, last = messages.counted(answer)
+            counted, last = openflow_messages.counted(answer)
             found += [Counters(*ports[number], statistics) for number, statistics in counted.items() if number in ports]
     return found
 
@@ -121,7 +121,7 @@ def ask_drops(client: SwitchClient, daemon: Daemon, deadline: Deadline) -> list[
     qdisc's. Raises Unavailable and SwitchRefused.
     """
     from userspace_cni.ovsdb.reads import Select
-    from userspace_cni.switch.ovsdb.reads import limited_ports
+    from userspace_cni.switch.ovsdb.switch_reads import limited_ports
 
     ports = client.status().look(limited_ports)
     policed = [port for port in ports if port.from_pod or port.to_pod == POLICER]

@@ -16,7 +16,7 @@ from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 _PATIENCE_S = 1.0
 """How long the configuration is awaited before ovs-vswitchd is asked whether it lives."""
@@ -56,7 +56,7 @@ class FlowRenewal:
 
     def _applied(self, session: SwitchSession, number: int, deadline: Deadline) -> int | None:
         """The number of the configuration that is applied; None when ovs-vswitchd is dead."""
-        from userspace_cni.ovsdb.values import value_of
+        from userspace_cni.ovsdb.column_values import value_of
         from userspace_cni.switch.ovsdb.rounds import SWITCH
 
         def look() -> int | None:

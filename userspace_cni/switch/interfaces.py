@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.switch.ovsdb.database import SwitchClient
+from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[str, str]:
@@ -17,8 +17,8 @@ def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[s
 
     Raises Unavailable.
     """
+    from userspace_cni.ovsdb.column_values import references, value_of
     from userspace_cni.ovsdb.database import every_name
-    from userspace_cni.ovsdb.values import references, value_of
 
     def look(session: SwitchSession) -> dict[str, str]:
         ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
@@ -34,8 +34,8 @@ def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[s
 
 def port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
     """The OpenFlow number of the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
+    from userspace_cni.ovsdb.column_values import value_of
     from userspace_cni.ovsdb.database import named
-    from userspace_cni.ovsdb.values import value_of
 
     def look(session: SwitchSession) -> int:
         row = session.row("Interface", name)
@@ -46,9 +46,9 @@ def port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
 
 def open_interfaces(client: SwitchClient, deadline: Deadline) -> frozenset[str]:
     """The names of the interfaces that ovs-vswitchd has open, as it said last. Raises Unavailable."""
+    from userspace_cni.ovsdb.column_values import value_of
     from userspace_cni.ovsdb.database import every_name
-    from userspace_cni.ovsdb.values import value_of
-    from userspace_cni.switch.ovsdb.rows.uplink import why_closed
+    from userspace_cni.switch.ovsdb.rows.uplink_row import why_closed
 
     def look(session: SwitchSession) -> frozenset[str]:
         rows = session.tables["Interface"].rows.values()

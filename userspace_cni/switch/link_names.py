@@ -21,7 +21,7 @@ from userspace_cni.switch.kernel_links import KernelLinks, NamedLink
 from userspace_cni.switch.read_back import ReadBack
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 _RESERVED: Final = ("ovs-netdev", "ovs-system", "ovs-dummy")
 _RESERVED_STARTS: Final = (
@@ -99,7 +99,7 @@ class LinkNames:
 
         It may not be allowed to open what another process made, or open its ports in another namespace.
         """
-        from userspace_cni.switch.ovsdb.reads import link_index
+        from userspace_cni.switch.ovsdb.switch_reads import link_index
 
         unopened = sorted(name for name in self.taps if self.links.let_go(name))
         if unopened:
@@ -139,6 +139,6 @@ class LinkNames:
 
     @staticmethod
     def _lacks(name: str, session: SwitchSession) -> bool:
-        from userspace_cni.switch.ovsdb.reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import lacking
 
         return bool(lacking(session, [name]))

@@ -15,14 +15,14 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.switch.flow_renewal import FlowRenewal
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
-from userspace_cni.switch.ovsdb.rows.mirror import desired_mirror
+from userspace_cni.switch.ovsdb.rows.mirror_row import desired_mirror
 from userspace_cni.switch.ports import PortDriver
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.database import Clause
-    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.delete import Delete
     from userspace_cni.switch.ovsdb.put import Put
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class MirrorOutputDriver(Driver[MirrorOutput]):
@@ -71,7 +71,7 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
 
     @staticmethod
     def _differences(step: MirrorOutput, session: SwitchSession) -> list[Drift]:
-        from userspace_cni.ovsdb.values import refers, value_of
+        from userspace_cni.ovsdb.column_values import refers, value_of
         from userspace_cni.switch.ovsdb.bridge_mirrors import find_mirror
 
         subject, details = f"mirror {step.name} of bridge {step.bridge}", f"ovs-vsctl list Mirror {step.name}"

@@ -18,7 +18,7 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.switch.kernel_links import KernelLinks
 from userspace_cni.switch.link_names import LinkNames
-from userspace_cni.switch.ovsdb.rows.bridge import WRITTEN, bridge_differences, desired_node_bridge
+from userspace_cni.switch.ovsdb.rows.bridge_row import WRITTEN, bridge_differences, desired_node_bridge
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
 from userspace_cni.switch.ports import PortDriver
@@ -26,7 +26,7 @@ from userspace_cni.switch.read_back import ReadBack
 from userspace_cni.switch.row_writer import RowWriter
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class NodeBridgeDriver(Driver[NodeBridge]):
@@ -121,7 +121,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
 
     @staticmethod
     def _row_differences(step: NodeBridge, session: SwitchSession) -> list[Drift]:
-        from userspace_cni.ovsdb.values import columns_of
+        from userspace_cni.ovsdb.column_values import columns_of
 
         bridge, link = session.row("Bridge", step.name), session.row("Interface", step.name)
         found = None if bridge is None else columns_of(bridge)
@@ -129,7 +129,7 @@ class NodeBridgeDriver(Driver[NodeBridge]):
 
     def _require_link(self, step: NodeBridge, session: SwitchSession) -> None:
         """Raise SwitchRefused unless the local port is open, and its link where it is looked for."""
-        from userspace_cni.switch.ovsdb.reads import word_on
+        from userspace_cni.switch.ovsdb.switch_reads import word_on
 
         if session.look(partial(word_on, name=step.name)) != (True, ""):
             raise SwitchRefused(

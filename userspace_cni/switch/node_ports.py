@@ -11,11 +11,11 @@ from userspace_cni.attachment.facts import NodePort, PodPort
 from userspace_cni.attachment.steps import OWNER, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.switch.ovsdb.database import SwitchClient
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, is_ours
+from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 def node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tuple[NodePort, ...]:
@@ -49,7 +49,7 @@ def ports_with_mac(client: SwitchClient, bridge: str, mac: str, deadline: Deadli
 
 def _pod_ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tuple[PodPort, ...]:
     """Those of the names that are on the bridge and have our mark."""
-    from userspace_cni.ovsdb.values import value_of
+    from userspace_cni.ovsdb.column_values import value_of
 
     marks = ((port, value_of(port, "external_ids")) for port in _on_bridge(bridge, names, session))
     return tuple(PodPort(ids.get("pod-namespace", ""), _vlan(port)) for port, ids in marks if is_ours(ids))
@@ -57,7 +57,7 @@ def _pod_ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tup
 
 def _on_bridge(bridge: str, names: Iterable[str], session: SwitchSession) -> Iterator[Any]:
     """The rows of the ports of these names that are on the bridge."""
-    from userspace_cni.ovsdb.values import refers
+    from userspace_cni.ovsdb.column_values import refers
 
     row = session.row("Bridge", bridge)
     ports = (session.row("Port", name) for name in names)
@@ -65,7 +65,7 @@ def _on_bridge(bridge: str, names: Iterable[str], session: SwitchSession) -> Ite
 
 
 def _vlan(port: Any) -> Vlan:
-    from userspace_cni.ovsdb.values import value_of
+    from userspace_cni.ovsdb.column_values import value_of
 
     return Vlan(_one(value_of(port, "tag"), None), tuple(value_of(port, "trunks")), _one(value_of(port, "vlan_mode"), ""))
 
@@ -80,8 +80,8 @@ def _ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tuple[N
 
 def _found(bridge: str, names: Iterable[str], session: SwitchSession) -> Iterator[NodePort]:
     """Those of the names that are on the bridge; an internal port has one interface, which has its name."""
-    from userspace_cni.ovsdb.values import value_of
-    from userspace_cni.switch.ovsdb.reads import local_port_without_mtu
+    from userspace_cni.ovsdb.column_values import value_of
+    from userspace_cni.switch.ovsdb.switch_reads import local_port_without_mtu
 
     unheld = local_port_without_mtu(session, session.row("Bridge", bridge))
     for port in _on_bridge(bridge, names, session):
@@ -105,14 +105,14 @@ def _counts(name: str, bridge: str, interface: Any) -> bool:
 
     Any other was made to be used, and comes up with the MTU that it was given while it was down.
     """
-    from userspace_cni.ovsdb.values import value_of
+    from userspace_cni.ovsdb.column_values import value_of
 
     return name != bridge or value_of(interface, "admin_state") == ["up"]
 
 
 def _least_mtu(bridge: str, session: SwitchSession) -> int:
     """The smallest MTU of the bridge's ports that are neither pods' nor links of the node, 0 for none."""
-    from userspace_cni.ovsdb.values import references, value_of
+    from userspace_cni.ovsdb.column_values import references, value_of
 
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     row = session.row("Bridge", bridge)

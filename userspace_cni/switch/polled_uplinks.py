@@ -16,12 +16,12 @@ from userspace_cni.attachment.steps import SharedReads, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
-from userspace_cni.switch.ovsdb.rows.uplink import SYSTEM, UplinkRow, desired_uplink
+from userspace_cni.switch.ovsdb.rows.uplink_row import SYSTEM, UplinkRow, desired_uplink
 from userspace_cni.switch.uplinks import LET_GO_S, UplinkDriver
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.replica import Watch
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class PolledUplinkDriver(UplinkDriver):

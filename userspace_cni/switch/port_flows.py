@@ -17,7 +17,7 @@ from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.switch.openflow import flows
 from userspace_cni.switch.openflow.flows import Flows
-from userspace_cni.switch.openflow.messages import Flow
+from userspace_cni.switch.openflow.openflow_messages import Flow
 from userspace_cni.switch.switch_view import SwitchView
 
 IDLE_S: Final = 60

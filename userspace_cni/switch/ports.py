@@ -23,10 +23,10 @@ from userspace_cni.base.retries import Retries
 from userspace_cni.switch.flow_renewal import FlowRenewal
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
 from userspace_cni.switch.link_names import LinkNames
-from userspace_cni.switch.ovsdb.database import SwitchClient
 from userspace_cni.switch.ovsdb.rows.desired import MirrorPart
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, identity, marks_of
-from userspace_cni.switch.ovsdb.rows.port import desired_port, differences, marked_port, written_differences
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port, differences, marked_port, written_differences
+from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.port_sockets import GivenUp, NoSockets, PortSockets
 from userspace_cni.switch.read_back import ReadBack
 from userspace_cni.switch.row_writer import RowWriter
@@ -34,8 +34,8 @@ from userspace_cni.switch.switch_view import SwitchView
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.database import Clause
-    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.put import Put
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class PortDriver(SwitchView, Driver[OvsPort]):
@@ -125,7 +125,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         """
         from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.delete import Delete
-        from userspace_cni.switch.ovsdb.reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import lacking
 
         def delete(session: SwitchSession) -> tuple[Delete, frozenset[str]]:
             command = Delete(session, marked_port(step.ref))
@@ -151,7 +151,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""
-        from userspace_cni.switch.ovsdb.reads import find_port
+        from userspace_cni.switch.ovsdb.switch_reads import find_port
 
         index = self._links.index(step.name) if step.interface.link_by == "us" else None
 
@@ -188,7 +188,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
     def changed(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written."""
-        from userspace_cni.switch.ovsdb.reads import find_port
+        from userspace_cni.switch.ovsdb.switch_reads import find_port
 
         if seen.ports is None:
             return []
@@ -200,7 +200,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.reads import closed_ports
+        from userspace_cni.switch.ovsdb.switch_reads import closed_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
@@ -213,7 +213,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         None of them where ovs-vswitchd did not live at the last look. From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.reads import unconnected_ports
+        from userspace_cni.switch.ovsdb.switch_reads import unconnected_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
@@ -227,7 +227,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         Raises Unavailable where that cannot be seen: unknown is not free.
         """
         from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import lacking
 
         def judge(session: SwitchSession) -> None:
             for name in lacking(session, names):
@@ -252,7 +252,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         def orphans(session: SwitchSession) -> bool:
             return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
 
-        from userspace_cni.ovsdb.values import value_of
+        from userspace_cni.ovsdb.column_values import value_of
 
         what = "removing mirrors without an output"
         if not self.client.status().look(orphans):

@@ -14,15 +14,15 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE
-from userspace_cni.switch.ovsdb.rows.interface import interface_row
-from userspace_cni.switch.ovsdb.rows.qos import described, not_in_force, policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE
+from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
+from userspace_cni.switch.ovsdb.rows.qos_row import described, not_in_force, policing_columns, qos_row
 from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.replica import Watch
-    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.put import Put
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class ReadBack:
 
         Raises SwitchRefused with its error, or for a bridge or limit that it has not made; Unavailable when it does not answer.
         """
-        from userspace_cni.switch.ovsdb.reads import word_on
+        from userspace_cni.switch.ovsdb.switch_reads import word_on
 
         session: SwitchSession = added.api
         word = partial(word_on, session, step.name)
@@ -70,7 +70,7 @@ class ReadBack:
 
         So it is for a moment after ovs-vswitchd has gone through all rows, where several sessions write the same rows at once.
         """
-        from userspace_cni.ovsdb.values import value_of
+        from userspace_cni.ovsdb.column_values import value_of
 
         def told() -> bool | None:
             row = session.row("Interface", name)

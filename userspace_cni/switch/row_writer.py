@@ -9,9 +9,9 @@ from userspace_cni.base.log import say
 from userspace_cni.switch.link_names import LinkNames
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
     from userspace_cni.switch.ovsdb.put import Put
     from userspace_cni.switch.ovsdb.rows.desired import DesiredRows
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class RowWriter:
@@ -27,7 +27,7 @@ class RowWriter:
     def write(self, session: SwitchSession, deadline: Deadline) -> Put:
         """Commit the rows; the command that has written the last of them. Raises as Put and LinkNames."""
         from userspace_cni.switch.ovsdb.put import Put
-        from userspace_cni.switch.ovsdb.reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import lacking
 
         rows, held = self._rows, self._held
         while True:

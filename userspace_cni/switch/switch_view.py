@@ -13,17 +13,17 @@ from userspace_cni.attachment.steps import OWNER, OwnerKind, PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.switch.ovsdb.database import SwitchClient
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
-from userspace_cni.switch.ovsdb.rows.interface import SERVER_PATH
+from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of
+from userspace_cni.switch.ovsdb.rows.interface_row import SERVER_PATH
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
-from userspace_cni.switch.ovsdb.rows.port import KnownPort, ref_of
-from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchSettings
+from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, ref_of
+from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
+from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, DaemonLiveness
 
 if TYPE_CHECKING:
     from userspace_cni.switch.counters import Counters, LimitDrops
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class SwitchView:
     ) -> list[PortRef]:
         """Every port of a pod with our owner mark and the given marks, of any store."""
         from userspace_cni.ovsdb.database import with_ids
-        from userspace_cni.switch.ovsdb.reads import port_rows
+        from userspace_cni.switch.ovsdb.switch_reads import port_rows
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
         wanted = {"owner": OWNER} | {key: value for key, value in chosen.items() if value is not None}
@@ -119,14 +119,14 @@ class SwitchView:
 
     def mirror_outputs(self) -> frozenset[tuple[str, str]]:
         """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""
-        from userspace_cni.switch.ovsdb.reads import mirror_outputs
+        from userspace_cni.switch.ovsdb.switch_reads import mirror_outputs
 
         return self.client.status().look(mirror_outputs)
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
         from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.reads import is_closed
+        from userspace_cni.switch.ovsdb.switch_reads import is_closed
 
         if self.daemon.peek().state == "dead":
             return False
@@ -136,7 +136,7 @@ class SwitchView:
 
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
-        from userspace_cni.switch.ovsdb.reads import known_ports
+        from userspace_cni.switch.ovsdb.switch_reads import known_ports
 
         return self.client.status().look(known_ports)
 
@@ -164,13 +164,13 @@ class SwitchView:
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.reads import other_config, uplinks
+        from userspace_cni.switch.ovsdb.switch_reads import other_config, uplinks
 
         return self.client.status().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
 
     def able(self, deadline: Deadline) -> Abilities:
         """What kinds of ports and bridges the switch can have. Raises Unavailable."""
-        from userspace_cni.switch.ovsdb.reads import abilities
+        from userspace_cni.switch.ovsdb.switch_reads import abilities
 
         return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
 
@@ -191,7 +191,7 @@ class SwitchView:
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.reads import find_port
+        from userspace_cni.switch.ovsdb.switch_reads import find_port
 
         what = f"port {name}: looking for it"
         row = self.client.read(lambda session: find_port(session, name), named(name), what, deadline, enough=bool)
@@ -207,14 +207,14 @@ class SwitchView:
 
     def facts(self, deadline: Deadline) -> SwitchSettings:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
-        from userspace_cni.switch.ovsdb.reads import switch_facts
+        from userspace_cni.switch.ovsdb.switch_reads import switch_facts
 
         return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
 
     def vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
 
-        from userspace_cni.switch.ovsdb.reads import other_config
+        from userspace_cni.switch.ovsdb.switch_reads import other_config
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 

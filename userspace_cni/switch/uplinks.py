@@ -22,7 +22,7 @@ from userspace_cni.switch.kernel_links import Nics, NoLinks
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
-from userspace_cni.switch.ovsdb.rows.uplink import (
+from userspace_cni.switch.ovsdb.rows.uplink_row import (
     SYSTEM,
     UplinkRow,
     desired_uplink,
@@ -38,7 +38,7 @@ from userspace_cni.switch.read_back import ReadBack
 from userspace_cni.switch.row_writer import RowWriter
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 _MERGING: Final = ("gro", "lro")
 LET_GO_S: Final = 2.0
@@ -66,7 +66,7 @@ class UplinkDriver(Driver[UplinkPort]):
         interface that it has opened, another MTU than asked. Unavailable: it does not answer, or the bridge is missing.
         """
         from userspace_cni.ovsdb.database import every_name
-        from userspace_cni.switch.ovsdb.reads import abilities
+        from userspace_cni.switch.ovsdb.switch_reads import abilities
 
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
         rows = desired_uplink(step, marks, self._indexes(step, nics))
@@ -199,7 +199,7 @@ class UplinkDriver(Driver[UplinkPort]):
 
     @staticmethod
     def _row(step: UplinkPort, session: SwitchSession) -> UplinkRow | None:
-        from userspace_cni.switch.ovsdb.reads import find_uplink
+        from userspace_cni.switch.ovsdb.switch_reads import find_uplink
 
         return find_uplink(session, step)
 

@@ -23,7 +23,7 @@ from typing import Final
 
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
-from userspace_cni.fastpath.errors import FastPathError, SocketRefused
+from userspace_cni.fastpath.fastpath_errors import FastPathError, SocketRefused
 from userspace_cni.fastpath.tap import ETHERNET, DirectionCounts, Pump, PumpCounts, PumpEnd, Tap
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess, is_alive

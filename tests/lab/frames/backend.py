@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from userspace_cni.fastpath.errors import FastPathError
+from userspace_cni.fastpath.fastpath_errors import FastPathError
 from userspace_cni.fastpath.vhost.channel import Channel
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     ProtocolFeature,
     VhostMessage,
@@ -26,7 +26,7 @@ from userspace_cni.fastpath.vhost.messages import (
     reply,
     require_fds,
 )
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 
 FEATURES = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER | Feature.NET_MRG_RXBUF | Feature.NET_MQ
 PROTOCOL = ProtocolFeature.REPLY_ACK | ProtocolFeature.MQ | ProtocolFeature.STATUS

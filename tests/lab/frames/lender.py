@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     Flag,
     Region,

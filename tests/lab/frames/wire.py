@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import FastPathError
+from userspace_cni.fastpath.fastpath_errors import FastPathError
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.linux.closing import Closing
 

@@ -20,7 +20,7 @@ from userspace_cni.network.gateway_specs import specs
 from userspace_cni.network.provider_specs import ProviderSite as Uplinked
 from userspace_cni.network.provider_specs import plan
 from userspace_cni.network.spec_list import PROVIDER_NETWORK, SETTINGS
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 GATEWAY: Final = Gateway("br-test-gw", "br-test", ("10.56.0.1/24", "fd00:56::1/64"), masquerade=True)
 OUTSIDE: Final = ("192.0.2.1", "2001:db8:2::1")

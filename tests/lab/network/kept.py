@@ -19,7 +19,7 @@ from userspace_cni.base.provider_networks import ProviderNetwork, require_possib
 from userspace_cni.base.settings import Settings
 from userspace_cni.network.provider_specs import ProviderSite, keep, plan, refused
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 SOURCE = "settings"
 

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.agent_server import PeerLimits, Server
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.server import PeerLimits, Server
 from userspace_cni.cni import protocol
 
 HEALTH = protocol.request_bytes("/healthz", {}, method="GET")

@@ -16,20 +16,20 @@ from typing import Any
 
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.forked import died
+from userspace_cni.attachment.attachment_store import AttachmentStore
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, SharedHolders
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Driver, Lease, Rest, SharedReads, Step
-from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import CniAnswer
 from userspace_cni.linux.boot import boot_id
-from userspace_cni.node.addresses import LocalAddresses
 from userspace_cni.node.drivers import Drivers
 from userspace_cni.node.installation import Installation
-from userspace_cni.node.local import LocalNode
-from userspace_cni.node.subnets import Subnets
+from userspace_cni.node.known_subnets import Subnets
+from userspace_cni.node.local_addresses import LocalAddresses
+from userspace_cni.node.local_node import LocalNode
 
 Watch = Callable[[str], None]
 """Called with each point that is passed; it may raise there."""

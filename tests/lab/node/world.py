@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
+from userspace_cni.attachment.attachment_store import AttachmentStore
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import ChangeableOptions, Facts, LinkFacts, Pod, SocketFacts, SocketPlace
@@ -33,7 +34,6 @@ from userspace_cni.attachment.steps import (
     SocketFile,
     Step,
 )
-from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding

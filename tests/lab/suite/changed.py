@@ -55,7 +55,7 @@ IN_THE_GUEST: Final = (
     "userspace_cni/host/node_net/pci.py",
     "userspace_cni/network/provider_specs.py",
     "userspace_cni/node/devices.py",
-    "userspace_cni/node/uplinks.py",
+    "userspace_cni/node/uplink_look.py",
 )
 """What the tests of the guest with a full kernel are chosen for: what looks at NICs, bonds, devices and NUMA nodes."""
 COPIES: Final = {

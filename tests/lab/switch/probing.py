@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from userspace_cni.base.settings import Settings
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.probes import ProbePorts
 
 

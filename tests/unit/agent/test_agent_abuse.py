@@ -17,9 +17,9 @@ import pytest
 
 from tests.lab.node.front import ADD, HEALTH, SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent import server as server_module
+from userspace_cni.agent import agent_server as server_module
+from userspace_cni.agent.agent_server import PeerLimits
 from userspace_cni.agent.exchange import Exchange
-from userspace_cni.agent.server import PeerLimits
 from userspace_cni.cni import protocol
 
 NOBODY = 65534

@@ -19,15 +19,15 @@ import pytest
 
 from tests.lab.node.front import SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.agent_server import Server
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.server import Server
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = """
 import subprocess, sys, threading
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.server import Server
+from userspace_cni.agent.agent_server import Server
 Server(Listener(sys.argv[1]), lambda exchange: exchange.answer(200, b"well\\n")).start()
 child = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, close_fds=False)
 print(child.pid, flush=True)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.lab.node.front import SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.agent_server import PeerLimits
 from userspace_cni.agent.served_pages import PageContent, ServedPage
-from userspace_cni.agent.server import PeerLimits
 from userspace_cni.base.errors import NotServing
 from userspace_cni.cni import protocol
 

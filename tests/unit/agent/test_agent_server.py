@@ -10,10 +10,10 @@ import pytest
 
 from tests.lab.node.front import ADD, HEALTH, SECONDS, Front, answer_on
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent import server as serving
+from userspace_cni.agent import agent_server as serving
+from userspace_cni.agent.agent_server import PeerLimits
 from userspace_cni.agent.exchange import Exchange, refusing
 from userspace_cni.agent.listener import peer_of
-from userspace_cni.agent.server import PeerLimits
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cni import protocol
 

@@ -10,8 +10,8 @@ from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, PortInter
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.switch.ovsdb.rows.interface import SERVER_PATH, interface_row
-from userspace_cni.switch.ovsdb.rows.qos import policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.interface_row import SERVER_PATH, interface_row
+from userspace_cni.switch.ovsdb.rows.qos_row import policing_columns, qos_row
 
 RATE = Rate(1_000_000, 1_000_000)
 KINDS: tuple[PortInterface, ...] = (

@@ -16,15 +16,15 @@ from tests.lab.node.calls import call_plugin
 from tests.lab.node.inside import Clock
 from tests.lab.node.world import MemoryDriver, World, no_fault
 from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.attachment_store import AttachmentStore
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.records import record_key
 from userspace_cni.attachment.spool import Entry, Spool
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
-from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.cni import protocol
-from userspace_cni.linux import deadline as deadline_module
+from userspace_cni.linux import instant as deadline_module
 
 CONTAINER = "0123456789abcdef0123456789abcdef"
 IPAM = {"type": "host-local"}

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt import log as sidecar
+from kubevirt import sidecar_log as sidecar
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World
 from userspace_cni.agent.workers import Job, Workers

@@ -33,7 +33,7 @@ from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cli.site import Site, attachment_limit
 from userspace_cni.cni import protocol
-from userspace_cni.diagnosis.attachments import Outcome, check_one
+from userspace_cni.diagnosis.attachment_findings import Outcome, check_one
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugePages, HugetlbMount
 

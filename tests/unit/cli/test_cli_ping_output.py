@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.probe.test_endpoints import NAMES, Lab, lab, swallow
-from userspace_cni.fastpath.errors import Disconnected
+from userspace_cni.fastpath.fastpath_errors import Disconnected
 from userspace_cni.fastpath.rings import generator
 from userspace_cni.fastpath.rings.generator import Echoes
 

@@ -13,7 +13,7 @@ from userspace_cni.attachment.steps import RuntimeNetwork
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings
 from userspace_cni.cli.node.install import InstallError
-from userspace_cni.cli.node.runtime_network import forget_network, keep_network
+from userspace_cni.cli.node.install_network import forget_network, keep_network
 from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import marked
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver

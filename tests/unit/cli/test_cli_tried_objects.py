@@ -12,7 +12,7 @@ from tests.lab.kube.cluster_objects import node, ours
 from tests.lab.kube.definitions import defined_server
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.network.tried import objects_for
+from userspace_cni.cli.network.dry_run_objects import objects_for
 from userspace_cni.cli.site import CommandRefused, Site
 
 FILE = """\

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubevirt.findings import TRAPS
+from kubevirt.kubevirt_traps import TRAPS
 from tests.lab.node.ports import changed
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.steps import Directory, OvsPort, PodMount, SocketFile, VhostUserClient

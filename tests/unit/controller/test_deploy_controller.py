@@ -22,7 +22,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.settings import load
 from userspace_cni.controller.controller_service import Controller
 from userspace_cni.controller.election import NAME
-from userspace_cni.controller.rounds import RoundTimes
+from userspace_cni.controller.status_rounds import RoundTimes
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_requests import Objects

@@ -13,7 +13,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.gateways import gateway_port
 from userspace_cni.controller.controller_service import Controller
-from userspace_cni.controller.rounds import RoundTimes
+from userspace_cni.controller.status_rounds import RoundTimes
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 

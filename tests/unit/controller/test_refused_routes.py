@@ -13,8 +13,8 @@ from tests.lab.switch.switch import wait_until
 from tests.unit.controller.test_route_statuses import reporting, use
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.controller_service import Controller
-from userspace_cni.controller.rounds import RoundTimes
 from userspace_cni.controller.status_events import told
+from userspace_cni.controller.status_rounds import RoundTimes
 from userspace_cni.controller.writes import Summary
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes

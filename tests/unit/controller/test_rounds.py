@@ -15,7 +15,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
-from userspace_cni.controller.rounds import Rounds, RoundTimes, WriteListener
+from userspace_cni.controller.status_rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
 from userspace_cni.controller.writes import versions
 from userspace_cni.kube.credentials import ApiSession

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lab.node.belongings import descriptors, nothing_left
-from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
+from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
-from userspace_cni.fastpath.vhost.messages import FDS_MAX, VhostMessage, VhostRequest, VringFd, encode, pack_u64
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.fastpath.vhost.vhost_messages import FDS_MAX, VhostMessage, VhostRequest, VringFd, encode, pack_u64
+from userspace_cni.linux.instant import Instant
 
 KICK = encode(VhostRequest.SET_VRING_KICK, VringFd(1).pack())
 

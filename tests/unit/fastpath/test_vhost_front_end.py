@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.lab.frames.backend import Act, Answer, ScriptedBackEnd, back_end, dialling_back_end, good
 from tests.lab.node.belongings import nothing_left
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.errors import (
+from userspace_cni.fastpath.fastpath_errors import (
     BreachReason,
     Closed,
     Disconnected,
@@ -33,9 +33,9 @@ from userspace_cni.fastpath.errors import (
 )
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
-from userspace_cni.fastpath.vhost.messages import Feature, ProtocolFeature, Region, VhostRequest, VringAddress, unpack_table
 from userspace_cni.fastpath.vhost.socket_paths import connect
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.fastpath.vhost.vhost_messages import Feature, ProtocolFeature, Region, VhostRequest, VringAddress, unpack_table
+from userspace_cni.linux.instant import Instant
 
 SMALL = FrontEndOptions(queue_size=8, room=128)
 FLAGS_REPLY = 5
@@ -606,7 +606,7 @@ def test_another_front_end(path: Path) -> None:
 FEW_DESCRIPTORS = """
 import os, resource, sys
 from tests.lab.node.belongings import nothing_left
-from userspace_cni.fastpath.errors import MemoryShort
+from userspace_cni.fastpath.fastpath_errors import MemoryShort
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
 FrontEnd.connect(sys.argv[1], FrontEndOptions(queue_size=8, room=128)).close()
 lowest = os.open("/", os.O_RDONLY)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.lab.node.belongings import nothing_left
 from userspace_cni.fastpath._native import ffi
-from userspace_cni.fastpath.errors import MemoryShort
+from userspace_cni.fastpath.fastpath_errors import MemoryShort
 from userspace_cni.fastpath.memory.memfd import Memory
 
 

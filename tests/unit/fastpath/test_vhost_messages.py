@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.fastpath.errors import BreachReason, PeerError
-from userspace_cni.fastpath.vhost import messages
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.fastpath_errors import BreachReason, PeerError
+from userspace_cni.fastpath.vhost import vhost_messages
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Flag,
     Header,
     Region,
@@ -58,7 +58,7 @@ def test_headers_round_trip(request_number: int, flags: int, payload: bytes) -> 
 def test_only_good_headers_are_decoded(request_number: int, flags: int, size: int) -> None:
     """Another version, an unknown flag and a size beyond any message are a PeerError each; no other error is raised."""
     data = struct.pack("=III", request_number, flags, size)
-    good = flags & 3 == 1 and flags < 16 and size <= messages.PAYLOAD_MAX
+    good = flags & 3 == 1 and flags < 16 and size <= vhost_messages.PAYLOAD_MAX
     if good:
         assert decode_header(data) == Header(request_number, flags, size)
     else:
@@ -109,7 +109,7 @@ def test_vring_descriptors_round_trip(vring: int, attached: bool) -> None:
 @given(st.lists(REGION, min_size=1, max_size=8))
 def test_tables_round_trip(regions: list[Region]) -> None:
     """One to eight regions come back."""
-    assert messages.unpack_table(message(VhostRequest.SET_MEM_TABLE, messages.pack_table(regions))) == regions
+    assert vhost_messages.unpack_table(message(VhostRequest.SET_MEM_TABLE, vhost_messages.pack_table(regions))) == regions
 
 
 @pytest.mark.parametrize("vring", [256, 2**32 - 1])
@@ -124,14 +124,14 @@ def test_a_vring_beyond_the_protocol(vring: int) -> None:
 
 def test_unknown_bits_beside_a_vring() -> None:
     """SET_VRING_KICK with a bit that means nothing is refused."""
-    refused(BreachReason.BAD_VALUE, lambda: VringFd.unpack(message(VhostRequest.SET_VRING_KICK, messages.pack_u64(1 << 9))))
+    refused(BreachReason.BAD_VALUE, lambda: VringFd.unpack(message(VhostRequest.SET_VRING_KICK, vhost_messages.pack_u64(1 << 9))))
 
 
 @pytest.mark.parametrize("count", [0, 9, 2**32 - 1])
 def test_a_table_of_no_or_too_many_regions(count: int) -> None:
     """An impossible count of regions is refused before any region is read."""
     payload = struct.pack("=II", count, 0) + bytes(32)
-    refused(BreachReason.BAD_VALUE, lambda: messages.unpack_table(message(VhostRequest.SET_MEM_TABLE, payload)))
+    refused(BreachReason.BAD_VALUE, lambda: vhost_messages.unpack_table(message(VhostRequest.SET_MEM_TABLE, payload)))
 
 
 @given(st.binary(max_size=300))
@@ -141,11 +141,11 @@ def test_decoders_raise_nothing_else(payload: bytes) -> None:
         (VhostRequest.SET_VRING_NUM, VringState.unpack),
         (VhostRequest.SET_VRING_ADDR, VringAddress.unpack),
         (VhostRequest.SET_VRING_CALL, VringFd.unpack),
-        (VhostRequest.SET_MEM_TABLE, messages.unpack_table),
-        (VhostRequest.SET_FEATURES, messages.unpack_u64),
-        (VhostRequest.SET_MEM_TABLE, messages.require_fds),
-        (VhostRequest.SET_VRING_ERR, messages.require_fds),
-        (VhostRequest.SET_OWNER, messages.require_empty),
+        (VhostRequest.SET_MEM_TABLE, vhost_messages.unpack_table),
+        (VhostRequest.SET_FEATURES, vhost_messages.unpack_u64),
+        (VhostRequest.SET_MEM_TABLE, vhost_messages.require_fds),
+        (VhostRequest.SET_VRING_ERR, vhost_messages.require_fds),
+        (VhostRequest.SET_OWNER, vhost_messages.require_empty),
     ]
     for request, decoder in decoders:
         with suppress(PeerError):
@@ -155,37 +155,40 @@ def test_decoders_raise_nothing_else(payload: bytes) -> None:
 @pytest.mark.parametrize("size", [0, 7, 9])
 def test_sizes_are_exact(size: int) -> None:
     """A payload that is shorter or longer than the message's is refused, not cut or filled up."""
-    for request, decoder in ((VhostRequest.SET_FEATURES, messages.unpack_u64), (VhostRequest.SET_VRING_NUM, VringState.unpack)):
+    for request, decoder in (
+        (VhostRequest.SET_FEATURES, vhost_messages.unpack_u64),
+        (VhostRequest.SET_VRING_NUM, VringState.unpack),
+    ):
         refused(BreachReason.BAD_SIZE, lambda decoder=decoder, request=request: decoder(message(request, bytes(size))))  # type: ignore[misc]
-    table = messages.pack_table([Region(0, 1, 0, 0)])
-    refused(BreachReason.BAD_SIZE, lambda: messages.unpack_table(message(VhostRequest.SET_MEM_TABLE, table + bytes(1))))
+    table = vhost_messages.pack_table([Region(0, 1, 0, 0)])
+    refused(BreachReason.BAD_SIZE, lambda: vhost_messages.unpack_table(message(VhostRequest.SET_MEM_TABLE, table + bytes(1))))
 
 
 def test_descriptors_that_a_message_needs() -> None:
     """One for each region, one for a kick unless it says none, none for a number: more or fewer is refused."""
-    table = messages.pack_table([Region(0, 1, 0, 0), Region(1, 1, 1, 0)])
+    table = vhost_messages.pack_table([Region(0, 1, 0, 0), Region(1, 1, 1, 0)])
     good = [
         message(VhostRequest.SET_MEM_TABLE, table, fds=(3, 4)),
         message(VhostRequest.SET_VRING_KICK, VringFd(0).pack(), fds=(3,)),
         message(VhostRequest.SET_VRING_CALL, VringFd(0, attached=False).pack()),
-        message(VhostRequest.SET_FEATURES, messages.pack_u64(0)),
+        message(VhostRequest.SET_FEATURES, vhost_messages.pack_u64(0)),
         message(VhostRequest.SET_LOG_BASE, bytes(16), fds=(3,)),
     ]
     for each in good:
-        messages.require_fds(each)
-        refused(BreachReason.FDS_EXTRA, lambda each=each: messages.require_fds(each._replace(fds=(*each.fds, 9))))  # type: ignore[misc]
+        vhost_messages.require_fds(each)
+        refused(BreachReason.FDS_EXTRA, lambda each=each: vhost_messages.require_fds(each._replace(fds=(*each.fds, 9))))  # type: ignore[misc]
         if each.fds:
-            refused(BreachReason.FDS_MISSING, lambda each=each: messages.require_fds(each._replace(fds=each.fds[1:])))  # type: ignore[misc]
+            refused(BreachReason.FDS_MISSING, lambda each=each: vhost_messages.require_fds(each._replace(fds=each.fds[1:])))  # type: ignore[misc]
 
 
 def test_replies_for_a_front_end() -> None:
     """A front-end accepts the reply to its request; a request, or the reply to another request, is refused."""
     asked = message(VhostRequest.GET_FEATURES)
-    header = decode_header(answer := messages.reply(asked, messages.pack_u64(7)))
+    header = decode_header(answer := vhost_messages.reply(asked, vhost_messages.pack_u64(7)))
     received = VhostMessage(header.request, header.flags, answer[12:])
-    assert messages.require_reply(received, VhostRequest.GET_FEATURES) == messages.pack_u64(7)
-    refused(BreachReason.WRONG_REPLY, lambda: messages.require_reply(received, VhostRequest.GET_QUEUE_NUM))
-    refused(BreachReason.NOT_A_REPLY, lambda: messages.require_reply(asked, VhostRequest.GET_FEATURES))
+    assert vhost_messages.require_reply(received, VhostRequest.GET_FEATURES) == vhost_messages.pack_u64(7)
+    refused(BreachReason.WRONG_REPLY, lambda: vhost_messages.require_reply(received, VhostRequest.GET_QUEUE_NUM))
+    refused(BreachReason.NOT_A_REPLY, lambda: vhost_messages.require_reply(asked, VhostRequest.GET_FEATURES))
 
 
 def test_acknowledgements() -> None:
@@ -193,5 +196,5 @@ def test_acknowledgements() -> None:
     asked = message(VhostRequest.SET_FEATURES, flags=Flag.VERSION | Flag.NEED_REPLY)
     assert asked.need_reply
     assert not asked.is_reply
-    assert messages.acknowledge(asked) == struct.pack("=IIIQ", 2, 5, 8, 0)
-    assert messages.acknowledge(asked, refused=True) == struct.pack("=IIIQ", 2, 5, 8, 1)
+    assert vhost_messages.acknowledge(asked) == struct.pack("=IIIQ", 2, 5, 8, 0)
+    assert vhost_messages.acknowledge(asked, refused=True) == struct.pack("=IIIQ", 2, 5, 8, 1)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.belongings import nothing_left
-from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort, SocketRefused, TimedOut
+from userspace_cni.fastpath.fastpath_errors import Closed, FastPathError, MemoryShort, SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect, is_alive
 from userspace_cni.linux import paths
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 
 SOON = 0.01
 

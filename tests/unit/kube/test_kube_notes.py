@@ -25,7 +25,7 @@ from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.notes import PodNoteDriver
 from userspace_cni.kube.pod_requests import Clients
-from userspace_cni.linux import deadline
+from userspace_cni.linux import instant
 from userspace_cni.pod import document
 
 OLD, NEW = "a" * 64, "b" * 64
@@ -299,7 +299,7 @@ def test_loading_credentials_takes_nothing_of_the_servers_time(
         clock.skip(notes.UNDO_LIMIT_S)
 
     PodNoteDriver(Clients(KubeconfigBounds((str(tmp_path),)))).apply(note, soon())
-    monkeypatch.setattr(deadline, "time", clock)
+    monkeypatch.setattr(instant, "time", clock)
     monkeypatch.setattr(ApiSession, "prepare", slow)
     driver.undo(note, soon())
     assert noted(api) == []

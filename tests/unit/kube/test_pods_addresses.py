@@ -20,8 +20,8 @@ from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
-from userspace_cni.node.local import LocalNode
-from userspace_cni.node.noted import Sources, awaited_addresses, has_enough, noted_of, require_addresses
+from userspace_cni.node.local_node import LocalNode
+from userspace_cni.node.pod_annotations import Sources, awaited_addresses, has_enough, noted_of, require_addresses
 
 ETH0 = PodInterface("podnet", "default", "eth0", kubeovn_read=True)
 ADDRESS, CIDR = "ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/cidr"

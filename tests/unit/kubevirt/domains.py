@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.source import VmSocketSource
+from kubevirt.vm_socket_source import VmSocketSource
 from kubevirt.vmi import VirtualMachine, VmInterface
 
 DATA = Path(__file__).parent / "data"

@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from kubevirt.findings import Trap
+from kubevirt.kubevirt_traps import Trap
 from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
 
 NETWORKS = frozenset({"net1", "net2"})
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.document import BYTES_MAX, DEPTH_MAX, NODES_MAX, Element, XmlDocument, read_document
 from kubevirt.edits import Edits, Fragment, escaped
-from kubevirt.errors import BadInput
+from kubevirt.sidecar_errors import BadInput
+from kubevirt.xml_document import BYTES_MAX, DEPTH_MAX, NODES_MAX, Element, XmlDocument, read_document
 
 ODD = """\
 \ufeff<?xml version='1.0' encoding='utf-8' standalone="yes"?>

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
-from kubevirt.findings import TRAPS
+from kubevirt.kubevirt_traps import TRAPS
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.vmi import VmInterface
 from tests.unit.kubevirt.domains import (
     PLAIN,

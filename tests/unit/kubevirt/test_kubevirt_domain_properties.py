@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.errors import KubevirtError
+from kubevirt.sidecar_errors import KubevirtError
 from kubevirt.vmi import VmInterface
 from tests.unit.kubevirt.domains import PLAIN, QEMU, mutated, ours, source, sources, vm
 

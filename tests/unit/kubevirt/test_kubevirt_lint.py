@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubevirt.findings import SEVERITIES, TRAPS
+from kubevirt.kubevirt_traps import SEVERITIES, TRAPS
 from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests

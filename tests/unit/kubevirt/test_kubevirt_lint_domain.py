@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubevirt.findings import TRAPS, Trap
+from kubevirt.kubevirt_traps import TRAPS, Trap
 from kubevirt.lint.linted_documents import ManifestDocument, judge
 from tests.unit.kubevirt.domains import DATA, mutated
 from tests.unit.kubevirt.lint_files import Files

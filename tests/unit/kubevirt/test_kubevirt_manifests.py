@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from kubevirt.domain import mutate
 from kubevirt.manifests import LABEL
-from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.socket_search import SidecarPlaces, resolve
 from kubevirt.vmi import read_vmi
 from tests.lab.kube.admission import AdmissionPolicy, AdmissionRequest
 from tests.unit.kubevirt.plugin_definition import refused, stored

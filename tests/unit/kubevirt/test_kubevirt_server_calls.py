@@ -14,10 +14,10 @@ import pytest
 from kubevirt import definition
 from kubevirt.definition import Call, Definer, DefinitionFailed
 from kubevirt.domain import Policy
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.protocol import info_pb2
-from kubevirt.server import CALLBACKS_MAX, SidecarServer
-from kubevirt.sources import SidecarPlaces
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
+from kubevirt.sidecar_server import CALLBACKS_MAX, SidecarServer
+from kubevirt.socket_search import SidecarPlaces
 from tests.lab.guests.hooks import INFO_S, Callback, HookError, call, dialled, encoded, vmi
 
 VMI = encoded(vmi(net1="vhostuser"))

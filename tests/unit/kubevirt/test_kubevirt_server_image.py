@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kubevirt.definition import VMI_MARKS_MAX, VMI_MAX
-from kubevirt.document import NODES_MAX
+from kubevirt.xml_document import NODES_MAX
 from tests.lab.guests.hooks import HookManager, Sidecar, vmi
 from tests.lab.guests.sidecar_image import LIBRARIES, STAGING, interpreter, lay_out
 from tests.lab.runtimes.dockerfile import ROOT, SIDECAR, copies
@@ -96,7 +96,9 @@ for module in pkgutil.walk_packages(kubevirt.__path__, "kubevirt."):
         [*interpreter(), "-c", script], env=image, cwd="/", capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert {"kubevirt.server", "kubevirt.lint.linted_domain", "kubevirt.protocol.v1alpha3_pb2"} <= set(done.stdout.split())
+    assert {"kubevirt.sidecar_server", "kubevirt.lint.linted_domain", "kubevirt.protocol.v1alpha3_pb2"} <= set(
+        done.stdout.split()
+    )
 
 
 def test_memory(image: dict[str, str]) -> None:

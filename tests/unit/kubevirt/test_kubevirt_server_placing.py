@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kubevirt.errors import DefinitionRefused
-from kubevirt.findings import TRAPS
+from kubevirt.kubevirt_traps import TRAPS
 from kubevirt.placing import SidecarSocket, socket_file
+from kubevirt.sidecar_errors import DefinitionRefused
 from tests.lab.guests.hooks import START_S, HookManager, Sidecar, dialled, vmi
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.socket_path import SUN_PATH_MAX

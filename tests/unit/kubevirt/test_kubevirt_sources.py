@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kubevirt.annotation import ANNOTATION
-from kubevirt.errors import BadInput, DefinitionRefused
 from kubevirt.patience import Patience
-from kubevirt.source import VmSocketSource
-from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused
+from kubevirt.socket_search import SidecarPlaces, resolve
+from kubevirt.vm_socket_source import VmSocketSource
 from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork
 from tests.lab.switch.switch import wait_until
 from userspace_cni.pod import launcher

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.dra import Device, read_metadata
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
-from kubevirt.mac import read_mac
+from kubevirt.interface_mac import read_mac
 from kubevirt.network_info import NetworkInfoEntry, read_network_info
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, canonical, check_path, collide
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
+from kubevirt.taken_sockets import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, canonical, check_path, collide
 
 DATA = Path(__file__).parent / "data"
 SOCKET = "/var/run/ovsdpdk/vhost/vhost-port/vhost.sock"

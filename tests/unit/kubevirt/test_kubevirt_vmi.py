@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.errors import BadInput
+from kubevirt.sidecar_errors import BadInput
 from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork, bound, read_vmi
 from tests.unit.kubevirt.domains import DATA
 

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store, StoreError
-from localdb.errors import Foreign, Newer
 from localdb.names import encode_name
-from localdb.records import SPLIT_PAIR, decode_record, encode_record
+from localdb.record_format import SPLIT_PAIR, decode_record, encode_record
+from localdb.store_errors import Foreign, Newer
 
 if TYPE_CHECKING:
     from pathlib import Path

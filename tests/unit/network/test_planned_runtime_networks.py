@@ -20,7 +20,7 @@ from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
 from userspace_cni.network.runtime_network import NAME, PluginList, copy_of, former_names, specs
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 
 CONFIG = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "userspace"}]}
 TEXT = json.dumps(CONFIG).encode()

@@ -29,8 +29,8 @@ from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.network_managers import Manager
 from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
 from userspace_cni.network.provider_specs import ProviderSite, carried, keep, refused, steps_of
-from userspace_cni.node.local import LocalNode
-from userspace_cni.node.uplinks import UplinkLook
+from userspace_cni.node.local_node import LocalNode
+from userspace_cni.node.uplink_look import UplinkLook
 
 MAC = "02:00:00:00:00:0a"
 STORE = "s"

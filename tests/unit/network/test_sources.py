@@ -9,7 +9,7 @@ import pytest
 from userspace_cni.base.errors import Undecodable
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.network import commanded
-from userspace_cni.network.sources import SettingsSource, SwitchAbsence
+from userspace_cni.network.spec_sources import SettingsSource, SwitchAbsence
 
 NET1 = '[[provider_network]]\nname = "net1"\ninterface = "eth1"\n'
 MIRROR = '[[mirror]]\nname = "a"\nbridge = "br0"\noutput = "out0"\n'

@@ -8,8 +8,8 @@ from userspace_cni.attachment.records import Record, node_container
 from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
-from userspace_cni.network.sources import holders
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, OBJECTS, PROVIDER_NETWORK, SETTINGS, Desired, SpecList, agreed
+from userspace_cni.network.spec_sources import holders
 
 
 def met(found: SpecList) -> set[tuple[str, str]]:

@@ -24,7 +24,7 @@ from userspace_cni.attachment.steps import BorrowedName, OvsPort, PlacedSocket, 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.fastpath_errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 from userspace_cni.host.files.run_sockets import BorrowedNameDriver

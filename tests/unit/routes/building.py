@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from userspace_cni.base.routing import Inside, PodLink, PodRoute
-from userspace_cni.routes.facts import ClusterService
+from userspace_cni.routes.cluster_facts import ClusterService
 from userspace_cni.routes.resolving import ResolvedRoutes
 from userspace_cni.routes.resource import RouteObject, read_route
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.routes.building import OURS, found, inside, lines, route, service
 from userspace_cni.base.routing import Inside, PodRoute
+from userspace_cni.routes.cluster_facts import RoutePod
 from userspace_cni.routes.explanation import drift
-from userspace_cni.routes.facts import RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.rules import Rulebook
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.routes.building import OURS, STATIC, found, inside, route
 from userspace_cni.base.routing import Inside, PodRoute
+from userspace_cni.routes.cluster_facts import ClusterFacts, RoutePod
 from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
-from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Rulebook

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.routes.building import thing
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.routes.files import BYTES_MAX, FAULTS_MAX, faults_in, objects_in, parsed, route_name, routes_in
+from userspace_cni.routes.route_files import BYTES_MAX, FAULTS_MAX, faults_in, objects_in, parsed, route_name, routes_in
 
 ENTRIES: list[dict[str, Any]] = [
     {"svc": "default/nginx", "dev": "eth1"},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.routes.building import KERNEL, STATIC, found, inside, lines, route
 from userspace_cni.base.routing import Inside, PodRoute
-from userspace_cni.routes.facts import NOTHING_KNOWN, ClusterFacts, RoutePod
+from userspace_cni.routes.cluster_facts import NOTHING_KNOWN, ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.route_gateways import Gateway, decide
 from userspace_cni.routes.rules import Rulebook

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.unit.routes.building import KERNEL, OURS, found, inside, link, thing
 from userspace_cni.base.routing import DesiredRoute, Inside, PodRoute
+from userspace_cni.routes.cluster_facts import ClusterFacts, RoutePod
 from userspace_cni.routes.explanation import PacketWay, drift, explain
-from userspace_cni.routes.facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import ReasonedRoute, ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject, read_route
 from userspace_cni.routes.rules import PodClaims, Rulebook

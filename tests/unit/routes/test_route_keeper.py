@@ -15,7 +15,7 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.host.pod_net.pod_routes import PodNamespace
 from userspace_cni.host.runtimes.cni_cache import Sandbox
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local_node import LocalNode
 from userspace_cni.routes import places
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import AGAIN, LocatedSandbox, NamespaceSources

@@ -12,7 +12,7 @@ import pytest
 from userspace_cni.base.errors import ContainerGone, HostNamespace
 from userspace_cni.base.routing import DesiredRoute, Inside, PodLink
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
-from userspace_cni.routes.facts import ClusterFacts, ClusterService, RoutePod
+from userspace_cni.routes.cluster_facts import ClusterFacts, ClusterService, RoutePod
 from userspace_cni.routes.known import RANGES_MAX, KnownCluster, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
 from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules
 from userspace_cni.routes.places import LocatedSandbox

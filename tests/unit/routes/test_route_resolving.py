@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.routes.building import KERNEL, OURS, STATIC, found, inside, lines, link, route, service
 from userspace_cni.base.routing import Inside, PodRoute
-from userspace_cni.routes.facts import ClusterFacts, RoutePod
+from userspace_cni.routes.cluster_facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import ResolvedRoutes, resolve
 from userspace_cni.routes.resource import RouteObject
 from userspace_cni.routes.rules import Rulebook

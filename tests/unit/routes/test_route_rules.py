@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.routes.building import route, service, thing
 from userspace_cni.base.routing import Inside
-from userspace_cni.routes.facts import ClusterFacts, RoutePod
+from userspace_cni.routes.cluster_facts import ClusterFacts, RoutePod
 from userspace_cni.routes.resolving import resolve
 from userspace_cni.routes.resource import RouteObject, read_route
 from userspace_cni.routes.rules import PodClaims, Rulebook

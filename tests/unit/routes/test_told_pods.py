@@ -13,9 +13,9 @@ from tests.unit.routes.test_route_passes import ETH1, Node, known, located, rout
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.routing import Inside, PodRoute
-from userspace_cni.routes.events import GRACE_S, PODS_MAX, REFILL_S, TEXTS_MAX, RefusalEvents
-from userspace_cni.routes.facts import ClusterService, RoutePod
+from userspace_cni.routes.cluster_facts import ClusterService, RoutePod
 from userspace_cni.routes.known import KnownCluster
+from userspace_cni.routes.refusal_events import GRACE_S, PODS_MAX, REFILL_S, TEXTS_MAX, RefusalEvents
 from userspace_cni.routes.reports import uses
 
 OLD_S = 600.0

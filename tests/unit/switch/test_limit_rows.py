@@ -12,8 +12,8 @@ from userspace_cni.attachment.steps import HostEnd, OvsPort, VhostUserClient
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
-from userspace_cni.switch.ovsdb.rows.interface import interface_row
-from userspace_cni.switch.ovsdb.rows.qos import QosRow, not_in_force, policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, not_in_force, policing_columns, qos_row
 
 RATE = Rate(100_000_000, 10_000_000)
 RATES = st.builds(Rate, st.integers(1, 10**16), st.integers(1, 10**16))

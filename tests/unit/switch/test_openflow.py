@@ -13,11 +13,11 @@ import pytest
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
-from userspace_cni.switch.openflow import messages
+from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.flows import Flows, forget
-from userspace_cni.switch.openflow.messages import Flow, OpenflowMessage
+from userspace_cni.switch.openflow.openflow_messages import Flow, OpenflowMessage
 
-COOKIE = messages.cookie_of(0x01020304, 5)
+COOKIE = openflow_messages.cookie_of(0x01020304, 5)
 FLOW_MOD_13 = bytes.fromhex(
     "040e0058 00000007"  # version 1.3, FLOW_MOD, 88 bytes, transaction 7
     "55636e0102030405 0000000000000000"  # cookie, mask
@@ -38,56 +38,56 @@ FLOW_MOD_10 = bytes.fromhex(
 
 def test_a_flow_of_version_1_3() -> None:
     """A flow back to its port has the bytes of the specification."""
-    assert messages.add_flow(0x04, 7, Flow(3, None, COOKIE, 60, 3600)) == FLOW_MOD_13
+    assert openflow_messages.add_flow(0x04, 7, Flow(3, None, COOKIE, 60, 3600)) == FLOW_MOD_13
 
 
 def test_a_flow_to_the_connection() -> None:
     """Frames to one MAC go to the connection, whole; both versions match port and MAC."""
-    flow = Flow(3, messages.CONTROLLER, COOKIE, hard_s=10, eth_dst=bytes.fromhex("020000000001"))
-    assert messages.add_flow(0x04, 7, flow)[48:] == bytes.fromhex(
+    flow = Flow(3, openflow_messages.CONTROLLER, COOKIE, hard_s=10, eth_dst=bytes.fromhex("020000000001"))
+    assert openflow_messages.add_flow(0x04, 7, flow)[48:] == bytes.fromhex(
         "0001 0016 80000004 00000003 80000606 020000000001 0000"  # match: in_port 3, eth_dst, padding
         "0004 0018 00000000 0000 0010 fffffffd ffff 000000000000"  # output: CONTROLLER, all bytes
     )
-    assert messages.add_flow(0x01, 7, flow)[48:] == bytes.fromhex(
+    assert openflow_messages.add_flow(0x01, 7, flow)[48:] == bytes.fromhex(
         "00000002 0003 00000206 020000000001 0000 0008 fffd ffff"  # in_port 3, eth_dst; output: CONTROLLER, all bytes
     )
 
 
 def test_a_flow_of_version_1_0() -> None:
     """A flow to another port goes as an extended FLOW_MOD where only 1.0 is spoken."""
-    assert messages.add_flow(0x01, 7, Flow(3, 4, COOKIE, 60, 3600)) == FLOW_MOD_10
+    assert openflow_messages.add_flow(0x01, 7, Flow(3, 4, COOKIE, 60, 3600)) == FLOW_MOD_10
 
 
-@pytest.mark.parametrize("version", sorted(messages.VERSIONS))
+@pytest.mark.parametrize("version", sorted(openflow_messages.VERSIONS))
 def test_lengths(version: int) -> None:
     """Every message tells its own length, and its parts fill 8 bytes."""
     made = [
-        messages.add_flow(version, 1, Flow(1, None, COOKIE)),
-        messages.delete_flows(version, 2, COOKIE),
-        messages.barrier(version, 3),
-        messages.hello(4),
+        openflow_messages.add_flow(version, 1, Flow(1, None, COOKIE)),
+        openflow_messages.delete_flows(version, 2, COOKIE),
+        openflow_messages.barrier(version, 3),
+        openflow_messages.hello(4),
     ]
     for each in made:
-        _, left = messages.header(each[:8])
+        _, left = openflow_messages.header(each[:8])
         assert len(each) == 8 + left
         assert len(each) % 8 == 0
-    assert messages.header(made[0][:8])[0].version == version
+    assert openflow_messages.header(made[0][:8])[0].version == version
 
 
 def test_cookies() -> None:
     """A run's cookies share all but the last eight bits."""
     assert COOKIE == 0x55636E0102030405
-    assert messages.cookie_of(0x01020304) == 0x55636E0102030400
+    assert openflow_messages.cookie_of(0x01020304) == 0x55636E0102030400
 
 
 def test_flows_of_others_are_safe() -> None:
     """A deletion that matches flows of others is not made."""
     with pytest.raises(ValueError, match="flows of others"):
-        messages.delete_flows(0x04, 1, 0x1234)
+        openflow_messages.delete_flows(0x04, 1, 0x1234)
 
 
 def hello(version: int, elements: bytes = b"") -> OpenflowMessage:
-    return OpenflowMessage(version, messages.HELLO, 1, elements)
+    return OpenflowMessage(version, openflow_messages.HELLO, 1, elements)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def hello(version: int, elements: bytes = b"") -> OpenflowMessage:
 )
 def test_agreeing_on_a_version(theirs: OpenflowMessage, version: int) -> None:
     """The highest version that both speak, by the bitmap where there is one, and by the header where there is none."""
-    assert messages.agreed(theirs) == version
+    assert openflow_messages.agreed(theirs) == version
 
 
 def test_nothing_in_common() -> None:
     """A bridge restricted to a version that we do not speak is named with what it speaks."""
     with pytest.raises(SwitchRefused, match=r"the bridge speaks 1\.1, userspace-cni 1\.0, 1\.2"):
-        messages.agreed(hello(0x02, struct.pack("!HHI", 1, 8, 1 << 2)))
+        openflow_messages.agreed(hello(0x02, struct.pack("!HHI", 1, 8, 1 << 2)))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_nothing_in_common() -> None:
 )
 def test_errors_are_named(version: int, body: bytes, text: str) -> None:
     """Any ERROR message becomes an error in words."""
-    assert messages.refusal(OpenflowMessage(version, messages.ERROR, 1, body), "x").message == text
+    assert openflow_messages.refusal(OpenflowMessage(version, openflow_messages.ERROR, 1, body), "x").message == text
 
 
 Answer = Callable[[socket.socket], None]
@@ -163,7 +163,7 @@ def switch_saying(tmp_path: Path) -> Iterator[Callable[[Answer], str]]:
 
 def read(peer: socket.socket) -> OpenflowMessage:
     """A message that the client sent."""
-    head, left = messages.header(peer.recv(8, socket.MSG_WAITALL))
+    head, left = openflow_messages.header(peer.recv(8, socket.MSG_WAITALL))
     return OpenflowMessage(head.version, head.kind, head.xid, peer.recv(left, socket.MSG_WAITALL) if left else b"")
 
 
@@ -184,19 +184,19 @@ def test_a_flow_is_added_and_deleted(switch_saying: Callable[[Answer], str]) -> 
 
     def answer(peer: socket.socket) -> None:
         read(peer)
-        peer.sendall(messages.message(0x04, messages.HELLO, 9))
+        peer.sendall(openflow_messages.message(0x04, openflow_messages.HELLO, 9))
         seen.append(read(peer))
         barrier = read(peer)
-        peer.sendall(messages.message(0x04, messages.ECHO_REQUEST, 77, b"alive?"))
+        peer.sendall(openflow_messages.message(0x04, openflow_messages.ECHO_REQUEST, 77, b"alive?"))
         seen.append(read(peer))
-        peer.sendall(messages.message(0x04, 21, 12345) + messages.message(0x04, 10, 0, b"a packet in"))
-        peer.sendall(messages.message(0x04, 21, barrier.xid))
+        peer.sendall(openflow_messages.message(0x04, 21, 12345) + openflow_messages.message(0x04, 10, 0, b"a packet in"))
+        peer.sendall(openflow_messages.message(0x04, 21, barrier.xid))
         until_closed(peer)
 
     with Flows(switch_saying(answer), soon()) as flows:
         flows.add(Flow(3, None, COOKIE, 60, 3600), soon())
-    assert messages.message(0x04, 14, 7, seen[0].body) == FLOW_MOD_13
-    assert (seen[1].kind, seen[1].xid, seen[1].body) == (messages.ECHO_REPLY, 77, b"alive?")
+    assert openflow_messages.message(0x04, 14, 7, seen[0].body) == FLOW_MOD_13
+    assert (seen[1].kind, seen[1].xid, seen[1].body) == (openflow_messages.ECHO_REPLY, 77, b"alive?")
 
 
 def test_a_flow_that_is_refused(switch_saying: Callable[[Answer], str]) -> None:
@@ -204,8 +204,8 @@ def test_a_flow_that_is_refused(switch_saying: Callable[[Answer], str]) -> None:
 
     def answer(peer: socket.socket) -> None:
         read(peer)
-        peer.sendall(messages.message(0x04, messages.HELLO, 9))
-        peer.sendall(messages.message(0x04, messages.ERROR, read(peer).xid, struct.pack("!HH", 5, 1)))
+        peer.sendall(openflow_messages.message(0x04, openflow_messages.HELLO, 9))
+        peer.sendall(openflow_messages.message(0x04, openflow_messages.ERROR, read(peer).xid, struct.pack("!HH", 5, 1)))
         until_closed(peer)
 
     path = switch_saying(answer)
@@ -258,10 +258,10 @@ def test_flows_without_a_listener(tmp_path: Path) -> None:
 def test_flows_of_a_bridge_that_speaks_no_version_of_ours(switch_saying: Callable[[Answer], str]) -> None:
     """A bridge that could never get a flow of ours has none."""
     body = struct.pack("!HHI", 1, 8, 1 << 2)
-    forget(switch_saying(saying(messages.message(0x02, messages.HELLO, 1, body))), [COOKIE], soon())
+    forget(switch_saying(saying(openflow_messages.message(0x02, openflow_messages.HELLO, 1, body))), [COOKIE], soon())
 
 
-@pytest.mark.parametrize("said", [b"", messages.message(0x04, messages.HELLO, 1)])
+@pytest.mark.parametrize("said", [b"", openflow_messages.message(0x04, openflow_messages.HELLO, 1)])
 def test_flows_of_a_silent_switch(switch_saying: Callable[[Answer], str], said: bytes) -> None:
     """A switch that does not answer, or not to the end, has confirmed nothing."""
 
@@ -291,10 +291,10 @@ def test_counters_of_a_bridge(version: int, kind: int, head: str, layout: str) -
     """Each port's counters by name, without those that it does not have; and whether more is to come."""
     numbers = [1, 2, 3, 4, 5, 2**64 - 1, 2**64 - 1, 2**63]
     body = struct.pack(head, 4, 1) + struct.pack(layout, 7, *numbers, 0, 0, 0, 0) + struct.pack(layout, 8, *[2**64 - 1] * 12)
-    found, last = messages.counted(OpenflowMessage(version, kind, 1, body))
+    found, last = openflow_messages.counted(OpenflowMessage(version, kind, 1, body))
     counted = {"rx_packets": 1, "tx_packets": 2, "rx_bytes": 3, "tx_bytes": 4, "rx_dropped": 5, "tx_errors": 2**63}
     assert (found, last) == ({7: counted, 8: {}}, False)
-    assert messages.counted(OpenflowMessage(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
+    assert openflow_messages.counted(OpenflowMessage(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
 
 
 @pytest.mark.parametrize(
@@ -309,4 +309,4 @@ def test_counters_of_a_bridge(version: int, kind: int, head: str, layout: str) -
 def test_what_is_no_counter(came: OpenflowMessage) -> None:
     """A message that is cut, of another kind or another version is refused, not misread."""
     with pytest.raises(Unavailable, match="instead of counters"):
-        messages.counted(came)
+        openflow_messages.counted(came)

@@ -5,7 +5,7 @@ from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, Pod
 from userspace_cni.attachment.steps.driver import Driver, Rest, SharedReads
 from userspace_cni.attachment.steps.kept import Kept, KeptAddress, KeptHop, KeptRoute, next_hops
 from userspace_cni.attachment.steps.lease import Lease
-from userspace_cni.attachment.steps.legacy import LegacyRecord
+from userspace_cni.attachment.steps.legacy_record import LegacyRecord
 from userspace_cni.attachment.steps.node_network import (
     AddressMove,
     MirrorOutput,
@@ -44,7 +44,7 @@ from userspace_cni.attachment.steps.port import (
     VhostUserServer,
     port_name,
 )
-from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow, SocketDirectory
+from userspace_cni.attachment.steps.run_steps import BorrowedName, PortFlow, SocketDirectory
 from userspace_cni.attachment.steps.step import STEP_TYPES, SharedResource, Step
 from userspace_cni.attachment.steps.vhost_socket import PlacedSocket, Socket, SocketFile
 

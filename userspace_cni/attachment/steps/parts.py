@@ -25,7 +25,7 @@ from userspace_cni.attachment.steps.node_network import (
 )
 from userspace_cni.attachment.steps.pod_link import Guard, Link, Shaper
 from userspace_cni.attachment.steps.port import OvsPort, PortRef
-from userspace_cni.attachment.steps.runs import BorrowedName, PortFlow
+from userspace_cni.attachment.steps.run_steps import BorrowedName, PortFlow
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.attachment.steps.vhost_socket import Socket
 

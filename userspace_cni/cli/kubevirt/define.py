@@ -15,10 +15,10 @@ from typing import Any, Final
 import click
 
 from kubevirt.domain import Policy, mutate
-from kubevirt.errors import DefinitionRefused, KubevirtError
 from kubevirt.lint.linted_documents import DOMAIN, kind_of
 from kubevirt.patience import Patience
-from kubevirt.sources import SidecarPlaces, resolve
+from kubevirt.sidecar_errors import DefinitionRefused, KubevirtError
+from kubevirt.socket_search import SidecarPlaces, resolve
 from kubevirt.vmi import VirtualMachine, read_vmi
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND

@@ -44,7 +44,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     verdict_on,
 )
 from userspace_cni.consumers.kubevirt.node_faults import SWITCH, SeenSwitch, read_user
-from userspace_cni.diagnosis.attachments import check_one
+from userspace_cni.diagnosis.attachment_findings import check_one
 from userspace_cni.diagnosis.machines import judge_machines
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
 from userspace_cni.fastpath.memory import hugepages

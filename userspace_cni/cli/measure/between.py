@@ -68,7 +68,7 @@ class PairOptions:
 @contextmanager
 def opened(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) -> Iterator[Pair]:
     """Both endpoints, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError, Ended."""
-    from userspace_cni.fastpath.errors import FastPathError
+    from userspace_cni.fastpath.fastpath_errors import FastPathError
 
     wanted.require_possible()
     if not wanted.names:

@@ -15,7 +15,7 @@ from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.probe import histogram
-from userspace_cni.probe.bridge import COUNT, TIMEOUT_S, ProbeOptions, Stage, Verdict, probe
+from userspace_cni.probe.bridge_probe import COUNT, TIMEOUT_S, ProbeOptions, Stage, Verdict, probe
 
 if TYPE_CHECKING:
     from userspace_cni.node.probes import ProbePorts

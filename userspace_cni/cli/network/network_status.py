@@ -23,8 +23,8 @@ from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import GatewayLook, look_at, sentence
 from userspace_cni.network.network_service import described, mirror_problems
 from userspace_cni.network.node_annotations import SCOPE
-from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
+from userspace_cni.network.spec_sources import SpecSources
 
 _COLUMNS: Final = (Column("SPEC"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
 

@@ -22,8 +22,8 @@ from userspace_cni.cli.network import network_status
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.dry_run import would_do
-from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import COMMANDS, PROVIDER_NETWORK
+from userspace_cni.network.spec_sources import SpecSources
 
 
 class CommandUnanswered(CommandRefused):
@@ -158,7 +158,7 @@ def _spec(name: str, sources: SpecSources, where: str) -> Spec:
 
 def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
     """The steps that the node has of it, and the desired ones by settings, commands and objects."""
-    from userspace_cni.cli.network.tried import objects_for
+    from userspace_cni.cli.network.dry_run_objects import objects_for
     from userspace_cni.network.object_specs import desired
 
     seen = objects_for(site, files)

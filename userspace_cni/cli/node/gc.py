@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 import click
 
 from userspace_cni.attachment import cleanup, reconcile
-from userspace_cni.attachment.changes import words
 from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.put_backs import words
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Entry

@@ -98,7 +98,7 @@ def install_command(
 
 def _network(file: str, ctx: click.Context, *, standalone: bool) -> str:
     """Keep the network of that file for the agent, or forget the one that is kept; what became of it. Raises InstallError."""
-    from userspace_cni.cli.node.runtime_network import forget_network, keep_network
+    from userspace_cni.cli.node.install_network import forget_network, keep_network
 
     try:
         site = open_site(ctx)

@@ -14,35 +14,35 @@ def routes_command() -> None:
 
 @deferred(routes_command, "list", "List Routes, and what they make in pods.")
 def _list() -> click.Command:
-    from userspace_cni.cli.routes.listed import list_command
+    from userspace_cni.cli.routes.list_routes import list_command
 
     return list_command
 
 
 @deferred(routes_command, "check", "Compare pods' routes with the desired ones.")
 def _check() -> click.Command:
-    from userspace_cni.cli.routes.checked import check_command
+    from userspace_cni.cli.routes.check_routes import check_command
 
     return check_command
 
 
 @deferred(routes_command, "explain", "Explain where a pod's packets go, and why.")
 def _explain() -> click.Command:
-    from userspace_cni.cli.routes.checked import explain_command
+    from userspace_cni.cli.routes.check_routes import explain_command
 
     return explain_command
 
 
 @deferred(routes_command, "flush", "Remove our routes from pods.")
 def _flush() -> click.Command:
-    from userspace_cni.cli.routes.flushed import flush_command
+    from userspace_cni.cli.routes.flush_routes import flush_command
 
     return flush_command
 
 
 @deferred(routes_command, "apply", "Check a file of routes, and apply it.")
 def _apply() -> click.Command:
-    from userspace_cni.cli.routes.applied import apply_command
+    from userspace_cni.cli.routes.apply_routes import apply_command
 
     return apply_command
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi
-from userspace_cni.fastpath.errors import MemoryShort
+from userspace_cni.fastpath.fastpath_errors import MemoryShort
 from userspace_cni.linux.closing import Closing
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, FrameRefused, RingFault
+from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, FastPathError, FrameRefused, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.linux.unix_sockets import hung_up
 

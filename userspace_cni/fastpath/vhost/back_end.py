@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, TimedOut
+from userspace_cni.fastpath.fastpath_errors import Closed, Disconnected, FastPathError, MemoryShort, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost import messages, socket_paths
+from userspace_cni.fastpath.vhost import socket_paths, vhost_messages
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
-from userspace_cni.fastpath.vhost.messages import VRING_MAX
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
+from userspace_cni.fastpath.vhost.vhost_messages import VRING_MAX
 from userspace_cni.linux.closing import Closing
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 from userspace_cni.linux.unix_sockets import hung_up
 
 _PATIENCE_S: Final = 5.0
@@ -103,7 +103,7 @@ class BackEnd(Closing):
         return self._alarm
 
     @property
-    def features(self) -> messages.Feature:
+    def features(self) -> vhost_messages.Feature:
         """The offered features that the front-end has agreed to."""
         return self._device.features
 
@@ -175,7 +175,7 @@ class BackEnd(Closing):
             except FastPathError:
                 if message.need_reply:
                     with suppress(FastPathError):
-                        self._channel.send(messages.acknowledge(message, refused=True))
+                        self._channel.send(vhost_messages.acknowledge(message, refused=True))
                 raise
             if answer:
                 self._channel.send(answer)

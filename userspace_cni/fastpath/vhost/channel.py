@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, FastPathError, PeerError, TimedOut
+from userspace_cni.fastpath.vhost.vhost_messages import (
     FDS_MAX,
     HEADER_BYTES,
     PAYLOAD_MAX,
@@ -30,7 +30,7 @@ from userspace_cni.fastpath.vhost.messages import (
     name_of,
 )
 from userspace_cni.linux.closing import Closing
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 
 _FD_BYTES = struct.calcsize("i")
 _CREDENTIALS = struct.Struct("3i")

@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from userspace_cni.fastpath.errors import BreachReason, FastPathError, PeerError
-from userspace_cni.fastpath.vhost import messages
+from userspace_cni.fastpath.fastpath_errors import BreachReason, FastPathError, PeerError
+from userspace_cni.fastpath.vhost import vhost_messages
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory, require_eventfd
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     ProtocolFeature,
     VhostMessage,
@@ -64,7 +64,7 @@ class VhostDevice:
             VhostRequest.GET_PROTOCOL_FEATURES: lambda message: self._number(message, int(PROTOCOL_FEATURES)),
             VhostRequest.SET_PROTOCOL_FEATURES: self._set_protocol_features,
             VhostRequest.GET_QUEUE_NUM: lambda message: self._number(message, self._offer.queue_pairs),
-            VhostRequest.SET_OWNER: messages.require_empty,
+            VhostRequest.SET_OWNER: vhost_messages.require_empty,
             VhostRequest.RESET_OWNER: self._reset_owner,
             VhostRequest.SET_MEM_TABLE: self._set_mem_table,
             VhostRequest.SET_VRING_NUM: self._set_vring_num,
@@ -91,8 +91,8 @@ class VhostDevice:
         try:
             handler = self._handler(message)
             if handler is None:
-                return messages.acknowledge(message, refused=True)
-            messages.require_fds(message)
+                return vhost_messages.acknowledge(message, refused=True)
+            vhost_messages.require_fds(message)
             if message.request in _KEEPS_FD:
                 left.clear()  # the handler closes a descriptor that it does not keep
             answer = handler(message)
@@ -100,7 +100,7 @@ class VhostDevice:
             for fd in left:
                 os.close(fd)
         if answer is None and message.need_reply:
-            return messages.acknowledge(message)
+            return vhost_messages.acknowledge(message)
         return answer
 
     def started(self) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ class VhostDevice:
         """The method that applies `message`; None when it is to be refused with an answer."""
         if message.is_reply:
             raise PeerError(BreachReason.NOT_A_REQUEST, message.name)
-        handler = self._handlers.get(VhostRequest(message.request)) if messages.is_known(message.request) else None
+        handler = self._handlers.get(VhostRequest(message.request)) if vhost_messages.is_known(message.request) else None
         if handler is None and not message.need_reply:
             raise PeerError(BreachReason.UNKNOWN_REQUEST, message.name, "not offered, and no answer is wanted")
         return handler
@@ -136,11 +136,11 @@ class VhostDevice:
         return Feature.NET_MRG_RXBUF in self.features
 
     def _number(self, message: VhostMessage, value: int) -> bytes:
-        messages.require_empty(message)
-        return messages.reply(message, messages.pack_u64(value))
+        vhost_messages.require_empty(message)
+        return vhost_messages.reply(message, vhost_messages.pack_u64(value))
 
     def _set_features(self, message: VhostMessage) -> None:
-        wanted, offered = messages.unpack_u64(message), int(self._offer.features())
+        wanted, offered = vhost_messages.unpack_u64(message), int(self._offer.features())
         if wanted & ~offered:
             raise PeerError(
                 BreachReason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {wanted & ~offered:#x} was not offered"
@@ -155,20 +155,20 @@ class VhostDevice:
                 ring.enable(True)
 
     def _set_protocol_features(self, message: VhostMessage) -> None:
-        wanted = messages.unpack_u64(message)
+        wanted = vhost_messages.unpack_u64(message)
         if wanted & ~int(PROTOCOL_FEATURES):
             extra = wanted & ~int(PROTOCOL_FEATURES)
             raise PeerError(BreachReason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {extra:#x} was not offered")
 
     def _reset_owner(self, message: VhostMessage) -> None:
         """Disable all rings, and keep their state: the protocol recommends this for the deprecated request."""
-        messages.require_empty(message)
+        vhost_messages.require_empty(message)
         for ring in self.rings:
             ring.enable(False)
 
     def _set_mem_table(self, message: VhostMessage) -> None:
         """Replace the old regions by the new ones. Started rings go on: QEMU sends this whenever its memory changes."""
-        memory = LentMemory(messages.unpack_table(message), message.fds, message.name)
+        memory = LentMemory(vhost_messages.unpack_table(message), message.fds, message.name)
         old, self._memory = self._memory, memory
         try:
             for ring in self.rings:
@@ -197,7 +197,7 @@ class VhostDevice:
     def _get_vring_base(self, message: VhostMessage) -> bytes:
         state = VringState.unpack(message)
         base = self._ring(state.vring, message).stop()
-        return messages.reply(message, VringState(state.vring, base).pack())
+        return vhost_messages.reply(message, VringState(state.vring, base).pack())
 
     def _set_vring_kick(self, message: VhostMessage) -> None:
         ring, fd = self._ring_and_fd(message)
@@ -232,17 +232,17 @@ class VhostDevice:
 
     def _send_rarp(self, message: VhostMessage) -> None:
         """Ignore it: a guest has arrived by migration, and switches learn its new place from its next frames."""
-        messages.unpack_u64(message)
+        vhost_messages.unpack_u64(message)
 
     def _set_mtu(self, message: VhostMessage) -> None:
-        mtu = messages.unpack_u64(message)
+        mtu = vhost_messages.unpack_u64(message)
         if mtu not in _MTU_RANGE:
             raise PeerError(BreachReason.BAD_VALUE, message.name, f"MTU {mtu}")
         self.mtu = mtu
 
     def _set_status(self, message: VhostMessage) -> None:
         """The driver's progress; 0 is a reset, after which no frame passes until rings are started again."""
-        status = messages.unpack_u64(message)
+        status = vhost_messages.unpack_u64(message)
         if status > _STATUS_MAX:
             raise PeerError(BreachReason.BAD_VALUE, message.name, f"status {status:#x}")
         self._status = status

@@ -21,16 +21,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, FastPathError, MemoryShort, PeerError, SocketRefused
+from userspace_cni.fastpath.fastpath_errors import (
+    BreachReason,
+    Closed,
+    Disconnected,
+    FastPathError,
+    MemoryShort,
+    PeerError,
+    SocketRefused,
+)
 from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
 from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import AgreedFeatures, Handshake, RingSetup, WantedFeatures
-from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect
+from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.linux.closing import Closing
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 
 ATTACH_SECONDS: Final = 15.0
 """Time for an attachment: at the first one after its start ovs-vswitchd makes its mempools, which may take seconds."""

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from userspace_cni.fastpath.errors import BreachReason, Closed, Disconnected, NegotiationFailed, PeerError, TimedOut
+from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, NegotiationFailed, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.channel import Channel
-from userspace_cni.fastpath.vhost.messages import (
+from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     Flag,
     ProtocolFeature,
@@ -31,7 +31,7 @@ from userspace_cni.fastpath.vhost.messages import (
     require_reply,
     unpack_u64,
 )
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 
 _LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
 _UNREAD_MAX: Final = 64

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import BreachReason, FastPathError, MemoryShort, PeerError
-from userspace_cni.fastpath.vhost.messages import Region
+from userspace_cni.fastpath.fastpath_errors import BreachReason, FastPathError, MemoryShort, PeerError
+from userspace_cni.fastpath.vhost.vhost_messages import Region
 
 _EVENTFD: Final = "anon_inode:[eventfd]"
 _REFUSALS: Final = {

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from userspace_cni.fastpath.errors import Closed, MemoryShort, SocketRefused, TimedOut
+from userspace_cni.fastpath.fastpath_errors import Closed, MemoryShort, SocketRefused, TimedOut
 from userspace_cni.linux import paths
 from userspace_cni.linux.closing import Closing
-from userspace_cni.linux.deadline import Instant
+from userspace_cni.linux.instant import Instant
 
 BACKLOG: Final = 16
 _TYPE: Final = socket.SOCK_STREAM | socket.SOCK_CLOEXEC

@@ -12,10 +12,10 @@ import os
 from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.errors import BreachReason, FastPathError, MemoryShort, PeerError, RingFault
+from userspace_cni.fastpath.fastpath_errors import BreachReason, FastPathError, MemoryShort, PeerError, RingFault
 from userspace_cni.fastpath.rings.queue_pair import REASONS
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory
-from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VringAddress
+from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, VringAddress
 
 _REFUSALS: Final = {
     errno.EINVAL: (BreachReason.BAD_RING, "invalid size or base"),

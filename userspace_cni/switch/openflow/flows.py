@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
-from userspace_cni.switch.openflow import messages
+from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.management import Management
-from userspace_cni.switch.openflow.messages import Flow
+from userspace_cni.switch.openflow.openflow_messages import Flow
 
 
 def forget(path: str, cookies: Iterable[int], deadline: Deadline) -> None:
@@ -39,19 +39,19 @@ class Flows(Management):
     def add(self, flow: Flow, deadline: Deadline) -> None:
         """Add the flow; it is in force when this returns."""
         xid = next(self.xids)
-        self._carry_out(messages.add_flow(self.version, xid, flow), f"adding a flow from port {flow.in_port}", deadline)
+        self._carry_out(openflow_messages.add_flow(self.version, xid, flow), f"adding a flow from port {flow.in_port}", deadline)
 
     def delete(self, cookie: int, deadline: Deadline) -> None:
         xid = next(self.xids)
-        self._carry_out(messages.delete_flows(self.version, xid, cookie), f"deleting flows {cookie:#x}", deadline)
+        self._carry_out(openflow_messages.delete_flows(self.version, xid, cookie), f"deleting flows {cookie:#x}", deadline)
 
     def _carry_out(self, request: bytes, what: str, deadline: Deadline) -> None:
         """Send `request` with a barrier after it; an error that comes before the barrier's answer is about `request`."""
         xid = next(self.xids)
-        self.send(request + messages.barrier(self.version, xid), deadline)
+        self.send(request + openflow_messages.barrier(self.version, xid), deadline)
         while True:
             answer = self.receive(deadline)
-            if answer.kind == messages.ERROR:
-                raise messages.refusal(answer, f"{what} at {self.path}")
-            if messages.is_barrier_reply(answer) and answer.xid == xid:
+            if answer.kind == openflow_messages.ERROR:
+                raise openflow_messages.refusal(answer, f"{what} at {self.path}")
+            if openflow_messages.is_barrier_reply(answer) and answer.xid == xid:
                 return

@@ -14,8 +14,8 @@ from pathlib import Path
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.linux.closing import Closing
-from userspace_cni.switch.openflow import messages
-from userspace_cni.switch.openflow.messages import OpenflowMessage
+from userspace_cni.switch.openflow import openflow_messages
+from userspace_cni.switch.openflow.openflow_messages import OpenflowMessage
 
 
 class Management(Closing):
@@ -25,7 +25,7 @@ class Management(Closing):
     when it rejects a request.
     """
 
-    def __init__(self, path: str, deadline: Deadline, versions: frozenset[int] = messages.VERSIONS) -> None:
+    def __init__(self, path: str, deadline: Deadline, versions: frozenset[int] = openflow_messages.VERSIONS) -> None:
         self.path = path
         self.xids = itertools.count(1)
         try:
@@ -35,7 +35,7 @@ class Management(Closing):
         try:
             self._limit(deadline)
             self._connect()
-            self.send(messages.hello(next(self.xids), versions), deadline)
+            self.send(openflow_messages.hello(next(self.xids), versions), deadline)
             self.version = self._agree(versions, deadline)
         except BaseException:
             self._socket.close()
@@ -68,10 +68,10 @@ class Management(Closing):
     def _agree(self, versions: frozenset[int], deadline: Deadline) -> int:
         while True:
             answer = self.receive(deadline)
-            if answer.kind == messages.ERROR:
-                raise messages.refusal(answer, f"OpenFlow at {self.path}")
-            if answer.kind == messages.HELLO:
-                return messages.agreed(answer, versions)
+            if answer.kind == openflow_messages.ERROR:
+                raise openflow_messages.refusal(answer, f"OpenFlow at {self.path}")
+            if answer.kind == openflow_messages.HELLO:
+                return openflow_messages.agreed(answer, versions)
 
     def send(self, data: bytes, deadline: Deadline) -> None:
         """Send whole messages."""
@@ -84,11 +84,13 @@ class Management(Closing):
     def receive(self, deadline: Deadline) -> OpenflowMessage:
         """Wait for the next message but an ECHO_REQUEST, which is answered here."""
         while True:
-            head, left = messages.header(self._exactly(messages.HEADER.size, deadline))
+            head, left = openflow_messages.header(self._exactly(openflow_messages.HEADER.size, deadline))
             received = OpenflowMessage(head.version, head.kind, head.xid, self._exactly(left, deadline))
-            if received.kind != messages.ECHO_REQUEST:
+            if received.kind != openflow_messages.ECHO_REQUEST:
                 return received
-            self.send(messages.message(received.version, messages.ECHO_REPLY, received.xid, received.body), deadline)
+            self.send(
+                openflow_messages.message(received.version, openflow_messages.ECHO_REPLY, received.xid, received.body), deadline
+            )
 
     def _exactly(self, size: int, deadline: Deadline) -> bytes:
         data = bytearray()

@@ -10,11 +10,11 @@ import struct
 from typing import Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.switch.openflow import messages
+from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.flows import Flows
-from userspace_cni.switch.openflow.messages import CONTROLLER, VERSION_10, Flow, OpenflowMessage
+from userspace_cni.switch.openflow.openflow_messages import CONTROLLER, VERSION_10, Flow, OpenflowMessage
 
-_VERSIONS: Final = messages.VERSIONS - {0x06}
+_VERSIONS: Final = openflow_messages.VERSIONS - {0x06}
 """Without 1.5, which has another PACKET_OUT."""
 _SET_CONFIG, _PACKET_IN, _PACKET_OUT = 9, 10, 13
 _NO_BUFFER, _WHOLE = 0xFFFF_FFFF, 0xFFFF
@@ -35,7 +35,9 @@ class PortFrames(Flows):
         super().__init__(path, deadline, _VERSIONS)
         try:
             self._port, self._mac, self._cookie = port, mac, cookie
-            self.send(messages.message(self.version, _SET_CONFIG, next(self.xids), struct.pack("!HH", 0, _WHOLE)), deadline)
+            self.send(
+                openflow_messages.message(self.version, _SET_CONFIG, next(self.xids), struct.pack("!HH", 0, _WHOLE)), deadline
+            )
             self.add(Flow(port, CONTROLLER, cookie, hard_s=FLOW_S, eth_dst=mac), deadline)
         except BaseException:
             self.close()
@@ -47,18 +49,18 @@ class PortFrames(Flows):
 
     def hand(self, frame: bytes, deadline: Deadline) -> None:
         """Send the frame out of the port, without a tag. A refusal comes with the next `heard`."""
-        action = messages.output(self.version, self._port)
+        action = openflow_messages.output(self.version, self._port)
         if self.version == VERSION_10:
             head = struct.pack("!IHH", _NO_BUFFER, _FROM_CONTROLLER_10, len(action))
         else:
             head = struct.pack("!IIH6x", _NO_BUFFER, CONTROLLER, len(action))
-        self.send(messages.message(self.version, _PACKET_OUT, next(self.xids), head + action + frame), deadline)
+        self.send(openflow_messages.message(self.version, _PACKET_OUT, next(self.xids), head + action + frame), deadline)
 
     def heard(self, deadline: Deadline) -> bytes:
         """Read one message; the frame in it, b"" for anything else than a frame of the flow's."""
         answer = self.receive(deadline)
-        if answer.kind == messages.ERROR:
-            raise messages.refusal(answer, f"sending a frame at {self.path}")
+        if answer.kind == openflow_messages.ERROR:
+            raise openflow_messages.refusal(answer, f"sending a frame at {self.path}")
         frame = _frame(answer)
         return frame if frame[:6] == self._mac else b""
 

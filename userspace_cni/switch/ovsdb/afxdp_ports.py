@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.values import value_of
-from userspace_cni.switch.ovsdb.database import SwitchSession
-from userspace_cni.switch.ovsdb.rows.interface import AFXDP
+from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class AfxdpPorts:

@@ -6,9 +6,9 @@ import uuid
 from typing import Any
 
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.ovsdb.column_values import Json, as_json, by_uuid, count, references
 from userspace_cni.ovsdb.columns import Columns, new_columns
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.values import Json, as_json, by_uuid, count, references
 from userspace_cni.switch.ovsdb.mirror_drafts import MirrorDraft
 from userspace_cni.switch.ovsdb.rows.marks import same_kind
 

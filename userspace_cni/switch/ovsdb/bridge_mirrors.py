@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from userspace_cni.attachment.steps import EVERYTHING
 from userspace_cni.base.errors import BadRequest, NameTaken, Unavailable
+from userspace_cni.ovsdb.column_values import Json, count, references, refers, value_of
 from userspace_cni.ovsdb.database import Clause, named, with_ids
 from userspace_cni.ovsdb.replica import Replica
-from userspace_cni.ovsdb.values import Json, count, references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft
 from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.mirror_drafts import SourcePort
 from userspace_cni.switch.ovsdb.rows.desired import DesiredRows, MirrorPart
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours, owns, same_kind, whose
-from userspace_cni.switch.ovsdb.rows.mirror import COLUMNS, DESIRED, MirrorRow, desired_names, specs
+from userspace_cni.switch.ovsdb.rows.mirror_row import COLUMNS, DESIRED, MirrorRow, desired_names, specs
 
 BRIDGE_MAX: Final = 32
 """Mirrors of a bridge: ovs-vswitchd (3.1) ignores more, with a line in its log (ofproto/ofproto-dpif-mirror.c, MAX_MIRRORS)."""

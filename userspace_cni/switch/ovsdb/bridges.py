@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from userspace_cni.ovsdb.values import value_of
-from userspace_cni.switch.ovsdb.reads import known_ports
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE
+from userspace_cni.ovsdb.column_values import value_of
+from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE
 from userspace_cni.switch.ovsdb.rows.marks import is_ours
+from userspace_cni.switch.ovsdb.switch_reads import known_ports
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
-    from userspace_cni.switch.ovsdb.rows.port import KnownPort
+    from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
+from userspace_cni.ovsdb.column_values import references, value_of
 from userspace_cni.ovsdb.database import Clause, every_name, named, with_ids
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
 from userspace_cni.ovsdb.replica import Watch
-from userspace_cni.ovsdb.values import references, value_of
 from userspace_cni.switch.ovsdb import bridge_mirrors, port_limits
 from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
-from userspace_cni.switch.ovsdb.database import SwitchSession
-from userspace_cni.switch.ovsdb.reads import bridge_of, link_index
 from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
-from userspace_cni.switch.ovsdb.rows.interface import VHOST_USER_TYPES
+from userspace_cni.switch.ovsdb.rows.interface_row import VHOST_USER_TYPES
 from userspace_cni.switch.ovsdb.rows.marks import identity, is_ours, owns, whose
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
+from userspace_cni.switch.ovsdb.switch_reads import bridge_of, link_index
 
 
 class Delete(Command[SwitchSession]):

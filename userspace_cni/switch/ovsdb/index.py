@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from userspace_cni.ovsdb.values import value_of
+from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.switch.ovsdb.changes import Listeners, changes
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC
-from userspace_cni.switch.ovsdb.rows.port import KnownPort
+from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from userspace_cni.ovsdb.column_values import Json, references, refers, value_of
 from userspace_cni.ovsdb.columns import changed_columns
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.replica import Replica
-from userspace_cni.ovsdb.values import Json, references, refers, value_of
 from userspace_cni.switch.ovsdb.index import SwitchIndex
-from userspace_cni.switch.ovsdb.rows.mirror import COLUMNS, DESIRED, mirror_columns
+from userspace_cni.switch.ovsdb.rows.mirror_row import COLUMNS, DESIRED, mirror_columns
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.replica import Replica
-from userspace_cni.ovsdb.values import value_of
 from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.rows.marks import identity, is_nodes, is_ours, owns
-from userspace_cni.switch.ovsdb.rows.qos import QosRow
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow
 
 if TYPE_CHECKING:
+    from userspace_cni.ovsdb.column_values import Json
     from userspace_cni.ovsdb.draft import Draft
-    from userspace_cni.ovsdb.values import Json
 
 
 def make(txn: Draft, wanted: QosRow | None, marks: Mapping[str, str]) -> list[Json]:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from userspace_cni.ovsdb.values import references, refers, value_of
+from userspace_cni.ovsdb.column_values import references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_mirrors import find_mirror
-from userspace_cni.switch.ovsdb.rows.bridge import datapath_of
+from userspace_cni.switch.ovsdb.rows.bridge_row import datapath_of
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours
 
 if TYPE_CHECKING:
-    from userspace_cni.switch.ovsdb.database import SwitchSession
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 @dataclass(frozen=True)

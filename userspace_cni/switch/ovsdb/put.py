@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.ovsdb.column_values import Json, as_json, columns_of, count, references, refers, value_of
 from userspace_cni.ovsdb.columns import changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, every_name, named, of_type, with_ids
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
 from userspace_cni.ovsdb.replica import Watch
-from userspace_cni.ovsdb.values import Json, as_json, columns_of, count, references, refers, value_of
 from userspace_cni.switch.ovsdb import bridge_mirrors, port_limits
 from userspace_cni.switch.ovsdb.afxdp_ports import afxdp_ports, require_memory
 from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft, bridge_draft
-from userspace_cni.switch.ovsdb.database import SwitchSession
-from userspace_cni.switch.ovsdb.reads import bridge_of, is_open, lacking, local_port_without_mtu
 from userspace_cni.switch.ovsdb.rounds import Round
-from userspace_cni.switch.ovsdb.rows.bridge import LOCAL_MTU, datapath_of, in_the_way, other_datapath
+from userspace_cni.switch.ovsdb.rows.bridge_row import LOCAL_MTU, datapath_of, in_the_way, other_datapath
 from userspace_cni.switch.ovsdb.rows.desired import DesiredInterface, DesiredPort, DesiredRows
-from userspace_cni.switch.ovsdb.rows.interface import AFXDP
+from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP
 from userspace_cni.switch.ovsdb.rows.marks import identity, is_nodes, is_ours, require_own, whose
-from userspace_cni.switch.ovsdb.rows.mirror import withdrawn
+from userspace_cni.switch.ovsdb.rows.mirror_row import withdrawn
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
+from userspace_cni.switch.ovsdb.switch_reads import bridge_of, is_open, lacking, local_port_without_mtu
 
 _DUPLICATES: Final = 10
 """How often another session may take the same name at the same moment, before the server's refusal becomes an error."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.database import Clause, named
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
 from userspace_cni.ovsdb.replica import Watch
-from userspace_cni.ovsdb.values import value_of
-from userspace_cni.switch.ovsdb.database import SwitchSession
-from userspace_cni.switch.ovsdb.reads import is_open
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
+from userspace_cni.switch.ovsdb.switch_reads import is_open
 
 SWITCH: Final = ("Open_vSwitch", "")
 """Table and name of the row that a Watch waits for."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
-from userspace_cni.ovsdb.values import value_of
 from userspace_cni.switch.ovsdb import bridge_mirrors
 from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
-from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.port_limits import orphans
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
 class SweepLimits(Command[SwitchSession]):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.ovsdb.columns import Columns
-from userspace_cni.switch.ovsdb.rows.qos import QosRow
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from userspace_cni.attachment.attachment_store import AttachmentStore
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.node import ServeOptions
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.store import AttachmentStore
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.settings import Settings
 from userspace_cni.linux import boot
-from userspace_cni.node.addresses import LocalAddresses
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.drivers import Drivers
 from userspace_cni.node.installation import Installation
-from userspace_cni.node.pods import LocalPods
-from userspace_cni.node.sandboxes import LocalSandboxes
-from userspace_cni.node.switch import LocalSwitch
+from userspace_cni.node.local_addresses import LocalAddresses
+from userspace_cni.node.local_pods import LocalPods
+from userspace_cni.node.local_sandboxes import LocalSandboxes
+from userspace_cni.node.local_switch import LocalSwitch
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
-    from userspace_cni.node.subnets import Subnets
+    from userspace_cni.node.known_subnets import Subnets
 
 
 class LocalNode:
@@ -76,7 +76,7 @@ class LocalNode:
 
     @cached_property
     def subnets(self) -> Subnets:
-        from userspace_cni.node.subnets import Subnets
+        from userspace_cni.node.known_subnets import Subnets
 
         return Subnets(self.installation, self.store.journal, self.pods.is_gone)
 

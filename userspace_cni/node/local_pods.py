@@ -15,10 +15,10 @@ from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.base.tenancy import require_mirrors
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.facts import ChangeableOptions
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.store import AttachmentStore
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from userspace_cni.node.callbacks import Callbacks
     from userspace_cni.node.gathering import LocalGathering
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.switch import LocalSwitch
+    from userspace_cni.node.local_switch import LocalSwitch
 
 
 class LocalPods:

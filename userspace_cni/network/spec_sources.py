@@ -35,7 +35,7 @@ from userspace_cni.network.spec_list import (
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
-    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.local_node import LocalNode
 
 GONE: Final = ("dead", "silent")
 """States of ovs-vswitchd in which a bridge carries nothing for the node."""

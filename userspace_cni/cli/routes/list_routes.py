@@ -12,7 +12,7 @@ from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.facts import title_of
+from userspace_cni.routes.cluster_facts import title_of
 from userspace_cni.routes.places import is_called
 
 _COUNTED: Final = ("matched", "applied", "skipped", "failed")

@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from localdb.errors import Foreign, Newer
+from localdb.store_errors import Foreign, Newer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,9 +27,9 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from kubevirt.definition import Call, Definer, DefinitionFailed
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
-from kubevirt.log import say
 from kubevirt.protocol import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
+from kubevirt.sidecar_log import say
 
 VERSIONS: Final = ("v1alpha1", "v1alpha2", "v1alpha3")
 HOOK_POINTS: Final = ("OnDefineDomain", "Shutdown")

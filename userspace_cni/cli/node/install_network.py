@@ -17,8 +17,8 @@ from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import LARGEST, require_name
 from userspace_cni.network.network_service import described
 from userspace_cni.network.runtime_network import NAME, PluginList, copy_of, require_usable
-from userspace_cni.network.sources import SpecSources
 from userspace_cni.network.spec_list import RUNTIME_NETWORK, SETTINGS
+from userspace_cni.network.spec_sources import SpecSources
 from userspace_cni.node.belongings import RUNTIME_NETWORK_COPY
 
 

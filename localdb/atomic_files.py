@@ -22,8 +22,8 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from localdb.errors import Foreign
-from localdb.records import LARGEST
+from localdb.record_format import LARGEST
+from localdb.store_errors import Foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from xml.parsers import expat
 
-from kubevirt.errors import BadInput
+from kubevirt.sidecar_errors import BadInput
 
 BYTES_MAX: Final = 1 << 20
 """KubeVirt's largest definitions (710 vCPUs, dozens of disks) have some 200 KiB."""

@@ -14,7 +14,7 @@ from userspace_cni.node.installation import Installation
 
 if TYPE_CHECKING:
     from userspace_cni.host.runtimes.leases import LeaseDriver
-    from userspace_cni.node.subnets import Subnets
+    from userspace_cni.node.known_subnets import Subnets
 
 
 class LocalAddresses:

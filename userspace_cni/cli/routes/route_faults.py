@@ -14,7 +14,7 @@ import click
 import yaml
 
 from userspace_cni.cli import view
-from userspace_cni.routes.files import Fault, Faults
+from userspace_cni.routes.route_files import Fault, Faults
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLACE: Final = re.compile(r"'?((?:spec|metadata)(?:\.\w+|\[\d+\])*)")
@@ -65,7 +65,7 @@ def _below(node: yaml.Node, step: str) -> yaml.Node | None:
 
 
 def _things(text: str) -> list[yaml.Node]:
-    """The objects or entries in the text, in the order in which `routes.files` counts them."""
+    """The objects or entries in the text, in the order in which `routes.route_files` counts them."""
     try:
         documents = [each for each in yaml.compose_all(text, Loader=_LOADER) if each is not None and each.tag != _NULL]
     except (yaml.YAMLError, ValueError, RecursionError):

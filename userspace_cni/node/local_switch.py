@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from userspace_cni.cni.options import Options
     from userspace_cni.node.callbacks import Callbacks
     from userspace_cni.node.installation import Installation
+    from userspace_cni.node.known_subnets import Subnets
     from userspace_cni.node.provider_bridges import ProviderBridges
-    from userspace_cni.node.subnets import Subnets
     from userspace_cni.switch.counters import Counters
-    from userspace_cni.switch.ovsdb.rows.port import KnownPort
+    from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
     from userspace_cni.switch.ports import PortDriver
     from userspace_cni.switch.vswitchd import DaemonLifeline
 
@@ -50,7 +50,7 @@ class LocalSwitch:
     def ports(self) -> PortDriver:
         """The only user of OVSDB in this process."""
         from userspace_cni.host.node_net.switch_links import SwitchLinks
-        from userspace_cni.switch.ovsdb.database import switch_client
+        from userspace_cni.switch.ovsdb.switch_database import switch_client
         from userspace_cni.switch.ports import PortDriver
 
         settings, root, resident = self._installation.settings, self._installation.root, self._installation.resident
@@ -106,7 +106,7 @@ class LocalSwitch:
 
     def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
-        from userspace_cni.node.limits import limited
+        from userspace_cni.node.limited_directions import limited
 
         return limited(records, self.ports, self._installation.root, Deadline.after(_COUNTERS_S))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubevirt.errors import BadInput
+from kubevirt.sidecar_errors import BadInput
 from userspace_cni.pod.mac import is_unicast, six_octets
 
 

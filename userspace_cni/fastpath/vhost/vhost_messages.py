@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from userspace_cni.fastpath.errors import BreachReason, PeerError
+from userspace_cni.fastpath.fastpath_errors import BreachReason, PeerError
 
 HEADER_BYTES = 12
 PAYLOAD_MAX = 4096

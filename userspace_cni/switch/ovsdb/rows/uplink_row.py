@@ -12,9 +12,9 @@ from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.provider_networks import VDEV, link_of
 from userspace_cni.ovsdb.columns import Columns, changed_columns, optional
 from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredInterface, DesiredPort, DesiredRows
-from userspace_cni.switch.ovsdb.rows.interface import AFXDP, DEVARGS
+from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP, DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
-from userspace_cni.switch.ovsdb.rows.switch import Abilities
+from userspace_cni.switch.ovsdb.rows.switch_row import Abilities
 
 DPDK: Final = "dpdk"
 SYSTEM: Final = "system"

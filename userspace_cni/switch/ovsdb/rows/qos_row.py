@@ -15,7 +15,7 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Netem, Rate
 from userspace_cni.ovsdb.columns import Columns
-from userspace_cni.switch.ovsdb.rows.interface import interface_row
+from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
 
 POLICER: Final = "egress-policer"
 HTB: Final = "linux-htb"

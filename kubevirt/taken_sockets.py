@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from typing import Final, Generic, TypeVar
 
-from kubevirt.errors import DefinitionRefused
+from kubevirt.sidecar_errors import DefinitionRefused
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
-from kubevirt.errors import BadInput
+from kubevirt.sidecar_errors import BadInput
 from userspace_cni.pod.strict_json import JsonReader, marks, once
 
 BYTES_MAX: Final = 1 << 20

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from userspace_cni.attachment.steps import Internal, UplinkPort
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.ovsdb.values import columns_of, references, refers, value_of
+from userspace_cni.ovsdb.column_values import columns_of, references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_mirrors import mirror_rows, mirrors_of, takes_sources
-from userspace_cni.switch.ovsdb.database import SwitchSession
 from userspace_cni.switch.ovsdb.port_limits import limit_of
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
-from userspace_cni.switch.ovsdb.rows.interface import DEVARGS, VHOST_USER_TYPES
+from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of
+from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS, VHOST_USER_TYPES
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_nodes, is_ours, made_by
-from userspace_cni.switch.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
-from userspace_cni.switch.ovsdb.rows.switch import Abilities, SwitchSettings
-from userspace_cni.switch.ovsdb.rows.uplink import UplinkRow
+from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, LimitedPort, PortRow
+from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
+from userspace_cni.switch.ovsdb.rows.uplink_row import UplinkRow
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 _INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
 """Types of interfaces behind which is a pod, a VM or the node itself."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from kubevirt.dra import Device, read_metadata
-from kubevirt.errors import BadInput, DefinitionRefused
-from kubevirt.strict_json import BYTES_MAX
+from kubevirt.json_input import BYTES_MAX
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused
 from kubevirt.vmi import NetworkClaim
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from userspace_cni.base.port_kinds import Datapath, KernelPort
-from userspace_cni.switch.ovsdb.rows.interface import AFXDP
+from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP
 
 
 @dataclass(frozen=True)

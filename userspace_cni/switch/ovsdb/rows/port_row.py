@@ -9,7 +9,7 @@ from typing import Any, Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import EVERYTHING, OWNER, OvsPort, PortRef
 from userspace_cni.ovsdb.columns import Columns, optional
-from userspace_cni.switch.ovsdb.rows.bridge import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, local_columns
+from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, local_columns
 from userspace_cni.switch.ovsdb.rows.desired import (
     DesiredBridge,
     DesiredInterface,
@@ -18,10 +18,10 @@ from userspace_cni.switch.ovsdb.rows.desired import (
     MarkedRows,
     MirrorPart,
 )
-from userspace_cni.switch.ovsdb.rows.interface import interface_row
+from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
-from userspace_cni.switch.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, desired_names, specs
-from userspace_cni.switch.ovsdb.rows.qos import QosRow, described, policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.mirror_row import FROM_POD, TO_POD, MirrorRow, desired_names, specs
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, described, policing_columns, qos_row
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def capture_command(
 
 
 def _capture(ctx: click.Context, name: str, write: str | None, course: CaptureOptions) -> CaptureFigures:
-    from userspace_cni.fastpath.errors import FastPathError
+    from userspace_cni.fastpath.fastpath_errors import FastPathError
 
     site = open_site(ctx)
     site.require_root(between.MAKING)

@@ -236,7 +236,7 @@ def _timed(stage: Stage) -> Iterator[None]:
 @contextmanager
 def _failing(stage: Stage) -> Iterator[None]:
     """Note an error in this block as that stage's."""
-    from userspace_cni.fastpath.errors import FastPathError
+    from userspace_cni.fastpath.fastpath_errors import FastPathError
 
     try:
         yield
@@ -247,7 +247,7 @@ def _failing(stage: Stage) -> Iterator[None]:
 
 def _is_ours(error: BaseException) -> bool:
     """Whether the error is a fault on our side (directories, sockets, memory, descriptors), not of the bridge."""
-    from userspace_cni.fastpath.errors import MemoryShort, SocketRefused
+    from userspace_cni.fastpath.fastpath_errors import MemoryShort, SocketRefused
 
     if isinstance(error, DirectoryRefused | RecordRefused | MemoryShort | SocketRefused):
         return True

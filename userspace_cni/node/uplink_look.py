@@ -20,9 +20,9 @@ from userspace_cni.host.node_net.nics import Nic
 from userspace_cni.switch.interfaces import bridges_of_interfaces, open_interfaces
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.store import AttachmentStore
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.node.installation import Installation
-    from userspace_cni.node.switch import LocalSwitch
+    from userspace_cni.node.local_switch import LocalSwitch
 
 LOOK_S: Final = 6.0
 

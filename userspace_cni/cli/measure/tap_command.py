@@ -120,7 +120,7 @@ def tap_command(as_json: bool, **options: Any) -> None:
         bridge = _bridge(options, reporter)
     failure = _run(bridge, reporter)
     if failure is not None:
-        from userspace_cni.fastpath.errors import FastPathError
+        from userspace_cni.fastpath.fastpath_errors import FastPathError
 
         if isinstance(failure, FastPathError):
             raise CommandRefused(str(failure), FOUND) from failure

@@ -16,9 +16,9 @@ from userspace_cni.attachment.facts import Allocation, Pod, SocketPlace
 from userspace_cni.base.errors import BadEnvironment, DirectoryRefused, InvalidConfig
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
+from userspace_cni.cni.json_values import typed
 from userspace_cni.cni.options import Access, Role, Warn
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.values import typed
 from userspace_cni.consumers import pod_volumes
 from userspace_cni.pod import launcher
 

@@ -19,13 +19,13 @@ from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.manifest_files import Unreadable, name_of, read_text
-from userspace_cni.cli.routes import faulty
+from userspace_cni.cli.routes import route_faults
 from userspace_cni.cli.routes.asking import OFF
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.routes.files import Faults, faults_in, has_objects, objects_in, parsed, route_name, routes_in
 from userspace_cni.routes.inspection import apply_object
 from userspace_cni.routes.resource import RouteObject, without_services
+from userspace_cni.routes.route_files import Faults, faults_in, has_objects, objects_in, parsed, route_name, routes_in
 
 _COLUMNS: Final = (Column("ROUTE", whole=True), Column("STATE", whole=True), Column("DETAILS"))
 _STYLES: Final = {"failed": "red", "refused": "red", "unchanged": "dim"}
@@ -131,9 +131,9 @@ def _text(filename: str) -> str:
 
 def _refuse(faults: Faults, name: str, text: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        view.show_json({**_as_json("", dry_run=dry_run), **faulty.described(faults, text)})
+        view.show_json({**_as_json("", dry_run=dry_run), **route_faults.described(faults, text)})
         return
-    faulty.tell(faults, name, text)
+    route_faults.tell(faults, name, text)
     view.note(f"{view.counted(faults.count, 'fault')} in {name}: nothing was applied")
 
 

@@ -34,12 +34,12 @@ from typing import Final
 from kubevirt.agreement import agreed_mac, agreed_mode, agreed_mtu
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.dra import Device
-from kubevirt.errors import BadInput, DefinitionRefused, KubevirtError
-from kubevirt.mounted import read_claim, read_file
+from kubevirt.mounted_files import read_claim, read_file
 from kubevirt.network_info import NetworkInfoEntry, read_network_info
 from kubevirt.patience import Patience
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, check_owners, check_path
-from kubevirt.source import Origin, Role, VmSocketSource
+from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
+from kubevirt.taken_sockets import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, check_owners, check_path
+from kubevirt.vm_socket_source import Origin, Role, VmSocketSource
 from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, bound
 from userspace_cni.pod import launcher
 
