@@ -30,7 +30,7 @@ from tests.lab.house import (
 from tests.lab.house.tree import LINES_MAX, Rule, Tree
 from tests.lab.pages import ROOT
 
-MODULE = "userspace_cni/module.py"
+MODULE = "userspace_cni/some.py"
 A_TEST = "tests/unit/test_some.py"
 C = "userspace_cni/some.c"
 C_TEST = "tests/native/some.c"
@@ -77,6 +77,8 @@ KEEP: list[tuple[Rule, str, str]] = [
     (python.size_of_a_module, MODULE, "x = 1\n" * LINES_MAX),
     (python.size_of_a_module, A_TEST, "x = 1\n" * (LINES_MAX + 1)),
     (python.names_say_what_is_in_it, "userspace_cni/host/node_net/network_managers.py", ""),
+    (python.class_names_are_unique, MODULE, "class Some: ...\n\nclass Other: ...\n"),
+    (python.class_names_are_unique, A_TEST, "class Module: ...\n\nclass A:\n    class Module: ...\n"),
     (python.plain_words, MODULE, "# it cannot be; the user nobody; root-of-nobody; NOBODY = 65534\n"),
     (python.executed_commands_check_for_errors, MODULE, "x.execute(check_error=True)\n"),
     (python.steps_describe_themselves, MODULE, f"{IMPORT}from a import Link\nisinstance(x, Link)\nisinstance(x, Step)\n"),
@@ -116,7 +118,7 @@ KEEP: list[tuple[Rule, str, str]] = [
         contributing.pages_name_what_exists,
         PAGE,
         (
-            "`tests/run.sh unit -k some`, `tests/run.sh quick`, `tests/run.sh KIND -k NAME`, `docs/`, `userspace_cni/module`\n"
+            "`tests/run.sh unit -k some`, `tests/run.sh quick`, `tests/run.sh KIND -k NAME`, `docs/`, `userspace_cni/some`\n"
             "```bash\n.venv/bin/python -m pytest tests/unit/test_some.py -k test_it   # tests/nothing\nkubectl -k dir\n```\n"
         ),
     ),
@@ -131,6 +133,8 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
     (python.names_say_what_is_in_it, "tests/lab/common/ports.py", "", 1, "'common'"),
     (python.names_say_what_is_in_it, "localdb/_helpers.py", "", 1, "'_helpers'"),
     (python.names_say_what_is_in_it, "userspace_cni/fastpath/util.h", "", 1, "'util'"),
+    (python.class_names_are_unique, MODULE, "class Some: ...\n\nclass Some: ...\n", 3, f"{MODULE}:1"),
+    (python.class_names_are_unique, MODULE, "class Some: ...\n\nclass A:\n    class _Some: ...\n", 4, f"{MODULE}:1"),
     (python.plain_words, MODULE, "\n# it can| not be\n", 2, "'can| not'"),
     (python.plain_words, A_TEST, "# Some|body else's\n", 1, "'Some|body'"),
     (python.plain_words, C, "/* told no|body */\n", 1, "'no|body'"),

@@ -45,6 +45,17 @@ def names_say_what_is_in_it(tree: Tree) -> Iterator[Finding]:
                 yield file.wrong(1, f"'{name}' says nothing of what is in it: name it by its subject")
 
 
+def class_names_are_unique(tree: Tree) -> Iterator[Finding]:
+    """A name stands for one class of the product: a reader who looks for it finds that one. An underscore makes no difference."""
+    first: dict[str, str] = {}
+    for file in tree.sources:
+        for node in file.nodes:
+            if isinstance(node, ast.ClassDef):
+                here = f"{file.name}:{node.lineno}"
+                if (there := first.setdefault(node.name.lstrip("_"), here)) != here:
+                    yield file.wrong(node.lineno, f"class {node.name}: {there} has one of that name: say which one it is")
+
+
 def plain_words(tree: Tree) -> Iterator[Finding]:
     """ "cannot" is one word, and a sentence names who acts."""
     for file in (*tree.python, *tree.c, *tree.prose):
@@ -88,6 +99,7 @@ def _checks(keyword: ast.keyword) -> bool:
 RULES: Final[tuple[Rule, ...]] = (
     size_of_a_module,
     names_say_what_is_in_it,
+    class_names_are_unique,
     plain_words,
     executed_commands_check_for_errors,
     steps_describe_themselves,
