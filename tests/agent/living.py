@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from tests.lab.kube.apiserver import ApiServer
 from tests.lab.node import agent, brisk, inside
 from tests.lab.node.agentless import filled
 from tests.lab.node.forked import server
@@ -79,6 +80,10 @@ class LiveNode(Node):
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
+
+    def follow(self, api: ApiServer, name: str = "n1") -> None:
+        """The agent reads this server, which calls the node so."""
+        self.settings |= {"USERSPACE_CNI_KUBECONFIG": api.kubeconfig(self.directory), "USERSPACE_CNI_NODE_NAME": name}
 
     def start(self, *, until: str = "", **limits: float) -> LiveNode:
         """Have an agent that serves. `limits`: constants of `lab.node.brisk`, and of the modules of the agent in `_LIMITED`.

@@ -31,11 +31,8 @@ KUBEOVN = {
 def api(live: LiveNode) -> Iterator[ApiServer]:
     """An API server with the pod `app` on the agent's node, which reads kube-ovn's annotations."""
     with ApiServer() as started:
-        live.settings |= {
-            "USERSPACE_CNI_KUBECONFIG": started.kubeconfig(live.directory),
-            "USERSPACE_CNI_NODE_NAME": "n1",
-            "USERSPACE_CNI_KUBEOVN_ANNOTATIONS": "true",
-        }
+        live.follow(started)
+        live.settings["USERSPACE_CNI_KUBEOVN_ANNOTATIONS"] = "true"
         yield started
 
 

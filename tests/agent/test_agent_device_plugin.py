@@ -66,7 +66,7 @@ def test_which_bridges_have_devices(live: LiveNode, kubelet: Kubelet, sandbox: s
 def test_devices_do_not_wait_for_the_api_server(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
     """A new agent, as after a boot, offers its devices and allocates them while the API server is awaited; the ADD waits, too."""
     with ApiServer() as api, ThreadPoolExecutor() as threads:
-        live.settings |= {"USERSPACE_CNI_KUBECONFIG": api.kubeconfig(live.directory), "USERSPACE_CNI_NODE_NAME": "n1"}
+        live.follow(api)
         api.faults.append(Fault("LIST", status=503))
         kubelet.start()
         starting = threads.submit(live.start, START_S=60)

@@ -23,8 +23,7 @@ RETRIES = 100
 def api(live: LiveNode) -> Iterator[ApiServer]:
     """An API server for which the node's agent has credentials of its own."""
     with ApiServer() as started:
-        live.settings["USERSPACE_CNI_KUBECONFIG"] = started.kubeconfig(live.directory)
-        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        live.follow(started)
         yield started
 
 

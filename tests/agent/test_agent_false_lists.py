@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.agent.followed import ADDRESS, Followed
 from tests.agent.living import LiveNode
-from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node, ours
 from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.false_lists import LACKING, NO_LISTS, have_listed_again, list_falsely
-from tests.lab.network.outside import Wire, wired
-from tests.lab.node import agent
+from tests.lab.network.outside import wired
 from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import wait_until
 
-ADDRESS = "192.0.2.11"
 NETWORKS = "provider-networks.userspace-cni.io"
 SUBNETS = "subnets.userspace-cni.io"
 FOLLOWED = (NETWORKS, "vlans.userspace-cni.io", SUBNETS, "nodes")
@@ -28,27 +25,12 @@ TWO_LISTS_S = 60.0
 """Seconds in which what is really gone goes, where no event tells of it."""
 
 
-class Uplink:
+class Uplink(Followed):
     """A node n1 with a NIC whose addresses have moved to br-net1, and a trunk with VLAN 100, both by objects."""
-
-    def __init__(self, live: LiveNode, wire: Wire, api: ApiServer) -> None:
-        assert live.switch
-        self.live, self.wire, self.api, self.switch = live, wire, api, live.switch
-        live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
-        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
-        live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
-
-    def spec(self, name: str = "net1") -> dict[str, Any]:
-        """What the agent says of the provider network, {} for nothing."""
-        _, body = agent.get(self.live.socket, "/api/v1/network")
-        return next((each for each in json.loads(body)["specs"] if each["name"] == name), {})
 
     def state(self) -> tuple[str, list[int]]:
         """The link that has the node's address, and the VLANs of the uplink."""
-        shown = json.loads(self.wire.on_node("ip", "-j", "address", "show"))
-        place = ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == ADDRESS)
-        trunks = [each for port in self.switch.rows("Port") if port["name"] == "nic0" for each in _listed(port["trunks"])]
-        return place, sorted(trunks)
+        return self.place(), self.trunks()
 
     def lists(self) -> dict[str, int]:
         """How often each kind was listed."""
@@ -63,10 +45,6 @@ class Uplink:
         """The next list of each kind is answered so."""
         for title in FOLLOWED:
             list_falsely(self.api, self.api.objects(title), f"/{title.partition('.')[0]}?", falsify)
-
-
-def _listed(value: Any) -> list[int]:
-    return [value] if isinstance(value, int) else list(value)
 
 
 @pytest.fixture

@@ -43,8 +43,7 @@ IN, OUT = "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"
 def api(live: LiveNode) -> Iterator[ApiServer]:
     """An API server with a pod, for which the node's agent has credentials of its own."""
     with ApiServer() as started:
-        live.settings["USERSPACE_CNI_KUBECONFIG"] = started.kubeconfig(live.directory)
-        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        live.follow(started)
         manifest = POD.manifest()
         started.add_pod({**manifest, "spec": {**manifest["spec"], "nodeName": "n1"}})
         yield started

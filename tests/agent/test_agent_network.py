@@ -183,8 +183,7 @@ def test_objects_of_the_api(kept: Kept) -> None:
     live = kept.live
     with defined_server() as api:
         api.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-        live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
-        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        live.follow(api)
         live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
         live.start()
         add(api, "ProviderNetwork", "net1", spec={"defaultInterface": "nic0", "moveAddresses": True})

@@ -55,9 +55,8 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def read(live: LiveNode, api: ApiServer) -> Iterator[LiveNode]:
     """A node whose agent is not started yet."""
+    live.follow(api, NAME)
     live.settings |= {
-        "USERSPACE_CNI_KUBECONFIG": api.kubeconfig(live.directory),
-        "USERSPACE_CNI_NODE_NAME": NAME,
         "USERSPACE_CNI_KUBEOVN_ANNOTATIONS": "true",
         "USERSPACE_CNI_GATEWAY_BRIDGE": "br-int",
     }

@@ -9,44 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.agent.followed import ADDRESS, Followed
 from tests.agent.living import WITHOUT_API_S, LiveNode
 from tests.cni.spec import succeeded
-from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.apiserver import Fault
 from tests.lab.kube.cluster_objects import node, ours
 from tests.lab.kube.definitions import defined_server
 from tests.lab.kube.pods import Pod
-from tests.lab.network.outside import Wire, wired
-from tests.lab.node import agent
+from tests.lab.network.outside import wired
 from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import Switch, wait_until
 
-ADDRESS = "192.0.2.11"
 UPLINK = {"defaultInterface": "nic0", "moveAddresses": "primary"}
-
-
-class Followed:
-    """A node n1 with a NIC, whose agent follows objects."""
-
-    def __init__(self, live: LiveNode, wire: Wire, api: ApiServer) -> None:
-        assert live.switch
-        self.live, self.wire, self.api, self.switch = live, wire, api, live.switch
-        live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
-        live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
-        live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
-
-    def spec(self, name: str = "net1") -> dict[str, Any]:
-        """What the agent says of the provider network, {} for nothing."""
-        _, body = agent.get(self.live.socket, "/api/v1/network")
-        return next((each for each in json.loads(body)["specs"] if each["name"] == name), {})
-
-    def place(self) -> str:
-        """The link that has the node's address."""
-        shown = json.loads(self.wire.on_node("ip", "-j", "address", "show"))
-        return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == ADDRESS)
-
-    def trunks(self) -> list[int]:
-        [port] = [row for row in self.switch.rows("Port") if row["name"] == "nic0"]
-        return sorted([port["trunks"]] if isinstance(port["trunks"], int) else port["trunks"])
 
 
 @pytest.fixture

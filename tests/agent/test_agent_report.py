@@ -49,8 +49,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def agent(live: LiveNode, api: ApiServer) -> LiveNode:
     """A node whose agent reads objects; it is not started yet."""
-    live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
-    live.settings["USERSPACE_CNI_NODE_NAME"] = NAME
+    live.follow(api, NAME)
     live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
     return live
 

@@ -77,8 +77,7 @@ def clustered(routed: Routed) -> Iterator[Routed]:
         api.add(node("n1", "192.0.2.11"))
         api.add_pod(pod_object())
         routed.api = api
-        routed.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(routed.live.directory)
-        routed.live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        routed.live.follow(api)
         routed.cached()
         yield routed
         routed.live.close()

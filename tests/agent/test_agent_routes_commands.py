@@ -175,8 +175,7 @@ def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
         api.add(node("n1", "192.0.2.11"))
         metadata = {"name": "web-0", "namespace": "default", "uid": "u-web-0"}
         api.add_pod({"metadata": metadata, "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}})
-        front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
-        front.live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+        front.live.follow(api)
         assert front.run("routes", "check")[0] == 3
         spec = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}]}
         api.add({"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}, "spec": spec})

@@ -46,8 +46,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def cluster(live: LiveNode, api: ApiServer) -> Iterator[LiveNode]:
     """A node n1 with a NIC, whose agent follows objects and is not started yet."""
-    live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)
-    live.settings["USERSPACE_CNI_NODE_NAME"] = "n1"
+    live.follow(api)
     live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
     Path(live.environ["USERSPACE_CNI_CONFIG"]).write_text(RULES)
     with wired(switch_of(live).netns):

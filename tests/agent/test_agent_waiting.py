@@ -30,9 +30,8 @@ SHARED_NETWORK = "podnet.{}.ovn.kubernetes.io/{}"
 def api(live: LiveNode) -> Iterator[ApiServer]:
     """An API server by which the agent knows its pods, of which so many of a namespace may wait."""
     with ApiServer() as started:
+        live.follow(started)
         live.settings |= {
-            "USERSPACE_CNI_KUBECONFIG": started.kubeconfig(live.directory),
-            "USERSPACE_CNI_NODE_NAME": "n1",
             "USERSPACE_CNI_KUBEOVN_ANNOTATIONS": "true",
             "USERSPACE_CNI_WAITING_PER_NAMESPACE": str(MOST),
         }
