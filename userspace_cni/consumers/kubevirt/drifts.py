@@ -78,9 +78,9 @@ def cuts_off(drifts: Drifts) -> bool:
 def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.port
     assert step  # noqa: S101 - for the type checker: it has drifts
-    columns = {each.field: each for each in drifts if each.subject == f"port {step.name}"}
+    columns = {each.field: each for each in drifts if each.subject != f"bridge {step.bridge}"}
     for each in drifts:
-        if each.subject != f"port {step.name}":  # the bridge's own MTU, which its ports' follows
+        if each.subject == f"bridge {step.bridge}":  # its own MTU, which its ports' follows
             yield Finding("port-changed", "warning", "", sentence(each), _remedy(step, [each]))
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
