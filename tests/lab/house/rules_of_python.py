@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final, get_args
 
-from tests.lab.house.tree import LINES_MAX, Finding, Rule, Tree
+from tests.lab.house.tree import LINES_MAX, PACKAGES, Finding, Rule, Tree
 from userspace_cni.attachment import steps
 
 VAGUE: Final = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
 
 SAYS_NOTHING: Final = frozenset(("utils", "util", "common", "helpers", "helper", "manager", "misc"))
 """Names under which anything can be put, so that nothing is found by them."""
+
+SAID_BY_THE_ROOM: Final = frozenset(("__init__", "__main__"))
+"""Files that Python wants by these names: each is its package."""
 
 STEPS: Final = steps.__name__
 STEP_TYPES: Final = frozenset(
@@ -54,6 +57,14 @@ def class_names_are_unique(tree: Tree) -> Iterator[Finding]:
                 here = f"{file.name}:{node.lineno}"
                 if (there := first.setdefault(node.name.lstrip("_"), here)) != here:
                     yield file.wrong(node.lineno, f"class {node.name}: {there} has one of that name: say which one it is")
+
+
+def file_names_are_unique(tree: Tree) -> Iterator[Finding]:
+    """A file's name says which one it is, also where it is shown without its room, as by a fuzzy finder."""
+    first: dict[str, str] = {}
+    for file in (*tree.sources, *(each for each in tree.c_sources if each.name.startswith(PACKAGES))):
+        if file.path.stem not in SAID_BY_THE_ROOM and (there := first.setdefault(file.path.name, file.name)) != file.name:
+            yield file.wrong(1, f"{there} has the same name: say which one it is")
 
 
 def plain_words(tree: Tree) -> Iterator[Finding]:
@@ -100,6 +111,7 @@ RULES: Final[tuple[Rule, ...]] = (
     size_of_a_module,
     names_say_what_is_in_it,
     class_names_are_unique,
+    file_names_are_unique,
     plain_words,
     executed_commands_check_for_errors,
     steps_describe_themselves,
