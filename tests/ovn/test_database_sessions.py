@@ -13,7 +13,7 @@ import pytest
 from tests.lab.ovn.database import Authority, Kind, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.errors import RowsRefused, Unavailable
 from userspace_cni.ovsdb.client import Client, Session
 from userspace_cni.ovsdb.column_values import Json, as_json, value_of
 from userspace_cni.ovsdb.database import MAP, REFERENCES, STRING, STRINGS, Clause, Database, Tls, named
@@ -171,7 +171,7 @@ def run(client: Client[Told], *commands: Callable[[Session[Told]], Command[Any]]
     def call(command: Command[Any]) -> None:
         try:
             client.use(lambda session: session.transact([command], soon()), frozenset(), "a test", soon())
-        except (SwitchRefused, Unavailable) as error:
+        except (RowsRefused, Unavailable) as error:
             errors.append(error)
 
     threads = [threading.Thread(target=call, args=(each,)) for each in (hold, *(make(session) for make in commands))]
@@ -235,7 +235,7 @@ def test_a_row_that_changes_meanwhile(database: NorthboundDatabase, connect: Con
 def test_a_refusal_is_of_its_caller_alone(database: NorthboundDatabase, connect: Connect) -> None:
     """The server's words for one, and the others of the group are served."""
     database.nbctl("create", SETS, "name=taken")
-    with pytest.raises(SwitchRefused, match="constraint violation"):
+    with pytest.raises(RowsRefused, match="constraint violation"):
         run(connect(), lambda session: MakeSet(session, "taken"), lambda session: MakeSet(session, "free"))
     assert sorted(database.nbctl("--bare", "--columns=name", "list", SETS).split()) == ["free", "taken"]
 
