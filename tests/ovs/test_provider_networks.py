@@ -15,6 +15,7 @@ from tests.lab.network.outside import BEYOND, LOST_MAX, NIC, Wire, traffic, wire
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import inside, veth
 from userspace_cni.attachment.specs import undo
+from userspace_cni.attachment.steps import StillTaken
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.linux import boot
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
@@ -312,6 +313,33 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
     wait_until(lambda: not site.reconcile(POLLED)[0].problem, what="the spec is met")
     wait_until(lambda: wire.answers(NODE), what="the node answers through the new NIC")
     assert (switch.interface(NIC)["type"], site.drifts()) == ("afxdp", [])
+
+
+def test_a_polled_nic_without_a_database(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """The spec goes while OVSDB is away and ovs-vswitchd has the NIC's frames: the addresses stay at the bridge, where they
+    answer as soon as it is back, and the status says what is awaited. They go back once the daemon has ended, or opens the NIC
+    as system."""
+    for is_killed in (True, False):
+        site.met(POLLED)
+        switch.stop_ovsdb()
+        try:
+            [status] = site.reconcile()
+            assert f"ovs-vswitchd may have the frames of {NIC} by AF_XDP still" in status.problem
+            assert where(wire) == ["br-net1"]
+            with pytest.raises(StillTaken):  # a person gives up what has no NIC, and no more
+                undo(PROVIDER_NETWORK, POLLED.name, site.node, force=True)
+            assert where(wire) == ["br-net1"]
+            if is_killed:
+                switch.kill_vswitchd()
+                site.reconcile()
+                assert (where(wire), wire.answers(NODE)) == ([NIC], True)
+        finally:
+            switch.restart_ovsdb()
+            if is_killed:
+                switch.restart_vswitchd()
+        assert is_killed or wire.answers(NODE)
+        wait_until(lambda: not site.reconcile(), what="it is undone")
+        assert (where(wire), wire.answers(NODE), switch.bridges()) == ([NIC], True, [])
 
 
 def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) -> None:

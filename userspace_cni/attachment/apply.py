@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.journal import Journal, SharedHolders, keys_of
 from userspace_cni.attachment.records import Record, completed, record_key
-from userspace_cni.attachment.steps import Rest, SharedResource, Step
+from userspace_cni.attachment.steps import Rest, SharedResource, Step, StillTaken
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
 from userspace_cni.base.log import say, timed
@@ -378,13 +378,15 @@ def _is_ours_to_undo(key: str, step: Step, shared: SharedHolders | None) -> bool
 
 
 def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:
-    """The failure because of which this step must stay: a later step's thing lies in this step's thing, or needs it."""
+    """The failure because of which this step must stay: a later step's thing lies in this step's thing, needs it, or
+    still takes what it would give back."""
 
-    def keeps(later: Step) -> bool:
+    def keeps(failure: Failure) -> bool:
+        later = failure.step
         inside = step.holds_others and _place(later) == _place(step)
-        return inside or (later.keeps_earlier and not step.keeps_earlier)
+        return inside or isinstance(failure.error, StillTaken) or (later.keeps_earlier and not step.keeps_earlier)
 
-    return next((failure for failure in failures if keeps(failure.step)), None)
+    return next((failure for failure in failures if keeps(failure)), None)
 
 
 def _leave_place(record: Record, place: str, shared: SharedHolders, failed: list[Step], journal: Journal) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from userspace_cni.attachment import put_backs
 from userspace_cni.attachment.apply import Turn, await_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
-from userspace_cni.attachment.steps import Parts, SharedReads, Step
+from userspace_cni.attachment.steps import Parts, SharedReads, Step, StillTaken
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError, combined
@@ -416,7 +416,7 @@ def _go_back(turn: Turn, error: UserspaceError) -> None:
 def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = False) -> None:
     """Undo all of it. Raises the errors of what stays, which is recorded."""
     failures = turn.remove(record, deadline)
-    keeping = [failure.step for failure in failures if failure.step.keeps_earlier]
+    keeping = [each.step for each in failures if each.step.keeps_earlier and not isinstance(each.error, StillTaken)]
     if force and keeping:
         say("warning", "steps that cannot be undone are given up", given_up=_summary(keeping))
         rest = tuple(failure.step for failure in failures[::-1] if not failure.step.keeps_earlier)

@@ -6,13 +6,12 @@ socket. `undo` makes it a port of type system again, of which the node's stack h
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.steps import SharedReads, UplinkPort
+from userspace_cni.attachment.steps import SharedReads, StillTaken, UplinkPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
@@ -30,7 +29,8 @@ class PolledUplinkDriver(UplinkDriver):
     def undo(self, step: UplinkPort, deadline: Deadline) -> None:
         """Open the interface as system again, where the port is there, is ours and has the NIC that is there.
 
-        A daemon that is dead finds it so when it is started; one that hangs, when it goes on.
+        Raises StillTaken while ovs-vswitchd may have the NIC's frames: addresses that go back to the NIC would hear nothing. A
+        daemon that is dead has none, and finds the type when it is started; one that hangs, when it goes on.
         """
         from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.put import Put
@@ -46,11 +46,19 @@ class PolledUplinkDriver(UplinkDriver):
             session.transact([command], deadline)
             return command.done
 
-        with suppress(NameTaken):  # another's by now, which is not changed
+        try:
             done = self._client.use(put, every_name(), f"uplink {step.name}: opening it as system", deadline)
-            if done:
-                with suppress(Unavailable):
-                    self._read_back.wait(done, deadline.within(LET_GO_S), or_dead=True)
+            self._read_back.wait(done, deadline.within(LET_GO_S), or_dead=True)
+        except NameTaken:  # another's by now, which is not changed
+            pass
+        except Unavailable as error:
+            if self._daemon.peek().state == "dead":
+                raise
+            names = ", ".join(each.name for each in step.interfaces)
+            raise StillTaken(
+                f"ovs-vswitchd may have the frames of {names} by AF_XDP still; {error.message}",
+                f"what {step.bridge} has of addresses stays there until it opens the uplink as system, or ends; {error.details}",
+            ) from error
 
     def check(self, step: UplinkPort, deadline: Deadline) -> list[Drift]:
         """The type of each interface; the rest is its port's."""

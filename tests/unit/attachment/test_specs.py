@@ -15,7 +15,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import LOOK_MAX_S, KeepsLess, Spec, Specs, SpecStatus, key_of, undo
-from userspace_cni.attachment.steps import Driver, SharedReads, Step
+from userspace_cni.attachment.steps import Driver, SharedReads, Step, StillTaken
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
 
@@ -74,6 +74,8 @@ class Site(World):
     """By what a step is in text."""
     stuck: set[str] = field(default_factory=set)
     """Kinds of steps that cannot be undone now."""
+    taken: set[str] = field(default_factory=set)
+    """Steps, in text, that still take what is of the earlier ones."""
     moment: Callable[[str], None] = lambda _: None
     effects: list[str] = field(default_factory=list)
 
@@ -126,6 +128,8 @@ class _Builder(Driver[Step]):
     def undo(self, step: Step, deadline: Deadline) -> None:
         """Take it down; a pole after its wires."""
         self.site.moment(f"before no {step.kind}")
+        if repr(step) in self.site.taken:
+            raise StillTaken("a bird sits on it")
         if step.kind in self.site.stuck:
             raise Unavailable(f"the {step.kind} cannot be reached")
         if isinstance(step, Pole):
@@ -309,6 +313,20 @@ def test_what_would_be_lost_with_the_rest_keeps_it(site: Site) -> None:
             site.stuck.clear()
             assert reconcile(site) == {}
         assert (site.steps(), site.journal.node_records()) == (things(), [])
+
+
+def test_what_is_still_taken_keeps_all_that_was_before_it(site: Site) -> None:
+    """Also what is its own to undo, and also for a person, until it is taken no more."""
+    line = (Pole("a"), Wire("a", 1), Wire("a", 2))
+    reconcile(site, spec(*line))
+    site.taken.add(repr(line[2]))
+    assert reconcile(site)["line"].problem == "a bird sits on it"
+    with pytest.raises(StillTaken, match="a bird"):
+        undo(KIND, "line", site, force=True)
+    assert (site.steps(), only(site).steps) == (things(*line), line)
+    site.taken.clear()
+    assert reconcile(site) == {}
+    assert (site.steps(), site.journal.node_records()) == (things(), [])
 
 
 def test_another_boot_looks_afresh(site: Site) -> None:

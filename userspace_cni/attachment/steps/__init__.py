@@ -2,7 +2,7 @@
 
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
-from userspace_cni.attachment.steps.driver import Driver, Rest, SharedReads
+from userspace_cni.attachment.steps.driver import Driver, Rest, SharedReads, StillTaken
 from userspace_cni.attachment.steps.kept import Kept, KeptAddress, KeptHop, KeptRoute, next_hops
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy_record import LegacyRecord
@@ -99,6 +99,7 @@ __all__ = [
     "SocketFile",
     "Step",
     "Steps",
+    "StillTaken",
     "Translation",
     "UplinkInterface",
     "UplinkPort",

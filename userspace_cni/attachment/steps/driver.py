@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.errors import Unavailable, UserspaceError
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.drift import Drift
@@ -20,6 +20,10 @@ S = TypeVar("S", bound=Step)
 T = TypeVar("T")
 Rest = Callable[[], None]
 """What remains to be awaited of a step that was begun. Raises as `apply` does."""
+
+
+class StillTaken(Unavailable):
+    """Raised by an undo: what the step took is still taken, so nothing that its attachment made before it can be undone now."""
 
 
 class SharedReads:
@@ -77,7 +81,10 @@ class Driver(ABC, Generic[S]):
 
     @abstractmethod
     def undo(self, step: S, deadline: Deadline) -> None:
-        """Remove what `apply` made, and nothing else. What is already absent is fine."""
+        """Remove what `apply` made, and nothing else. What is already absent is fine.
+
+        Raises StillTaken where undoing the earlier steps would do harm before this one is undone.
+        """
 
     @abstractmethod
     def check(self, step: S, deadline: Deadline) -> list[Drift]:
