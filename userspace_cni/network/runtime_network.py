@@ -55,7 +55,7 @@ def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> t
             given = read(path)
         except UserspaceError as error:
             return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _refused(error), content=str(error))], frozenset()
-        return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _plan(given, node, serving), content=given)], frozenset()
+        return [_spec(SETTINGS, path, given, node, serving)], frozenset()
     try:
         kept = installed(node.installation.root.path(node.installation.settings.state_dir))
     except UserspaceError as error:
@@ -63,7 +63,12 @@ def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> t
         return [], frozenset()
     if kept is None:
         return [], frozenset({INSTALL})
-    return [Spec(RUNTIME_NETWORK, NAME, INSTALL, kept.said_by, _plan(kept, node, serving), content=kept)], frozenset({INSTALL})
+    return [_spec(INSTALL, kept.said_by, kept, node, serving)], frozenset({INSTALL})
+
+
+def _spec(source: str, said_by: str, given: Given, node: LocalNode, serving: Callable[[], bool]) -> Spec:
+    """The spec, which is tried at once when calls are taken."""
+    return Spec(RUNTIME_NETWORK, NAME, source, said_by, _plan(given, node, serving), content=(given, serving()))
 
 
 def read(path: str) -> PluginList:
@@ -148,7 +153,10 @@ def _plan(given: PluginList, node: LocalNode, serving: Callable[[], bool]) -> Pl
         require_ours(step, found)
         former = next(iter(Steps((record.complete or ()) if record else ()).runtime_networks), None)
         if not serving():  # what is there stays, and nothing comes
-            return _status(record, given, node)
+            there = _status(record, given, node)
+            if not there:
+                raise Unavailable(f"file {step.path}: it waits until this agent takes calls", "they begin in a moment")
+            return there
         is_placed = record and record.state == "ready" and record.boot_id == node.store.boot_id()
         if found and former and is_placed and replace(former, instead_of=step.instead_of) == step:
             return (former,)

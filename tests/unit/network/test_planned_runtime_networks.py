@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.attachment.records import Record, completed, node_container
-from userspace_cni.attachment.specs import Spec
+from userspace_cni.attachment.specs import Spec, Specs, compare
 from userspace_cni.attachment.steps import RuntimeNetwork
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
@@ -66,9 +66,14 @@ def file_of(node: LocalNode, name: str) -> RuntimeNetwork:
 
 
 def test_before_calls_are_taken(node: LocalNode, tmp_path: Path) -> None:
-    """Nothing comes and nothing changes; what a reader of the record has lost meanwhile does not come either."""
-    plan = only(with_file(node, tmp_path), node, serving=False).plan
-    assert plan(None) == ()
+    """Nothing comes and nothing changes, and the status says so; what the record names and is not there does not come either."""
+    settings = with_file(node, tmp_path)
+    spec = only(settings, node, serving=False)
+    plan = spec.plan
+    [status] = Specs(node).reconcile([spec], [])
+    assert (status.holds, "10-net.conflist: it waits until this agent takes calls" in status.problem) == (False, True)
+    assert compare(spec, node).problem == status.problem
+    assert spec.content != only(settings, node, serving=True).content
     former = file_of(node, "05-old.conflist")
     record = recorded(node, former)
     for each in (record, replace(record, boot_id="another")):
@@ -76,7 +81,8 @@ def test_before_calls_are_taken(node: LocalNode, tmp_path: Path) -> None:
     unfinished = record.to("applying", steps=(file_of(node, "10-net.conflist"),), result=completed((former,)))
     assert plan(unfinished) == (replace(former, instead_of=("10-net.conflist",)),)
     (Path(former.directory) / former.name).unlink()
-    assert plan(record) == ()
+    with pytest.raises(Unavailable, match="waits until this agent takes calls"):
+        plan(record)
 
 
 def test_after_a_death_amid_a_change(node: LocalNode, tmp_path: Path) -> None:
