@@ -10,6 +10,7 @@ import errno
 import socket
 import ssl
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
 import ovs.stream
@@ -18,6 +19,7 @@ from userspace_cni.ovsdb.database import Tls
 
 _SECONDS: Final = 0.25
 """How long a look at a remote that has just failed may take."""
+_RECORD: Final = 1 << 14
 _FILES: Final[dict[str, Tls]] = {}
 _LOCK: Final = threading.Lock()
 
@@ -79,8 +81,18 @@ def why_refused(remote: str) -> str:
 def _shake_hands(probe: socket.socket, files: Tls | None) -> None:
     if files is None:
         raise ValueError("there is no key and certificate for it")
-    with _context(files).wrap_socket(probe):
-        return
+    # not wrap_socket(), which takes the descriptor and does not close it where the peer has reset the connection by then
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls, done = _context(files).wrap_bio(incoming, outgoing), False
+    while not done:
+        with suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+            done = True
+        probe.sendall(outgoing.read())
+        if not done and (data := probe.recv(_RECORD)):
+            incoming.write(data)
+        elif not done:
+            incoming.write_eof()
 
 
 def _context(files: Tls) -> ssl.SSLContext:

@@ -1,0 +1,65 @@
+"""Why a connection with a database was refused is found by another one, which is closed however it ends."""
+
+from __future__ import annotations
+
+import gc
+import select
+import socket
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lab.ovn.database import Authority
+from userspace_cni.ovsdb import streams
+from userspace_cni.ovsdb.database import Tls
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER of a socket whose close resets the connection."""
+
+
+@contextmanager
+def accepting(how: str) -> Iterator[int]:
+    """A server on the port returned, which resets what it accepts, or ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                if how == "reset":
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join(60)
+
+
+@pytest.mark.parametrize("how", ["reset", "ended"])
+def test_a_peer_that_leaves_before_the_handshake(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No socket is left open to the interpreter, and the reason is told."""
+    authority = Authority(tmp_path / "authority")
+    connected = socket.create_connection
+
+    def left(address: tuple[str, int], timeout: float) -> socket.socket:
+        made = connected(address, timeout=timeout)
+        poll = select.poll()
+        poll.register(made, select.POLLIN | select.POLLHUP)
+        assert poll.poll(60_000)  # the peer has gone
+        return made
+
+    monkeypatch.setattr(socket, "create_connection", left)
+    with accepting(how) as port, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        remote = f"ssl:127.0.0.1:{port}"
+        streams.trust(remote, Tls(*authority.sign("client"), authority.certificate))
+        why = streams.why_refused(remote)
+        streams.trust(remote, None)
+        gc.collect()
+    assert ("Connection reset" in why or "EOF" in why, [str(each.message) for each in told]) == (True, [])
