@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -461,6 +462,30 @@ def test_a_killed_run_is_adopted(switch: Switch, settings: Settings, bridge: str
         living.send_signal(signal.SIGTERM)
         living.wait(60)
     assert flows(switch, bridge) == []
+
+
+@pytest.mark.parametrize("left", ["all", "no port", "no directory"])
+def test_a_killed_run_whose_record_is_lost(switch: Switch, settings: Settings, bridge: str, left: str) -> None:
+    """It is swept whole, by its rows' marks or its directory's name: port, flows, directory; a living run's stay."""
+    with victim(settings, bridge) as dead, victim(settings, bridge) as living:
+        dead.kill()
+        dead.wait(60)
+        for record in Path(settings.state_dir, "runs").glob("*"):
+            record.unlink()
+        [port] = [each["name"] for each in switch.rows("Port") if each["external_ids"].get("pid") == str(dead.pid)]
+        [directory] = [each for each in Path(settings.short_dir).iterdir() if each.name.startswith(f"probe-{dead.pid:x}.")]
+        if left == "no port":
+            switch.vsctl("del-port", port)
+        elif left == "no directory":
+            shutil.rmtree(directory)
+        assert len(flows(switch, bridge)) == 2
+        with probing(settings) as ports:
+            assert len(ports.adopt()) == 1
+            assert ports.adopt() == []
+        assert (len(flows(switch, bridge)), directory.exists(), len(switch.ports(bridge))) == (1, False, 1)
+        living.send_signal(signal.SIGTERM)
+        living.wait(60)
+    assert (switch.ports(bridge), flows(switch, bridge)) == ([], [])
 
 
 def test_ports_of_another_installation(switch: Switch, settings: Settings, bridge: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.facts import ChangeableOptions, Facts
     from userspace_cni.attachment.listing import LimitedDirection, SwitchPort
     from userspace_cni.attachment.records import Record
+    from userspace_cni.attachment.run_ids import RunId
     from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
@@ -195,8 +196,17 @@ class Switch(Protocol):
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
         ...
 
-    def of_runs(self, deadline: Deadline) -> Mapping[str, Marks]:
-        """Name and marks of every port that a run of a command has made, of this installation. Raises Unavailable."""
+    def specs_in_rows(self, deadline: Deadline) -> frozenset[tuple[str, str]]:
+        """Kind and name of the specs that rows of this installation name. Raises Unavailable."""
+        ...
+
+    def left_of(self, kind: str, name: str, deadline: Deadline) -> tuple[Step, ...]:
+        """The steps of that spec as far as the node shows them; () unless rows name it. Raises UserspaceError."""
+        ...
+
+    def left_of_runs(self, deadline: Deadline) -> Mapping[RunId, tuple[str, tuple[Step, ...]]]:
+        """Each run of which rows or a directory of this installation are there, with its purpose, "" where that is not known, and
+        the steps that undo it. Raises Unavailable."""
         ...
 
     def sweep(self) -> int:

@@ -11,6 +11,8 @@ from typing import Final, Self
 from userspace_cni.linux.boot import boot_id
 from userspace_cni.linux.processes import pid_namespace, start_time
 
+PREFIX: Final = "probe-"
+"""What the names of a run's directory, ports and temporary bridges begin with."""
 _NAME: Final = re.compile(r"([0-9a-f]{1,7})\.([0-9a-f]{1,12})\.([0-9a-f]{6})\.([0-9a-f]{4})\.([0-9a-f]{8})")
 
 

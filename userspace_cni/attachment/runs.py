@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.apply import await_turn, try_turn
+from userspace_cni.attachment.apply import Turn, await_turn, try_turn
 from userspace_cni.attachment.records import Record, run_container
 from userspace_cni.attachment.run_ids import RunId
-from userspace_cni.attachment.steps import PortRef, Step
+from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError, combined
 from userspace_cni.base.log import say
@@ -60,8 +60,7 @@ class Run(Closing):
         try:
             deadline = Deadline.after(CLOSE_S)
             with await_turn(self._container, self._purpose, self._store, self._driver, deadline) as turn:
-                record = turn.read()
-                failures = turn.remove(record, deadline) if record else []
+                failures = turn.remove(self._record(turn), deadline)
             left = {failure.step.summary: failure.error for failure in failures}
         except UserspaceError as error:
             left = {"something": error}
@@ -70,34 +69,30 @@ class Run(Closing):
         self.steps = ()
 
     def _change(self, steps: tuple[Step, ...], deadline: Deadline) -> None:
-        store = self._store
-        with await_turn(self._container, self._purpose, store, self._driver, deadline) as turn:
-            record = turn.read() or Record(
-                "applying",
-                self._purpose,
-                self._container,
-                self._purpose,
-                boot_id=store.boot_id(),
-                boottime_ns=store.boottime_ns(),
-            )
+        with await_turn(self._container, self._purpose, self._store, self._driver, deadline) as turn:
+            record = self._record(turn)
             self._began = True
             turn.converge(record, steps, deadline)
         self.steps = steps
 
+    def _record(self, turn: Turn) -> Record:
+        """The record; where it was lost, and before there is one, what this process knows."""
+        store, purpose = self._store, self._purpose
+        boot_id, now = store.boot_id(), store.boottime_ns()
+        return turn.read() or Record(
+            "applying", purpose, self._container, purpose, boot_id=boot_id, boottime_ns=now, steps=self.steps
+        )
+
 
 def ended(store: AttachmentStore, switch: Switch, deadline: Deadline) -> list[Record]:
-    """The records of runs whose process has ended; of ports whose record is lost what their marks say. Raises UserspaceError."""
+    """The records of runs whose process has ended; of those whose record is lost what the node shows. Raises UserspaceError."""
     records = store.journal.run_records()
-    found = {each.container_id: each for each in records if each.run is not None and each.run.is_dead}
     known = {each.container_id for each in records}
-    for name, marks in sorted(switch.of_runs(deadline).items()):
-        run = RunId.parse(marks.get("run", ""))
-        if run is None or not run.is_dead or run_container(run) in known:
-            continue
-        purpose, port = marks.get("purpose", ""), PortRef(name, marks=marks)
-        lost = found.get(run_container(run)) or Record("deleting", purpose, run_container(run), purpose)
-        found[lost.container_id] = lost.to("deleting", steps=(*lost.steps, port))
-    return [found[container] for container in sorted(found)]
+    found = [each for each in records if each.run is not None and each.run.is_dead]
+    for run, (purpose, steps) in switch.left_of_runs(deadline).items():
+        if run.is_dead and run_container(run) not in known:
+            found.append(Record("deleting", purpose, run_container(run), purpose, steps=steps))
+    return sorted(found, key=lambda record: record.container_id)
 
 
 def undo_ended(record: Record, store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> bool:

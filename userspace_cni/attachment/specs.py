@@ -13,34 +13,39 @@ state of another boot is gone: the plan looks at the node again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment import put_backs
-from userspace_cni.attachment.apply import Turn, await_turn
+from userspace_cni.attachment.apply import Turn, await_turn, try_turn
 from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
 from userspace_cni.attachment.steps import Parts, SharedReads, Step, StillTaken
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Unavailable, UserspaceError, combined
+from userspace_cni.base.errors import RecordRefused, Unavailable, UserspaceError, combined
 from userspace_cni.base.log import about, say
 from userspace_cni.base.retries import Retries
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.attachment_store import AttachmentStore
-    from userspace_cni.attachment.node import DriverOf, Marks
+    from userspace_cni.attachment.node import DriverOf, Switch
 
 SPEC_S: Final = 20.0
 """Seconds for one spec: ovs-vswitchd opens ports, and a next hop is asked."""
 PAUSE_MIN_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
+_ROWS_S: Final = 1.0
+"""Seconds for a look at the rows before a round: what is urgent comes after it."""
+_LEFT_S: Final = 5.0
 LOOK_MAX_S: Final = 10.0
 """The longest pause of a spec that its plan refuses: a look changes nothing, and the NIC or switch that is missing may come."""
 
 Key = tuple[str, str]
 """Kind and name of a spec."""
+UNKNOWN: Final = "unknown"
+"""The source of an attachment whose record was lost. It is complete when all sources are."""
 Plan = Callable[[Record | None], tuple[Step, ...]]
 """Looks at the node and returns the desired steps, () for none. The argument is the present record, which may be of another
 boot. Raises UserspaceError for a spec that cannot be met, before any effect."""
@@ -95,14 +100,6 @@ class SpecStatus(Parts):
         return not self.problem
 
 
-class NodePorts(Protocol):
-    """The ports of the node itself."""
-
-    def of_node(self, deadline: Deadline) -> Mapping[str, Marks]:
-        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
-        ...
-
-
 class Means(Protocol):
     """What specs are met with, of a node."""
 
@@ -115,7 +112,7 @@ class Means(Protocol):
     def driver(self) -> DriverOf: ...
 
     @property
-    def switch(self) -> NodePorts: ...
+    def switch(self) -> Switch: ...
 
 
 class _Does(Protocol):
@@ -162,6 +159,7 @@ class Specs:
         `now`: also what failed a moment ago is tried. Never fails.
         """
         try:
+            self._record_again()
             records = {key_of(record): record for record in self._node.store.journal.node_records()}
         except UserspaceError as error:
             say("warning", "the node's own attachments cannot be looked at", error=error)
@@ -196,6 +194,20 @@ class Specs:
             if key not in hurried:
                 found[key] = work(now=now)
         return [found[key] for key, _ in works]
+
+    def _record_again(self) -> None:
+        """Record what rows name and no record does, but what another call works on. Raises RecordRefused."""
+        node = self._node
+        recorded = {key_of(record) for record in node.store.journal.node_records()}
+        try:
+            for key in sorted(node.switch.specs_in_rows(Deadline.after(_ROWS_S)) - recorded):
+                with try_turn(node_container(key[0]), key[1], node.store, node.driver) as turn:
+                    if turn:
+                        _read(turn, *key, node, Deadline.after(SPEC_S))
+        except RecordRefused:
+            raise
+        except UserspaceError as error:
+            say("debug", "what the switch has of the node's own is compared with the records later", error=error)
 
     def _unknown(self, record: Record) -> Spec:
         return Spec(*key_of(record), record.network, "", self._keep)
@@ -303,7 +315,7 @@ def meet(spec: Spec, node: Means, tries: Retries | None = None) -> bool:
     deadline = Deadline.after(SPEC_S)
     container = node_container(spec.kind)
     with await_turn(container, spec.name, node.store, node.driver, deadline) as turn:
-        record = turn.read()
+        record = _read(turn, spec.kind, spec.name, node, deadline)
         if record and record.state == "deleting":
             # what cannot go now, as a bridge on which pods have ports, is used again
             record = turn.read() if turn.remove(record, deadline) else None
@@ -340,7 +352,7 @@ def undo(kind: str, name: str, node: Means, *, force: bool = False) -> None:
     """
     deadline = Deadline.after(SPEC_S)
     with await_turn(node_container(kind), name, node.store, node.driver, deadline) as turn:
-        record = turn.read()
+        record = _read(turn, kind, name, node, deadline)
         if record:
             _remove(turn, record, deadline, force=force)
             say("info", "undone, because it is no longer desired", undone=_summary(record.steps))
@@ -348,6 +360,30 @@ def undo(kind: str, name: str, node: Means, *, force: bool = False) -> None:
 
 def key_of(record: Record) -> Key:
     return record.container_id.removeprefix(node_container("")), record.ifname
+
+
+def _read(turn: Turn, kind: str, name: str, node: Means, deadline: Deadline) -> Record | None:
+    """The record; where it was lost, one of what the switch shows is written first. Raises RecordRefused.
+
+    With the lock that a turn has no process is between a record and its rows. The new one has what there is, so that nothing is
+    made twice, and what goes does so in its order: addresses leave a bridge before that is deleted.
+    """
+    record = turn.read()
+    if record:
+        return record
+    try:
+        left = node.switch.left_of(kind, name, deadline.within(_LEFT_S))
+    except Unavailable:
+        return None  # the plan asks the switch, too
+    if not left:
+        return None
+    store, steps = node.store, tuple(map(as_recorded, left))
+    record = Record(
+        "ready", UNKNOWN, node_container(kind), name, boot_id=store.boot_id(), boottime_ns=store.boottime_ns(), steps=steps
+    )
+    say("warning", "the record of what the node has was lost, and is made again of what there is", steps=_summary(steps))
+    store.journal.write(record)
+    return record
 
 
 def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], node: Means, deadline: Deadline) -> bool:

@@ -40,6 +40,11 @@ def commanded(run_dir: str) -> Desired:
         return _UNKNOWN
 
 
+def is_there(run_dir: str) -> bool:
+    """Whether there is such a file."""
+    return os.path.lexists(Path(run_dir) / NAME)
+
+
 def add(run_dir: str, name: str, table: str, *, others: bool = False) -> str:
     """Add the network of that name, whose table in TOML is `table`, in the place of a former one; returns that one's, or "".
 

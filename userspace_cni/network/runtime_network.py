@@ -66,7 +66,7 @@ def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> t
     return [_spec(INSTALL, kept.said_by, kept, node, serving)], frozenset({INSTALL})
 
 
-def _spec(source: str, said_by: str, given: Given, node: LocalNode, serving: Callable[[], bool]) -> Spec:
+def _spec(source: str, said_by: str, given: PluginList, node: LocalNode, serving: Callable[[], bool]) -> Spec:
     """The spec, which is tried at once when calls are taken."""
     return Spec(RUNTIME_NETWORK, NAME, source, said_by, _plan(given, node, serving), content=(given, serving()))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.specs import Key, Spec, key_of
+from userspace_cni.attachment.specs import UNKNOWN, Key, Spec, key_of
 from userspace_cni.attachment.steps import Step, UplinkInterface
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
@@ -21,7 +21,7 @@ from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
 from userspace_cni.host.node_net import pci
 from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network
-from userspace_cni.network.commanded import commanded
+from userspace_cni.network.commanded import commanded, is_there
 from userspace_cni.network.spec_list import (
     COMMANDS,
     GATEWAY,
@@ -158,6 +158,8 @@ class SpecSources:
         # before the plans look: what changes after that wants another round
         self._drivers = self._drivers_of(device for _, each in found.provider_networks for device in each.pci_devices)
         complete = frozenset(each.source for each in desired if each.complete)
+        if all(each.complete or self._is_unused(each) for each in desired):
+            complete |= {UNKNOWN}
         self.gateways = tuple(gateway for _, gateway in found.gateways)
         of_runtimes, installed = runtime_network.specs(self.settings.settings, self._node, self._serving)
         of_mirrors = mirror_specs.specs(found.mirrors, self._node)
@@ -191,8 +193,17 @@ class SpecSources:
         return self._kept(record)
 
     def _desired(self) -> list[Desired]:
-        run_dir = self._node.installation.root.path(self._node.installation.settings.run_dir)
-        return [self.settings.desired(), commanded(run_dir), *(read() for read in self._others)]
+        return [self.settings.desired(), commanded(self._run_dir), *(read() for read in self._others)]
+
+    @property
+    def _run_dir(self) -> str:
+        return self._node.installation.root.path(self._node.installation.settings.run_dir)
+
+    def _is_unused(self, source: Desired) -> bool:
+        """Whether no command has asked for anything in this boot, as far as file and records tell."""
+        if source.source != COMMANDS or is_there(self._run_dir):
+            return False
+        return not any(record.network == COMMANDS for record in self._node.store.journal.node_records())
 
     def _of_networks(self, found: SpecList) -> Iterable[Spec]:
         for source, network in found.provider_networks:

@@ -60,7 +60,7 @@ class LocalNode:
 
     @cached_property
     def switch(self) -> LocalSwitch:
-        return LocalSwitch(self.installation, self.store.journal, lambda: self.subnets, self._callbacks)
+        return LocalSwitch(self.installation, self.store, lambda: self.subnets, self._callbacks)
 
     @cached_property
     def sandboxes(self) -> LocalSandboxes:

@@ -15,10 +15,11 @@ from userspace_cni.cni.interface_keys import opened_as
 from userspace_cni.node.switch_sockets import NodeSockets
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.listing import LimitedDirection
     from userspace_cni.attachment.records import Record
-    from userspace_cni.attachment.steps import PortRef
+    from userspace_cni.attachment.run_ids import RunId
+    from userspace_cni.attachment.steps import PortRef, Step
     from userspace_cni.cni.options import Options
     from userspace_cni.node.callbacks import Callbacks
     from userspace_cni.node.installation import Installation
@@ -39,9 +40,12 @@ class LocalSwitch:
     `subnets` is asked for when objects of the API have to be looked at. `tell`: whom it tells of what happens meanwhile.
     """
 
-    def __init__(self, installation: Installation, journal: Journal, subnets: Callable[[], Subnets], tell: Callbacks) -> None:
+    def __init__(
+        self, installation: Installation, store: AttachmentStore, subnets: Callable[[], Subnets], tell: Callbacks
+    ) -> None:
         self._installation = installation
-        self._journal = journal
+        self._store = store
+        self._journal = store.journal
         self._subnets = subnets
         self._callbacks = tell
         self.sockets = NodeSockets(installation, lambda: self.ports)
@@ -88,10 +92,24 @@ class LocalSwitch:
         self.ports.connect(deadline)
         return self.ports.of_kind("node", self._journal.identity())
 
-    def of_runs(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
-        """Name and marks of every port that a run of a command has made, of this installation. Raises Unavailable."""
+    def specs_in_rows(self, deadline: Deadline) -> frozenset[tuple[str, str]]:
+        """Kind and name of the specs that rows of this installation name. Raises Unavailable."""
+        from userspace_cni.node.unrecorded import named_in_rows
+
+        return named_in_rows(self.ports, self._journal.identity(), deadline)
+
+    def left_of(self, kind: str, name: str, deadline: Deadline) -> tuple[Step, ...]:
+        """What there is of the spec whose record was lost, as the record's steps. Raises UserspaceError."""
+        from userspace_cni.node.unrecorded import Left
+
+        return Left(self._installation, self._store, self.ports, kind, name).steps(deadline)
+
+    def left_of_runs(self, deadline: Deadline) -> Mapping[RunId, tuple[str, tuple[Step, ...]]]:
+        """What there is of each run, by marks and its directory's name. Raises Unavailable."""
+        from userspace_cni.node.unrecorded import left_of_runs
+
         self.ports.connect(deadline)
-        return self.ports.of_kind("run", self._journal.identity())
+        return left_of_runs(self._installation, self.ports, self._journal.identity())
 
     def known(self) -> list[KnownPort] | None:
         """Every port with what the switch says of it; None while it cannot be asked."""

@@ -25,6 +25,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from userspace_cni.attachment import runs
+from userspace_cni.attachment.run_ids import PREFIX
 from userspace_cni.attachment.steps import OvsPort, PortFlow, SocketDirectory, Step, Steps, VhostUserClient, run_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
@@ -54,8 +55,6 @@ RENEW_S: Final = 300.0
 """Seconds between renewals of a run's flows; nearly all runs are shorter, and never disturbed by one."""
 _PORTS_MAX: Final = 16
 _NO_VLAN: Final = Vlan()
-PREFIX: Final = "probe-"
-"""What the names of directories, ports and temporary bridges begin with."""
 _TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
 
 

@@ -17,7 +17,7 @@ from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.switch.openflow import flows
 from userspace_cni.switch.openflow.flows import Flows
-from userspace_cni.switch.openflow.openflow_messages import Flow
+from userspace_cni.switch.openflow.openflow_messages import ONE_PORT, ONE_RUN, Flow
 from userspace_cni.switch.switch_view import SwitchView
 
 IDLE_S: Final = 60
@@ -44,7 +44,8 @@ class PortFlowDriver(Driver[PortFlow]):
     def undo(self, step: PortFlow, deadline: Deadline) -> None:
         """Delete the flow, and wait until the switch confirms it. Raises Unavailable, SwitchRefused while that is unknown."""
         try:
-            flows.forget(self._ports.management(step.bridge), [step.cookie], deadline.within(FLOW_S))
+            which = ONE_PORT if step.source else ONE_RUN
+            flows.forget(self._ports.management(step.bridge), step.cookie, deadline.within(FLOW_S), which)
         except UserspaceError as error:
             if not step.own_bridge:
                 raise

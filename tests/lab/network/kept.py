@@ -13,7 +13,7 @@ from tests.lab.node.forked import died
 from tests.lab.node.inside import TrippedDrivers
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.specs import Spec, Specs, SpecStatus
+from userspace_cni.attachment.specs import UNKNOWN, Spec, Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.provider_networks import ProviderNetwork, require_possible
 from userspace_cni.base.settings import Settings
@@ -39,7 +39,7 @@ class KeptNode:
     def reconcile(self, *networks: ProviderNetwork, complete: bool = True) -> Sequence[SpecStatus]:
         """Reconcile these specs at once; what became of each."""
         specs = [self.spec(each) for each in networks]
-        return self._specs.reconcile(specs, {SOURCE} if complete else set(), now=True)
+        return self._specs.reconcile(specs, {SOURCE, UNKNOWN} if complete else set(), now=True)
 
     def spec(self, network: ProviderNetwork) -> Spec:
         return Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, plan(require_possible(network), self.site), network)

@@ -19,6 +19,7 @@ from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.listing import LimitedDirection
 from userspace_cni.attachment.node import ServeOptions
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import (
     Driver,
@@ -224,7 +225,15 @@ class MemorySwitch:
         """The node itself has none here."""
         return {}
 
-    def of_runs(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+    def specs_in_rows(self, deadline: Deadline) -> frozenset[tuple[str, str]]:
+        """The node itself has no rows here."""
+        return frozenset()
+
+    def left_of(self, kind: str, name: str, deadline: Deadline) -> tuple[Step, ...]:
+        """Nor has a spec."""
+        return ()
+
+    def left_of_runs(self, deadline: Deadline) -> dict[RunId, tuple[str, tuple[Step, ...]]]:
         """None here."""
         return {}
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from userspace_cni.attachment.records import Record, node_container
+from userspace_cni.attachment.specs import UNKNOWN
 from userspace_cni.base.errors import Undecodable
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.network import commanded
-from userspace_cni.network.spec_sources import SettingsSource, SwitchAbsence
+from userspace_cni.network.spec_list import COMMANDS, OBJECTS, PROVIDER_NETWORK, Desired
+from userspace_cni.network.spec_sources import SettingsSource, SpecSources, SwitchAbsence
+from userspace_cni.node.local_node import LocalNode
 
 NET1 = '[[provider_network]]\nname = "net1"\ninterface = "eth1"\n'
 MIRROR = '[[mirror]]\nname = "a"\nbridge = "br0"\noutput = "out0"\n'
@@ -136,3 +141,22 @@ def test_how_long_the_switch_has_been_gone(monkeypatch: pytest.MonkeyPatch) -> N
     state[0] = "silent"
     assert absence.look() == 20
     assert absence.forget() == absence.look() == 0
+
+
+def test_whether_all_that_is_desired_is_known(tmp_path: Path) -> None:
+    """What has lost its record goes only then: not while the API is down, nor while commands may have asked for more."""
+    file, run_dir = tmp_path / "network.toml", f"{tmp_path}/run"
+    file.write_text("")
+    objects = Desired(OBJECTS, complete=True)
+    with closing(LocalNode(Settings(state_dir=f"{tmp_path}/state", run_dir=run_dir), {}, resident=True)) as node:
+        sources = SpecSources(node, {"USERSPACE_CNI_CONFIG": str(file)}, [lambda: objects])
+        assert UNKNOWN in sources.specs()[1]
+        objects = Desired(OBJECTS, complete=False)
+        assert UNKNOWN not in sources.specs()[1]
+        objects = Desired(OBJECTS, complete=True)
+        record = Record("ready", COMMANDS, node_container(PROVIDER_NETWORK), "net1", boot_id=node.store.boot_id())
+        node.store.journal.write(record)
+        assert UNKNOWN not in sources.specs()[1]
+        node.store.journal.drop(record)
+        commanded.add(run_dir, "net1", NET1, others=True)
+        assert UNKNOWN not in sources.specs()[1]

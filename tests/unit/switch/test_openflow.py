@@ -247,18 +247,18 @@ def test_no_switch(tmp_path: Path) -> None:
 def test_flows_without_a_listener(tmp_path: Path) -> None:
     """A bridge or a process that is gone has no flows, however its socket was left and however long the path is."""
     directory = tmp_path / ("long" * 30)
-    forget(str(directory / "b.mgmt"), [COOKIE], soon())
+    forget(str(directory / "b.mgmt"), COOKIE, soon())
     directory.mkdir()
-    forget(str(directory / "b.mgmt"), [COOKIE], soon())
+    forget(str(directory / "b.mgmt"), COOKIE, soon())
     with contextlib.chdir(directory), socket.socket(socket.AF_UNIX) as listener:
         listener.bind("b.mgmt")
-    forget(str(directory / "b.mgmt"), [COOKIE], soon())
+    forget(str(directory / "b.mgmt"), COOKIE, soon())
 
 
 def test_flows_of_a_bridge_that_speaks_no_version_of_ours(switch_saying: Callable[[Answer], str]) -> None:
     """A bridge that could never get a flow of ours has none."""
     body = struct.pack("!HHI", 1, 8, 1 << 2)
-    forget(switch_saying(saying(openflow_messages.message(0x02, openflow_messages.HELLO, 1, body))), [COOKIE], soon())
+    forget(switch_saying(saying(openflow_messages.message(0x02, openflow_messages.HELLO, 1, body))), COOKIE, soon())
 
 
 @pytest.mark.parametrize("said", [b"", openflow_messages.message(0x04, openflow_messages.HELLO, 1)])
@@ -270,7 +270,7 @@ def test_flows_of_a_silent_switch(switch_saying: Callable[[Answer], str], said: 
         until_closed(peer)
 
     with pytest.raises(Unavailable, match="no answer in time"):
-        forget(switch_saying(answer), [COOKIE], Deadline.after(0.2))
+        forget(switch_saying(answer), COOKIE, Deadline.after(0.2))
 
 
 def test_a_switch_that_accepts_no_connection(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_switch_that_accepts_no_connection(tmp_path: Path) -> None:
         listener.listen(0)
         other.connect(str(tmp_path / "b.mgmt"))
         with pytest.raises(Unavailable, match=r"b\.mgmt: "):
-            forget(str(tmp_path / "b.mgmt"), [COOKIE], Deadline.after(0.2))
+            forget(str(tmp_path / "b.mgmt"), COOKIE, Deadline.after(0.2))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class PortFlow(Step):
     """A flow that leads every frame from the port `source` to the port `target` of its bridge, "" for back to itself.
 
     A flow must not outlive its port: another one may get its number. `own_bridge`: the bridge goes with the run, with its flows.
+    `source` "": all of the run's flows on the bridge, which are only undone; `cookie` is then that of its port 0.
     """
 
     kind: ClassVar[str] = "port-flow"
@@ -67,8 +68,8 @@ class PortFlow(Step):
 
     @property
     def thing(self) -> str:
-        return self.source
+        return self.source or self.bridge
 
     @property
     def summary(self) -> str:
-        return f"flow from {self.source} to {self.target or 'itself'}"
+        return f"flow from {self.source} to {self.target or 'itself'}" if self.source else f"flows on bridge {self.bridge}"

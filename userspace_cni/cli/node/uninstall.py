@@ -21,8 +21,9 @@ import click
 from userspace_cni.agent.singleton import AnotherAgent, Singleton
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.listing import name_of
-from userspace_cni.attachment.specs import key_of, undo
+from userspace_cni.attachment.specs import SPEC_S, key_of, undo
 from userspace_cni.attachment.steps import PortRef
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
@@ -208,11 +209,15 @@ def _undo_specs(site: Site) -> list[str]:
     """Undo what the node itself has, the latest first; what could not be undone, one sentence each."""
     failed = []
     with view.progress("undoing the node's own network"):
-        for record in sorted(site.node.store.journal.node_records(), key=lambda record: record.boottime_ns, reverse=True):
+        records = sorted(site.node.store.journal.node_records(), key=lambda record: record.boottime_ns, reverse=True)
+        keys = dict.fromkeys(map(key_of, records))
+        with suppress(UserspaceError):  # `_unrecorded` tells of a switch that cannot be asked
+            keys |= dict.fromkeys(sorted(site.node.switch.specs_in_rows(Deadline.after(SPEC_S))))
+        for key in keys:
             try:
-                undo(*key_of(record), site.node)
+                undo(*key, site.node)
             except UserspaceError as error:
-                failed.append(f"{' '.join(key_of(record))}: {error}")
+                failed.append(f"{' '.join(key)}: {error}")
     return failed
 
 

@@ -5,8 +5,6 @@ It must never touch a flow whose cookie is not ours, run a program, or wait with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.openflow import openflow_messages
@@ -14,8 +12,8 @@ from userspace_cni.switch.openflow.management import Management
 from userspace_cni.switch.openflow.openflow_messages import Flow
 
 
-def forget(path: str, cookies: Iterable[int], deadline: Deadline) -> None:
-    """Delete the flows of these cookies from the bridge whose management socket is `path`.
+def forget(path: str, cookie: int, deadline: Deadline, which: int = openflow_messages.ONE_PORT) -> None:
+    """Delete the flows of this cookie, in the bits `which`, from the bridge whose management socket is `path`.
 
     Without a listener there are none: they ended with ovs-vswitchd. A bridge that speaks none of our versions never got any.
     Raises Unavailable and SwitchRefused as Flows does: then it is unknown whether flows are left.
@@ -29,8 +27,7 @@ def forget(path: str, cookies: Iterable[int], deadline: Deadline) -> None:
             return
         raise
     with flows:
-        for cookie in cookies:
-            flows.delete(cookie, deadline)
+        flows.delete(cookie, deadline, which)
 
 
 class Flows(Management):
@@ -41,9 +38,9 @@ class Flows(Management):
         xid = next(self.xids)
         self._carry_out(openflow_messages.add_flow(self.version, xid, flow), f"adding a flow from port {flow.in_port}", deadline)
 
-    def delete(self, cookie: int, deadline: Deadline) -> None:
+    def delete(self, cookie: int, deadline: Deadline, which: int = openflow_messages.ONE_PORT) -> None:
         xid = next(self.xids)
-        self._carry_out(openflow_messages.delete_flows(self.version, xid, cookie), f"deleting flows {cookie:#x}", deadline)
+        self._carry_out(openflow_messages.delete_flows(self.version, xid, cookie, which), f"deleting flows {cookie:#x}", deadline)
 
     def _carry_out(self, request: bytes, what: str, deadline: Deadline) -> None:
         """Send `request` with a barrier after it; an error that comes before the barrier's answer is about `request`."""

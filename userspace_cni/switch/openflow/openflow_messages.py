@@ -34,6 +34,9 @@ HEADER: Final = struct.Struct("!BBHI")
 COOKIE_PREFIX: Final = 0x55636E
 """The upper 24 bits of every cookie of ours; 32 bits of the run's number follow, and 8 of the port's."""
 ALL_BITS: Final = 0xFFFF_FFFF_FFFF_FFFF
+ONE_PORT: Final = ALL_BITS
+ONE_RUN: Final = ALL_BITS ^ 0xFF
+"""Which bits of a cookie say whose flows are meant (`cookie_of`)."""
 PRIORITY: Final = 0xFFFF
 """The highest: an administrator's own flows must not take the frames of a probe."""
 
@@ -155,14 +158,14 @@ def output(version: int, port: int | None) -> bytes:
     return struct.pack("!HHIH6x", 0, 16, _IN_PORT if port is None else port, longest)
 
 
-def delete_flows(version: int, xid: int, cookie: int) -> bytes:
-    """The message that deletes every flow of all tables with this cookie. ValueError for one that is not ours."""
+def delete_flows(version: int, xid: int, cookie: int, which: int = ONE_PORT) -> bytes:
+    """The message that deletes every flow of all tables with this cookie, in the bits `which`. ValueError for one not ours."""
     if cookie >> 40 != COOKIE_PREFIX:
         raise ValueError(f"cookie {cookie:#x} is of flows of others")
     if version == VERSION_10:
         every = Flow(0, None, ALL_BITS)
-        return _nicira_flow_mod(xid, _DELETE, every, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, ALL_BITS), b"")
-    fixed = _flow_mod(_DELETE, Flow(0, None, cookie), ALL_BITS, _EVERY_TABLE)
+        return _nicira_flow_mod(xid, _DELETE, every, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, which), b"")
+    fixed = _flow_mod(_DELETE, Flow(0, None, cookie), which, _EVERY_TABLE)
     return message(version, _FLOW_MOD, xid, fixed + _match(b""))
 
 

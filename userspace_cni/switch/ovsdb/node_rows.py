@@ -1,0 +1,132 @@
+"""What the rows of the node's own say of an attachment whose record is lost: its steps, as far as rows tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from userspace_cni.attachment.steps import (
+    EVERYTHING,
+    HostEnd,
+    Internal,
+    MirrorOutput,
+    NodeBridge,
+    OvsPort,
+    Step,
+    UplinkInterface,
+    UplinkPort,
+)
+from userspace_cni.base.port_kinds import Datapath
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.ovsdb.column_values import references, value_of
+from userspace_cni.switch.ovsdb.bridge_mirrors import mirrors_of
+from userspace_cni.switch.ovsdb.rows.bridge_row import HWADDR, datapath_of
+from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes
+from userspace_cni.switch.ovsdb.rows.uplink_row import RX_QUEUES
+from userspace_cni.switch.ovsdb.switch_database import SwitchSession
+from userspace_cni.switch.ovsdb.switch_reads import bridge_of
+
+
+def named_specs(session: SwitchSession, store: str) -> frozenset[str]:
+    """The mark `spec` of every replicated row of the node's own of this store."""
+    index = session.index
+    rows = (*index.marks.values(), *index.bridge_marks.values(), *map(_marks, session.rows("Mirror")))
+    return frozenset(of["spec"] for of in rows if is_nodes(of) and of.get("store") == store and of.get("spec"))
+
+
+def steps_of_rows(session: SwitchSession, marks: Mapping[str, str], switch_netns: str = "") -> tuple[Step, ...]:
+    """The steps that have made the rows with these marks, in the order of a plan. What others have written is in them, too.
+
+    `switch_netns`: where the switch opens its ports, as in steps.
+    """
+    bridges = [row for row in session.rows("Bridge") if _has(row, marks)]
+    ports = [row for row in session.rows("Port") if _has(row, marks)]
+    own = {row.uuid for row in bridges}
+    found = [step for port in ports if (step := _port(session, port, own, marks))]
+    return (
+        *(_bridge(session, row, marks) for row in bridges),
+        *(replace(step, switch_netns=switch_netns) for step in found if isinstance(step, UplinkPort)),
+        *(step for step in found if isinstance(step, OvsPort)),
+        *_mirrors(session, {step.name for step in found}, marks),
+    )
+
+
+def _marks(row: Any) -> Mapping[str, str]:
+    marks: Mapping[str, str] = value_of(row, "external_ids")
+    return marks
+
+
+def _has(row: Any, marks: Mapping[str, str]) -> bool:
+    return marks.items() <= _marks(row).items()
+
+
+def _bridge(session: SwitchSession, row: Any, marks: Mapping[str, str]) -> NodeBridge:
+    name, mac = value_of(row, "name"), value_of(row, "other_config").get(HWADDR, "")
+    mtu = _first(session.row("Interface", name), "mtu_request") or 0
+    return NodeBridge(name, mac, mtu, _datapath(row), marks)
+
+
+def _datapath(bridge: Any) -> Datapath:
+    return "system" if datapath_of(value_of(bridge, "datapath_type")) == "system" else "netdev"
+
+
+def _port(session: SwitchSession, port: Any, own: set[Any], marks: Mapping[str, str]) -> UplinkPort | OvsPort | None:
+    """The port, of the NICs of one of its `own` bridges, or of a link of the node; None for one that is on no bridge."""
+    bridge, rows = bridge_of(session, port), session.tables["Interface"].rows
+    members = [rows[each] for each in references(port, "interfaces") if each in rows]
+    if bridge is None or not members:
+        return None
+    members.sort(key=lambda row: str(value_of(row, "name")))
+    on, name, mtu = value_of(bridge, "name"), value_of(port, "name"), _first(members[0], "mtu_request")
+    if bridge.uuid in own and value_of(members[0], "type") != Internal.type:
+        return UplinkPort(
+            on,
+            name,
+            tuple(map(_interface, members)),
+            tuple(value_of(port, "trunks")),
+            _first(port, "bond_mode") or "",
+            _first(port, "lacp") or "",
+            value_of(port, "bond_updelay"),
+            mtu or 0,
+            int(value_of(members[0], "options").get(RX_QUEUES, "0")),
+            marks=marks,
+        )
+    internal = value_of(members[0], "type") == Internal.type
+    interface = Internal(_first(members[0], "mac") or "", mtu) if internal else HostEnd("system", mtu)
+    shown = [row for row in mirrors_of(session.replica, bridge) if _has(row, marks)]
+    return OvsPort(
+        on,
+        name,
+        interface,
+        Vlan(_first(port, "tag")),
+        marks=marks,
+        foreign_bridge=True,
+        datapath=_datapath(bridge),
+        mirror_outputs=tuple(sorted(value_of(row, "name") for row in shown)),
+        shows=EVERYTHING if any(value_of(row, "select_all") for row in shown) else "",
+    )
+
+
+def _interface(row: Any) -> UplinkInterface:
+    index = value_of(row, "external_ids").get(IFINDEX, "")
+    devargs = value_of(row, "options").get(DEVARGS, "")
+    return UplinkInterface(value_of(row, "name"), value_of(row, "type"), devargs, index=int(index) if index.isdigit() else None)
+
+
+def _mirrors(session: SwitchSession, ports: set[str], marks: Mapping[str, str]) -> Iterator[MirrorOutput]:
+    """The mirrors whose output is none of these ports: it is another's, or was deleted."""
+    rows = session.tables["Port"].rows
+    for bridge in session.rows("Bridge"):
+        for row in mirrors_of(session.replica, bridge):
+            outputs = [value_of(rows[each], "name") for each in references(row, "output_port") if each in rows]
+            if _has(row, marks) and not ports.intersection(outputs):
+                shows = EVERYTHING if value_of(row, "select_all") else ""
+                yield MirrorOutput(value_of(bridge, "name"), "".join(outputs), value_of(row, "name"), shows, marks)
+
+
+def _first(row: Any, column: str) -> Any:
+    """The value of a column that may have none; None then."""
+    found = value_of(row, column) if row is not None else ()
+    return found[0] if found else None
