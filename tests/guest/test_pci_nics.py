@@ -111,7 +111,7 @@ def test_a_bond_goes_on_without_a_device(guest: FullGuest, node: GuestNode) -> N
     node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
     assert node.reaches("192.0.2.100")
     guest.pull_out(P0)
-    assert node.reaches("192.0.2.100")
+    assert node.reaches("192.0.2.100"), guest.do("cat", AGENT_LOG)
     assert dpdk_ports(guest) == {"up-net1-1"}
     assert node.ready()
     assert "is made of its other devices" in guest.do("cat", AGENT_LOG)
