@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cni.spec import paused_vswitchd
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach, kernel_port, soon
@@ -187,6 +188,21 @@ def test_a_port_of_others_as_output(switch: Switch, mirrors: Mirrors) -> None:
     assert switch.row("Mirror", "all")["output_port"] == switch.port("mirror0")["_uuid"]
     assert mirrors.keep() == {}
     assert (names(switch), switch.ports("br-test")) == ([], [])
+
+
+def test_an_output_that_was_deleted_is_made_again_as_it_was(switch: Switch, resident: PortDriver, mirrors: Mirrors) -> None:
+    """Also while ovs-vswitchd has not yet removed its link, which is not taken for a link of another program."""
+    assert mirrors.keep(ALL) == {}
+    [record] = mirrors.node.store.journal.node_records()
+    [spec] = specs([(SETTINGS, ALL)], mirrors.node)
+    with paused_vswitchd(switch):
+        switch.vsctl("--no-wait", "del-port", "mirror0")
+        wait_until(lambda: "mirror0" not in resident.client.status().index.marks, what="the replica to know")
+        [step] = spec.plan(record)
+    assert isinstance(step, OvsPort)
+    assert step.interface.type == "internal"
+    assert mirrors.keep(ALL) == {}
+    assert switch.interface("mirror0")["type"] == "internal"
 
 
 def test_a_kernel_link_as_output(switch: Switch, mirrors: Mirrors, veths: Veths) -> None:

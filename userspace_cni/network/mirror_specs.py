@@ -33,7 +33,7 @@ def specs(mirrors: Iterable[tuple[str, NodeMirror]], node: LocalNode) -> Iterato
         yield Spec(MIRROR, f"{each.name} on {each.bridge}", source, "[[mirror]]", partial(_plan, each, node), content)
 
 
-def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, ...]:
+def _plan(mirror: NodeMirror, node: LocalNode, record: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at bridge and output. Unavailable: there is no such bridge. NameTaken: the output has an owner."""
     from userspace_cni.switch.ovsdb.port_states import look_at_output
 
@@ -52,7 +52,10 @@ def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, 
     if found.is_there and not mine:
         return (MirrorOutput(mirror.bridge, mirror.output, mirror.name, shows, marks),)
     links = SwitchLinks(node.installation.settings.switch_netns, node.installation.root)
-    internal = found.type == "internal" if mine else not links.index(mirror.output)
+    # of a port that was made here and has been deleted there may still be a link, which ovs-vswitchd is about to remove
+    former = record.ports if record else ()
+    was_made = any(each.name == mirror.output and each.interface.type == "internal" for each in former)
+    internal = found.type == "internal" if mine else was_made or not links.index(mirror.output)
     port = OvsPort(
         bridge=mirror.bridge,
         name=mirror.output,
