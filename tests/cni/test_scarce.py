@@ -19,7 +19,7 @@ from userspace_cni.cni.call import CniAnswer
 THREADS = RuntimeError("can't start new thread")
 LOCKS = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 DESCRIPTORS = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-PIPE = OSError(errno.EIO, os.strerror(errno.EIO))
+NOT_TOLD = OSError(errno.EIO, os.strerror(errno.EIO))
 AGAIN = (0, 11, 50)
 """Done all the same, try again later, STATUS: not now."""
 MOST = 200
@@ -57,7 +57,7 @@ def answers(
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
 @pytest.mark.parametrize(
     ("error", "only"),
-    [(THREADS, "_start_new_thread"), (LOCKS, "flock"), (PIPE, "alert_notify")],
+    [(THREADS, "_start_new_thread"), (LOCKS, "flock"), (NOT_TOLD, "eventfd_write")],
     ids=["threads", "locks", "wake"],
 )
 def test_used_up_during_a_verb(node: Node, sandbox: str, verb: str, error: Exception, only: str) -> None:
@@ -82,18 +82,18 @@ def test_a_session_that_could_not_be_woken_goes_on(node: Node, sandbox: str) -> 
     """An ADD that could not tell the session's thread is undone at once, over the same session, not at a deadline."""
     network = node.network()
     environ, raw = call(node, "ADD", sandbox, network)
-    with scarce(1, PIPE, frozenset({"alert_notify"})) as scarcity:
+    with scarce(1, NOT_TOLD, frozenset({"eventfd_write"})) as scarcity:
         answer = inside.answer(environ, raw, inside.Trip())
-    assert scarcity.made[0] == "alert_notify"
+    assert scarcity.made[0] == "eventfd_write"
     assert answer.error == 11
     assert b"not undone yet" not in answer.output
     assert node.leftovers() == {}
 
 
-def test_a_session_without_a_pipe(node: Node, sandbox: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The pipe of the session with OVSDB is one of the descriptors; without it there is an answer, and no traceback."""
+def test_a_session_that_cannot_be_told(node: Node, sandbox: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The eventfd of the session with OVSDB is one of the descriptors; without it there is an answer, and no traceback."""
     environ, raw = call(node, "ADD", sandbox, node.network())
-    with scarce(1, DESCRIPTORS, frozenset({"pipe"})):
+    with scarce(1, DESCRIPTORS, frozenset({"eventfd"})):
         answer = inside.answer(environ, raw, inside.Trip())
     assert answer.error == 11
     assert node.leftovers() == {}
