@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from tests.lab.ovn.started import Started
 from tests.lab.switch.switch import CTL_SECONDS, Switch, wait_until
 
 CHASSIS: Final = "lab"
@@ -17,7 +17,7 @@ _DAEMON: Final = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
 _KEYS: Final = ("system-id", "ovn-remote", "ovn-encap-type", "ovn-encap-ip", "ovn-bridge-datapath-type")
 
 
-class Ovn:
+class Ovn(Started):
     """OVN below `directory`, whose path is short, with `switch` as its only chassis; entering it starts it."""
 
     def __init__(self, switch: Switch, directory: Path) -> None:
@@ -26,25 +26,17 @@ class Ovn:
         self._environment = os.environ | {"OVS_RUNDIR": switch.rundir, "OVN_RUNDIR": str(directory)}
         self._started: list[str] = []
 
-    def __enter__(self) -> Self:
-        try:
-            for database in ("nb", "sb"):
-                file = self._dir / f"{database}.db"
-                self._run("ovsdb-tool", "create", str(file), str(SCHEMAS / f"ovn-{database}.ovsschema"))
-                control = f"--unixctl={self._dir}/{database}.ctl"  # else it is in the switch's directory
-                self._start(database, "ovsdb-server", f"--remote=p{self._remote(database)}", control, str(file))
-            self._start("northd", "ovn-northd", f"--ovnnb-db={self._remote('nb')}", f"--ovnsb-db={self._remote('sb')}")
-            values = (CHASSIS, self._remote("sb"), "geneve", "127.0.0.1", "netdev")
-            ids = [f'external_ids:{key}="{value}"' for key, value in zip(_KEYS, values, strict=True)]
-            self._switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *ids)
-            self._start("controller", "ovn-controller", self._switch.ovsdb)
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def begin(self) -> None:
+        for database in ("nb", "sb"):
+            file = self._dir / f"{database}.db"
+            self._run("ovsdb-tool", "create", str(file), str(SCHEMAS / f"ovn-{database}.ovsschema"))
+            control = f"--unixctl={self._dir}/{database}.ctl"  # else it is in the switch's directory
+            self._start(database, "ovsdb-server", f"--remote=p{self._remote(database)}", control, str(file))
+        self._start("northd", "ovn-northd", f"--ovnnb-db={self._remote('nb')}", f"--ovnsb-db={self._remote('sb')}")
+        values = (CHASSIS, self._remote("sb"), "geneve", "127.0.0.1", "netdev")
+        ids = [f'external_ids:{key}="{value}"' for key, value in zip(_KEYS, values, strict=True)]
+        self._switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *ids)
+        self._start("controller", "ovn-controller", self._switch.ovsdb)
 
     def stop(self) -> None:
         """End what was started, the last first."""

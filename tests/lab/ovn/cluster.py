@@ -6,35 +6,27 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tests.lab.ovn.central import SCHEMAS
+from tests.lab.ovn.started import Started
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 DATABASE: Final = "OVN_Northbound"
 _NAMES: Final = ("a", "b", "c")
 
 
-class Cluster:
+class Cluster(Started):
     """OVN's northbound database of three servers, with files below `directory`, whose path is short; entering it starts them."""
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
         self._pids: dict[str, int] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            for name in _NAMES:
-                self._start(name)
-            wait_until(lambda: self.leader, what="a leader of the cluster")
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def begin(self) -> None:
+        for name in _NAMES:
+            self._start(name)
+        wait_until(lambda: self.leader, what="a leader of the cluster")
 
     def stop(self) -> None:
         """End the servers that live."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from tests.lab.ovn.central import SCHEMAS
+from tests.lab.ovn.started import Started
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 Kind = Literal["unix", "tcp", "ssl"]
@@ -42,7 +42,7 @@ def _new_key(path: str) -> tuple[str, ...]:
     return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", path)
 
 
-class NorthboundDatabase:
+class NorthboundDatabase(Started):
     """It is served from `start` to `stop`, below `directory`, whose path is short; with rows, and without what reads them."""
 
     def __init__(self, directory: Path, authority: Authority) -> None:
@@ -52,17 +52,9 @@ class NorthboundDatabase:
         self._process: subprocess.Popen[bytes] | None = None
         self._run("ovsdb-tool", "create", f"{directory}/nb.db", str(SCHEMAS / "ovn-nb.ovsschema"))
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-            self.nbctl("init")
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def begin(self) -> None:
+        self.start()
+        self.nbctl("init")
 
     def start(self) -> None:
         """Start the server, and wait until it listens."""
