@@ -115,7 +115,7 @@ KEEP: list[tuple[Rule, str, str]] = [
     (pages.links_lead_somewhere, PAGE, "# Some heading\n[x](#some-heading) [y](page.md) [z](https://example.com/) `[a](b)`\n"),
     (pages.lines_of_prose_are_short, PAGE, f"{'a ' * 80}\n| {'a ' * 200}|\n```\n{'a ' * 200}\n```\n"),
     (pages.every_page_is_in_the_index, "docs/README.md", "[readme](../README.md)\n[page](page.md)\n"),
-    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "`room/module`, `room/module.Name`, `state_dir/spool`\n"),
+    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "`room/module`, `room/module.Name`, `tests/unit`, `state_dir/spool`\n"),
     (commands.commands_and_options_exist, PAGE, "`userspace-cni status --json`, `--dir`, `userspace-cni NAME`\n"),
     (
         contributing.pages_name_what_exists,
@@ -181,6 +181,9 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
         "['two', 'one']",
     ),
     (pages.rooms_are_as_the_pages_say, "docs/internals.md", "\n`room/other.Name`\n", 2, "no room/other"),
+    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "\n`other/module`\n", 2, "no other/module"),
+    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "\n`Other`\n", 2, "has Other"),
+    (pages.rooms_are_as_the_pages_say, "docs/internals.md", "\n`room/module.Other`\n", 2, "has Other"),
     (pages.rooms_are_as_the_pages_say, "docs/architecture.md", "# Architecture\n", 1, "differ: room"),
     (pages.pages_can_be_read, PAGE, "```bash\nls\n", 1, "no end"),
     (pages.pages_can_be_read, PAGE, "# A\n# A\n", 1, "heading twice"),
@@ -256,7 +259,7 @@ def project(tmp_path: Path) -> Path:
     """A project that keeps every rule but those for the tables of commands, keys and codes, whose pages it does not have."""
     files = {
         MODULE: '"""A module."""\n',
-        "userspace_cni/room/module.py": '"""A module."""\n',
+        "userspace_cni/room/module.py": '"""A module."""\n\nclass Name: ...\n',
         A_TEST: 'def test_it() -> None:\n    """It works."""\n',
         C: HEADERS,
         C_TEST: HEADERS,

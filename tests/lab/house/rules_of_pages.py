@@ -22,6 +22,8 @@ WORDS_MAX: Final = 2500
 COLUMNS_MAX: Final = 160
 """Of a line of prose; rows of tables, headings and lines with one long word may be longer."""
 _MODULE: Final = re.compile(r"`([a-z]+/[a-z_/]+[a-z_])(?:\.[A-Za-z_]+)*`")
+_CLASS: Final = re.compile(r"`(?:[a-z/_]+\.)?([A-Z]+[a-z][A-Za-z]*)`")
+_WORD: Final = re.compile(r"\b[A-Z]\w+")
 _DRAWN: Final = re.compile(r'font-weight="bold"[^>]*>(\w+)<')
 
 
@@ -132,12 +134,15 @@ def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
 def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
     """The pages about the code name modules that exist, the picture has the rooms, and the first page is not too long."""
     pages = {page.name: page for page in readable(tree)}
+    words = {word for each in tree.sources for word in _WORD.findall(each.text)}
     rooms = {each.name.split("/")[1] for each in tree.sources if each.name.startswith(PACKAGES[0]) and each.name.count("/") > 1}
     for page in [pages[name] for name in ("docs/architecture.md", "docs/internals.md") if name in pages]:
         for module in sorted({*_MODULE.findall(page.text)}):
-            place = tree.root / PACKAGES[0] / module
-            if module.partition("/")[0] in rooms and not any(place.with_suffix(end).exists() for end in ("", ".py", ".c")):
+            places = (tree.root / module, tree.root / PACKAGES[0] / module)
+            if not any(place.exists() or any(place.parent.glob(f"{place.name}.*")) for place in places):
                 yield page.wrong(page.line_of(f"`{module}"), f"there is no {module}: name what there is")
+        for name in sorted({*_CLASS.findall(page.text)} - words):
+            yield page.wrong(page.line_of(f"{name}`"), f"no module of the product has {name}: name what there is")
     if first := pages.get("docs/architecture.md"):
         if (words := len(first.text.split())) > WORDS_MAX:
             yield first.wrong(1, f"{words} words, {WORDS_MAX} at most: details belong into docs/internals.md")
