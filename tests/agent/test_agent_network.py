@@ -106,6 +106,7 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
     kept.switch.restart_vswitchd()
     wait_until(lambda: kept.place() == "br-net1", what="the address is taken again")
     assert kept.wire.answers(ADDRESS)
+    wait_until(kept.holds, what="the uplink that was taken again")
     code, told, _ = kept.run("network")
     assert (code, "holds" in told) == (0, True)
     kept.spec(TABLE + "nonsense")
