@@ -134,14 +134,14 @@ def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
 def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
     """The pages about the code name modules that exist, the picture has the rooms, and the first page is not too long."""
     pages = {page.name: page for page in readable(tree)}
-    words = {word for each in tree.sources for word in _WORD.findall(each.text)}
+    known = {word for each in tree.sources for word in _WORD.findall(each.text)}
     rooms = {each.name.split("/")[1] for each in tree.sources if each.name.startswith(PACKAGES[0]) and each.name.count("/") > 1}
     for page in [pages[name] for name in ("docs/architecture.md", "docs/internals.md") if name in pages]:
         for module in sorted({*_MODULE.findall(page.text)}):
             places = (tree.root / module, tree.root / PACKAGES[0] / module)
             if not any(place.exists() or any(place.parent.glob(f"{place.name}.*")) for place in places):
                 yield page.wrong(page.line_of(f"`{module}"), f"there is no {module}: name what there is")
-        for name in sorted({*_CLASS.findall(page.text)} - words):
+        for name in sorted({*_CLASS.findall(page.text)} - known):
             yield page.wrong(page.line_of(f"{name}`"), f"no module of the product has {name}: name what there is")
     if first := pages.get("docs/architecture.md"):
         if (words := len(first.text.split())) > WORDS_MAX:
