@@ -14,7 +14,7 @@ from kubevirt.vmi import VirtualMachine, VmInterface
 from userspace_cni.pod import launcher
 
 
-def agreed_mac(machine: VirtualMachine, interface: VmInterface, ifname: str, told: str) -> tuple[str, str]:
+def settle_mac(machine: VirtualMachine, interface: VmInterface, ifname: str, told: str) -> tuple[str, str]:
     """The MAC and, for the log, its source: the VM's, else the attachment's (`told`), else the one that both sides derive.
 
     Raises Refused (mac-mismatch), BadInput for a macAddress that is none.
@@ -30,10 +30,10 @@ def agreed_mac(machine: VirtualMachine, interface: VmInterface, ifname: str, tol
         )
     if asked or told:
         return asked or told, "of the VM" if asked else "of the attachment"
-    return launcher.derived_mac(machine.namespace, launcher.machine_part(machine.name), ifname), "derived from the VM's name"
+    return launcher.derive_mac(machine.namespace, launcher.machine_part(machine.name), ifname), "derived from the VM's name"
 
 
-def agreed_mode(network: str, asked: Role | None, made_for: Role | None, where: str) -> Role:
+def settle_mode(network: str, asked: Role | None, made_for: Role | None, where: str) -> Role:
     """QEMU's role: as asked, as the port is made for (`where` tells it), else server. Raises Refused (server-mode)."""
     if asked and made_for and asked != made_for:
         raise DefinitionRefused(
@@ -44,7 +44,7 @@ def agreed_mode(network: str, asked: Role | None, made_for: Role | None, where: 
     return asked or made_for or "server"
 
 
-def agreed_mtu(network: str, asked: int | None, port: int | None) -> int | None:
+def settle_mtu(network: str, asked: int | None, port: int | None) -> int | None:
     """The guest's MTU: as asked for, else the port's; None when neither is known. Raises Refused (mtu-mismatch)."""
     if asked and port and asked > port:
         raise DefinitionRefused(

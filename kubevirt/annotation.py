@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from kubevirt.json_input import decode, typed
+from kubevirt.json_input import decode, read_typed
 from kubevirt.sidecar_errors import BadInput, DefinitionRefused
 from kubevirt.vm_socket_source import Role
 
@@ -51,7 +51,7 @@ def read_annotation(text: str, networks: Collection[str]) -> dict[str, Interface
     if not text.strip():
         return {}
     where = f"annotation {ANNOTATION}"
-    entries = typed(decode(text, where, _REMEDY), dict, where, _REMEDY)
+    entries = read_typed(decode(text, where, _REMEDY), dict, where, _REMEDY)
     for network in entries:
         if network not in networks:
             known = ", ".join(sorted(networks)) or "none"
@@ -60,11 +60,11 @@ def read_annotation(text: str, networks: Collection[str]) -> dict[str, Interface
 
 
 def _read_spec(entry: Any, where: str) -> InterfaceAnnotation:
-    raw = cast("Mapping[str, Any]", typed(entry, dict, where, _REMEDY))
+    raw = cast("Mapping[str, Any]", read_typed(entry, dict, where, _REMEDY))
     for key in raw:
         if key not in _KEYS:
             raise BadInput(f"{where}: key {key[:64]!r} is unknown (known: {', '.join(_KEYS)})", _REMEDY)
-    path = typed(raw.get("path", ""), str, f"{where}: key 'path'", _REMEDY)
+    path = read_typed(raw.get("path", ""), str, f"{where}: key 'path'", _REMEDY)
     if "path" in raw and not path:
         raise BadInput(f"{where}: key 'path' is empty", _REMEDY)
     return InterfaceAnnotation(
@@ -80,7 +80,7 @@ def _read_spec(entry: Any, where: str) -> InterfaceAnnotation:
 def _read_mode(raw: Mapping[str, Any], where: str) -> Role | None:
     if "mode" not in raw:
         return None
-    mode = typed(raw["mode"], str, f"{where}: key 'mode'", _REMEDY)
+    mode = read_typed(raw["mode"], str, f"{where}: key 'mode'", _REMEDY)
     if mode not in ("server", "client"):
         raise BadInput(f"{where}: key 'mode' is {mode[:64]!r}: it can be 'server' or 'client', QEMU's role", _REMEDY)
     return cast("Role", mode)
@@ -89,7 +89,7 @@ def _read_mode(raw: Mapping[str, Any], where: str) -> Role | None:
 def _read_number(raw: Mapping[str, Any], key: str, bounds: tuple[int, int], where: str) -> int | None:
     if key not in raw:
         return None
-    number = typed(raw[key], int, f"{where}: key {key!r}", _REMEDY)
+    number = read_typed(raw[key], int, f"{where}: key {key!r}", _REMEDY)
     if not bounds[0] <= number <= bounds[1]:
         raise BadInput(f"{where}: key {key!r} is {number}: it must be from {bounds[0]} to {bounds[1]}", _REMEDY)
     return number
@@ -98,7 +98,7 @@ def _read_number(raw: Mapping[str, Any], key: str, bounds: tuple[int, int], wher
 def _read_ring(raw: Mapping[str, Any], key: str, where: str) -> int | None:
     if key not in raw:
         return None
-    size = typed(raw[key], int, f"{where}: key {key!r}", _REMEDY)
+    size = read_typed(raw[key], int, f"{where}: key {key!r}", _REMEDY)
     if size not in RING_SIZES:
         sizes = ", ".join(map(str, RING_SIZES))
         raise DefinitionRefused("ring-size", f"{where}: key {key!r} is {size}: QEMU takes {sizes}", _REMEDY)

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.domain import Policy, lacking, mutate
+from kubevirt.domain import Policy, find_missing_networks, mutate
 from kubevirt.json_input import MARKS_MAX
 from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.sidecar_log import say
 from kubevirt.socket_search import SidecarPlaces, resolve
-from kubevirt.vmi import VirtualMachine, bound, read_vmi
+from kubevirt.vmi import VirtualMachine, find_bound_interfaces, read_vmi
 from userspace_cni.pod.strict_json import marks
 
 DOMAIN_MAX: Final = 256 << 10
@@ -91,7 +91,7 @@ class Definer:
         with self._alone():
             machine = _machine(call.vmi)
         facts["vm"] = machine
-        interfaces = bound(machine, self.binding)
+        interfaces = find_bound_interfaces(machine, self.binding)
         facts["networks"] = ",".join(interface.network for interface in interfaces) or "none"
         self._expect(machine, call)
         before = _text(call.domain)
@@ -144,7 +144,7 @@ class Definer:
         if not foreign:
             return
         with self._alone():
-            network = next(iter(lacking(before, foreign)), "")
+            network = next(iter(find_missing_networks(before, foreign)), "")
         if network:
             raise DefinitionRefused(
                 "other-binding",

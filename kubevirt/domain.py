@@ -84,7 +84,7 @@ def mutate(domain_xml: str, vmi: VirtualMachine, sources: Mapping[str, VmSocketS
     return edits.apply().decode()
 
 
-def lacking(domain_xml: str, networks: Collection[str]) -> list[str]:
+def find_missing_networks(domain_xml: str, networks: Collection[str]) -> list[str]:
     """The networks without a device in the definition: KubeVirt and sidecars give each its alias. Raises BadInput."""
     devices = read_document(domain_xml).root.find("devices")
     found = devices.children if devices is not None else []

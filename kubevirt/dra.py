@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubevirt.interface_mac import read_mac
-from kubevirt.json_input import decode_stream, typed
+from kubevirt.json_input import decode_stream, read_typed
 from kubevirt.network_info import read_mtu
 from kubevirt.sidecar_errors import BadInput
 
@@ -60,7 +60,7 @@ def read_metadata(text: bytes | str, request: str, where: str) -> Device | None:
 def _known_version(text: bytes | str, where: str) -> Mapping[str, Any]:
     versions = []
     for value in decode_stream(text, where, REMEDY):
-        root = typed(value, dict, where, REMEDY)
+        root = read_typed(value, dict, where, REMEDY)
         version = _get(root, "apiVersion", str, where) or ""
         if version in VERSIONS:
             return root
@@ -75,13 +75,13 @@ def _devices(root: Mapping[str, Any], request: str, where: str) -> Iterator[tupl
     requests: list[Any] = _get(root, "requests", list, where) or []
     for number, entry in enumerate(requests):
         path = f"{where}: requests[{number}]"
-        raw = typed(entry, dict, path, REMEDY)
+        raw = read_typed(entry, dict, path, REMEDY)
         name: str = _get(raw, "name", str, path) or ""
         if request and name.partition("/")[0] != request:
             continue
         devices: list[Any] = _get(raw, "devices", list, path) or []
         for index, device in enumerate(devices):
-            yield typed(device, dict, f"{path}.devices[{index}]", REMEDY), f"{path}.devices[{index}]"
+            yield read_typed(device, dict, f"{path}.devices[{index}]", REMEDY), f"{path}.devices[{index}]"
 
 
 def _read_device(raw: Mapping[str, Any], where: str) -> Device | None:
@@ -108,7 +108,7 @@ def _attribute(attributes: Mapping[str, Any], name: str, form: tuple[str, type[A
         value = attributes[each]
         if isinstance(value, dict):
             value = value.get(key)
-        values.append(typed(value, kind, f"{where}: attribute {each[:64]}", REMEDY))
+        values.append(read_typed(value, kind, f"{where}: attribute {each[:64]}", REMEDY))
     if len(set(values)) > 1:
         raise BadInput(f"{where}: attributes {', '.join(names)[:200]} differ", REMEDY)
     return values[0] if values else None
@@ -116,4 +116,4 @@ def _attribute(attributes: Mapping[str, Any], name: str, form: tuple[str, type[A
 
 def _get(raw: Mapping[str, Any], key: str, kind: type[Any], where: str) -> Any:
     value = raw.get(key)
-    return None if value is None else typed(value, kind, f"{where}.{key}", REMEDY)
+    return None if value is None else read_typed(value, kind, f"{where}.{key}", REMEDY)

@@ -37,14 +37,14 @@ class Fragment:
 
     def write(self, indent: str) -> str:
         """As XML; `indent` is what stands before it, a line break and blanks, or "" for none anywhere in it."""
-        head = f"<{self.name}" + "".join(f" {name}='{escaped(value)}'" for name, value in self.attributes.items())
+        head = f"<{self.name}" + "".join(f" {name}='{escape(value)}'" for name, value in self.attributes.items())
         if not self.children:
             return f"{head}/>"
         inner = deeper(indent)
         return f"{head}>{''.join(inner + child.write(inner) for child in self.children)}{indent}</{self.name}>"
 
 
-def escaped(value: str) -> str:
+def escape(value: str) -> str:
     """A value as it can stand between either sort of quotes."""
     return _ESCAPED.sub(lambda found: _ESCAPES[found.group()], value)
 
@@ -86,13 +86,13 @@ class Edits:
 
     def set_attribute(self, element: Element, name: str, value: str) -> None:
         """Give an attribute a value: in its place where it is, else as the last one."""
-        written = self.document.written(element)
+        written = self.document.read_attributes(element)
         for attribute in written:
             if attribute.name == name:
-                self._splice(attribute.value_start, attribute.value_end, escaped(value))
+                self._splice(attribute.value_start, attribute.value_end, escape(value))
                 return
         end = written[-1].end if written else self.document.name_end(element)
-        self._splice(end, end, f" {name}='{escaped(value)}'")
+        self._splice(end, end, f" {name}='{escape(value)}'")
 
     def insert_after(self, sibling: Element, parent: Element, fragment: Fragment) -> None:
         """Put an element behind `sibling`, indented like it. Later calls for the same one come later."""

@@ -45,7 +45,7 @@ def decode_stream(text: bytes | str, what: str, remedy: str) -> Iterator[Any]:
         raise BadInput(f"{what} is not JSON: {str(error)[:120]}", remedy) from error
 
 
-def typed(value: Any, kind: type[T], where: str, remedy: str) -> T:
+def read_typed(value: Any, kind: type[T], where: str, remedy: str) -> T:
     """`value` if it has the JSON type `kind`, which is no other one's subtype: true is no whole number. Raises BadInput."""
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise BadInput(f"{where} is {_NAMES.get(type(value), 'null')}: it must be {_NAMES[kind]}", remedy)

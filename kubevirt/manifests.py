@@ -89,7 +89,7 @@ def kubevirt_manifests(wanted: ManifestOptions) -> list[Manifest]:
             f"Registers network binding '{wanted.binding}' with KubeVirt. Save it as a file of its own and merge it in:\n\n"
             f"    {command}\n\n{_ABOUT_SIDECAR}\n\n"
             "Under the HyperConverged operator it would be undone: use `manifests hco` there.",
-            registered(namespace, wanted.binding, registration(wanted.image)),
+            make_registration(namespace, wanted.binding, registration(wanted.image)),
         )
     ]
 
@@ -182,7 +182,7 @@ _ABOUT_SIDECAR: Final = (
 )
 
 
-def registered(namespace: str, binding: str, registration: Object) -> Object:
+def make_registration(namespace: str, binding: str, registration: Object) -> Object:
     """The KubeVirt CR, as far as a binding goes."""
     return {
         "apiVersion": "kubevirt.io/v1",

@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 
 from kubevirt.annotation import MTU_RANGE
 from kubevirt.interface_mac import read_mac
-from kubevirt.json_input import decode, typed
+from kubevirt.json_input import decode, read_typed
 from kubevirt.sidecar_errors import BadInput
 from kubevirt.vm_socket_source import Role
 
@@ -50,12 +50,12 @@ def read_network_info(text: bytes | str) -> dict[str, NetworkInfoEntry] | None:
     """Read the entries by network; None for an empty file, which may be filled later or never. Raises BadInput."""
     if not text.strip():
         return None
-    root = typed(decode(text, _WHAT, REMEDY), dict, _WHAT, REMEDY)
+    root = read_typed(decode(text, _WHAT, REMEDY), dict, _WHAT, REMEDY)
     found: dict[str, NetworkInfoEntry] = {}
     interfaces: list[Any] = _get(root, "interfaces", list, _WHAT) or []
     for number, entry in enumerate(interfaces):
         where = f"{_WHAT}: interfaces[{number}]"
-        raw = typed(entry, dict, where, REMEDY)
+        raw = read_typed(entry, dict, where, REMEDY)
         network: str = _get(raw, "network", str, where) or ""
         if not network or network in found:
             raise BadInput(
@@ -98,4 +98,4 @@ def read_mtu(mtu: int | None, where: str, remedy: str) -> int | None:
 
 def _get(raw: Mapping[str, Any], key: str, kind: type[Any], where: str) -> Any:
     value = raw.get(key)
-    return None if value is None else typed(value, kind, f"{where}.{key}", REMEDY)
+    return None if value is None else read_typed(value, kind, f"{where}.{key}", REMEDY)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.manifests import KUBEVIRT_NAMESPACE, POD_LABEL, Manifest, ManifestOptions, Object, registered, registration
-from kubevirt.plugin_schema import GUEST_DEFINITION, LAUNCHER, LAUNCHER_HOOKS, SOCKETS, hooks_field, written
+from kubevirt.manifests import KUBEVIRT_NAMESPACE, POD_LABEL, Manifest, ManifestOptions, Object, make_registration, registration
+from kubevirt.plugin_schema import GUEST_DEFINITION, LAUNCHER, LAUNCHER_HOOKS, SOCKETS, format_version, hooks_field
 from userspace_cni.pod import launcher
 
 BINDING_MAX: Final = 49
@@ -48,7 +48,7 @@ def plugin_manifests(wanted: ManifestOptions) -> list[Manifest]:
             "A merge patch leaves the sidecar of a binding that was registered with one (`manifests kubevirt`), and the two ways "
             "exclude each other. Where there is one, remove it:\n\n"
             f"    {patch} '{_WITHOUT_SIDECAR % wanted.binding}'",
-            registered(namespace, wanted.binding, registration("")),
+            make_registration(namespace, wanted.binding, registration("")),
         ),
         Manifest(
             f"Puts the sidecar into the launcher pods of VMs whose template has label {POD_LABEL}: {wanted.binding}. "
@@ -66,7 +66,7 @@ def plugin_manifests(wanted: ManifestOptions) -> list[Manifest]:
         ),
         Manifest(
             f"Has KubeVirt ask the sidecar, in the form of {_of(wanted)}. An API server drops the hook of the other form, "
-            f"and VMs start without the interface. After an upgrade to {written(LAUNCHER)}, or back, print this anew "
+            f"and VMs start without the interface. After an upgrade to {format_version(LAUNCHER)}, or back, print this anew "
             "(--kubevirt) and apply it before any VM starts. A VM with the binding and without the label does not start: "
             "it has no sidecar.",
             {
@@ -95,7 +95,7 @@ def _plugin_socket(wanted: ManifestOptions) -> str:
 
 def _of(wanted: ManifestOptions) -> str:
     newer = hooks_field(wanted.kubevirt) == LAUNCHER_HOOKS
-    return f"KubeVirt {written(LAUNCHER)} and newer" if newer else f"KubeVirt before {written(LAUNCHER)}"
+    return f"KubeVirt {format_version(LAUNCHER)} and newer" if newer else f"KubeVirt before {format_version(LAUNCHER)}"
 
 
 def _sidecar(wanted: ManifestOptions) -> Object:

@@ -39,5 +39,5 @@ def hooks_field(version: Version) -> str:
     return LAUNCHER_HOOKS if version >= LAUNCHER else DOMAIN_HOOKS
 
 
-def written(version: Version) -> str:
+def format_version(version: Version) -> str:
     return ".".join(map(str, version))

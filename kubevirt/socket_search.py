@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.agreement import agreed_mac, agreed_mode, agreed_mtu
+from kubevirt.agreement import settle_mac, settle_mode, settle_mtu
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
 from kubevirt.dra import Device
 from kubevirt.mounted_files import read_claim, read_file
@@ -40,7 +40,7 @@ from kubevirt.patience import Patience
 from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.taken_sockets import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, check_owners, check_path
 from kubevirt.vm_socket_source import Origin, Role, VmSocketSource
-from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, bound
+from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, find_bound_interfaces
 from userspace_cni.pod import launcher
 
 POLL_S: Final = 0.1
@@ -107,7 +107,7 @@ def resolve(
     Waits for files at most `deadline_s` seconds. Raises Refused (no-source, dra-not-mounted, path-not-allowed, path-too-long,
     mac-mismatch, mtu-mismatch, server-mode, ring-size, socket-name-collision) and BadInput.
     """
-    wanted = bound(machine, binding)
+    wanted = find_bound_interfaces(machine, binding)
     if not wanted:
         return {}
     specs = read_annotation(machine.annotations.get(ANNOTATION, ""), machine.networks.keys())
@@ -252,13 +252,13 @@ def _with_facts(
 ) -> tuple[VmSocketSource, list[str]]:
     """The source with all facts, and remarks on them for the log."""
     device, attached = told.devices.get(network.name), _attached(network, told)
-    mac, mac_from = agreed_mac(machine, interface, _interface_name(network), (device.mac if device else "") or attached.mac)
+    mac, mac_from = settle_mac(machine, interface, _interface_name(network), (device.mac if device else "") or attached.mac)
     port_mtu = (device.mtu if device else None) or attached.mtu
     source = VmSocketSource(
         path=found.path,
         mac=mac,
-        mode=agreed_mode(network.name, spec.mode, found.mode, found.where),
-        mtu=agreed_mtu(network.name, spec.mtu, port_mtu),
+        mode=settle_mode(network.name, spec.mode, found.mode, found.where),
+        mtu=settle_mtu(network.name, spec.mtu, port_mtu),
         origin=found.origin,
         queues=spec.queues,
         rx_queue_size=spec.rx_queue_size,

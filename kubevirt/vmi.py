@@ -88,7 +88,7 @@ class VirtualMachine:
         return f"{self.namespace}/{self.name}"
 
 
-def bound(machine: VirtualMachine, binding: str) -> tuple[VmInterface, ...]:
+def find_bound_interfaces(machine: VirtualMachine, binding: str) -> tuple[VmInterface, ...]:
     """The interfaces that binding plugin `binding` has to bring, in the VMI's order; those with `state: absent` are not."""
     return tuple(each for each in machine.interfaces if each.binding == binding and each.state != "absent")
 
@@ -100,8 +100,8 @@ def read_vmi(raw: bytes | str | Mapping[str, Any]) -> VirtualMachine:
     domain = spec.child("domain")
     devices = domain.child("devices")
     return VirtualMachine(
-        namespace=metadata.required("namespace"),
-        name=metadata.required("name"),
+        namespace=metadata.require("namespace"),
+        name=metadata.require("name"),
         uid=metadata.text("uid"),
         interfaces=tuple(_unique(devices, "interfaces", _interface, lambda each: each.network)),
         networks={each.name: each for each in _unique(spec, "networks", _network, lambda each: each.name)},
@@ -123,7 +123,7 @@ class _JsonNode:
     def child(self, name: str) -> _JsonNode:
         return _JsonNode(self._at(name), self._get(name, Mapping, "an object") or {})
 
-    def present(self, name: str) -> bool:
+    def is_present(self, name: str) -> bool:
         return self._get(name, Mapping, "an object") is not None
 
     def children(self, name: str) -> list[_JsonNode]:
@@ -137,7 +137,7 @@ class _JsonNode:
         value: str = self._get(name, str, "a string") or ""
         return _printable(value, self._at(name))
 
-    def required(self, name: str) -> str:
+    def require(self, name: str) -> str:
         value = self.text(name)
         if not value:
             raise BadInput(f"the VMI has no {self._at(name)}", REMEDY)
@@ -206,7 +206,7 @@ def _unique(node: _JsonNode, name: str, read: Callable[[_JsonNode], T], key: Cal
 
 def _interface(node: _JsonNode) -> VmInterface:
     return VmInterface(
-        network=node.required("name"),
+        network=node.require("name"),
         binding=node.child("binding").text("name"),
         mac=node.text("macAddress"),
         model=node.text("model"),
@@ -220,10 +220,10 @@ def _interface(node: _JsonNode) -> VmInterface:
 def _network(node: _JsonNode) -> VmNetwork:
     claim = node.child("resourceClaim")
     return VmNetwork(
-        name=node.required("name"),
+        name=node.require("name"),
         multus=node.child("multus").text("networkName"),
-        claim=NetworkClaim(claim.required("claimName"), claim.text("requestName")) if node.present("resourceClaim") else None,
-        pod=node.present("pod") or node.child("multus").flag("default"),
+        claim=NetworkClaim(claim.require("claimName"), claim.text("requestName")) if node.is_present("resourceClaim") else None,
+        pod=node.is_present("pod") or node.child("multus").flag("default"),
     )
 
 

@@ -98,7 +98,7 @@ class XmlDocument:
         prefix, colon, _ = self.tag(element).rpartition(":")
         return prefix + colon
 
-    def written(self, element: Element) -> list[WrittenAttribute]:
+    def read_attributes(self, element: Element) -> list[WrittenAttribute]:
         """The attributes of an element's start tag, namespace declarations too, in their order."""
         at, found = self.name_end(element), []
         while attribute := _ATTRIBUTE.match(self.raw, at, element.inner_start):

@@ -63,7 +63,7 @@ def plugin() -> int:
         _write_stdout(answer[1])
     except Exception as error:
         from userspace_cni.base.errors import Interrupted
-        from userspace_cni.base.log import bound, say
+        from userspace_cni.base.log import bind, say
         from userspace_cni.cni.request import subject_of
 
         if answer is None and isinstance(error, Interrupted):  # before the verb began, as it ended, or while the agent had it
@@ -71,7 +71,7 @@ def plugin() -> int:
             return 1
         if not isinstance(error, (OSError, Interrupted)):
             raise
-        with bound(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
+        with bind(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
             say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
         if answer and answer[0] == 0 and os.environ["CNI_COMMAND"] == "ADD":
             # the runtime saw no result and takes the attachment for failed
@@ -104,14 +104,14 @@ def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
         from contextlib import suppress
 
         from userspace_cni.base.errors import UserspaceError
-        from userspace_cni.base.log import bound, say
+        from userspace_cni.base.log import bind, say
         from userspace_cni.cni import protocol
         from userspace_cni.cni.request import read_network, subject_of
 
         verb, network = os.environ["CNI_COMMAND"], ""
         with suppress(UserspaceError):
             network = read_network(stdin.read(), "DEL").name
-        with bound(verb=verb, **subject_of(os.environ), network=network):
+        with bind(verb=verb, **subject_of(os.environ), network=network):
             for text in protocol.warnings_of(protocol.Headers(headers)):
                 say("warning", text)
 

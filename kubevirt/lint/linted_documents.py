@@ -65,7 +65,7 @@ def judge(documents: Sequence[ManifestDocument], bindings: Collection[str] = ())
     checked: dict[str, int] = {}
     ignored: list[str] = []
     for document in documents:
-        for kind, content in flattened(document.content):
+        for kind, content in flatten(document.content):
             where = f"{document.file}: {label_of(kind, content)}"
             reports.append(DocumentReport(where, document.file))
             if kind == "":
@@ -128,17 +128,17 @@ def _judge_objects(
     return definitions
 
 
-def flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
+def flatten(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
     """A document with its kind, of a list what is in it: of Kubernetes' own, or of JSON's, if there is anything in it."""
     if isinstance(content, list) and content and depth < _NESTED_MAX:
         for item in content:
-            yield from flattened(item, depth + 1)
+            yield from flatten(item, depth + 1)
         return
     if isinstance(content, Mapping) and depth < _NESTED_MAX and isinstance(content.get("items"), list):
         kind = content.get("kind")
         if kind is None or (isinstance(kind, str) and kind.endswith("List")):
             for item in content["items"]:
-                yield from flattened(item, depth + 1)
+                yield from flatten(item, depth + 1)
             return
     yield kind_of(content), content
 

@@ -200,7 +200,7 @@ def _judge_nic(nic: LintedInterface, machine: LintedMachine, cluster: Registered
 
 
 def _judge_registered(nic: LintedInterface, cluster: RegisteredObjects) -> None:
-    found = cluster.registered(nic.binding)
+    found = cluster.find_registrations(nic.binding)
     if not found and cluster.registrations:
         names = ", ".join(sorted(each.name for each in cluster.registrations))
         nic.spot.find(
@@ -235,7 +235,7 @@ def _judge_migration(machine: LintedMachine, cluster: RegisteredObjects) -> None
     for nic in machine.nics:
         if not nic.network.has("pod") or any(nic.spot.has(method) for method in MIGRATABLE):
             continue
-        found = cluster.registered(nic.binding)
+        found = cluster.find_registrations(nic.binding)
         if nic.binding and (not found or any(each.spot.has("migration") for each in found)):
             continue
         how = f"binding '{nic.binding}', which has no 'migration'" if nic.binding else "bridge"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final
 
-from kubevirt.lint.reading import DocumentValue, folded
+from kubevirt.lint.reading import DocumentValue, fold_keys
 
 OUR_TYPE: Final = "userspace"
 DEFAULT_MTU: Final = 1500
@@ -46,20 +46,20 @@ class Definition:
 
     @property
     def mtu(self) -> int | None:
-        mtu = folded(self.config.get("host")).get("mtu")
+        mtu = fold_keys(self.config.get("host")).get("mtu")
         return mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else None
 
     @property
     def has_odd_mtu(self) -> bool:
         """Whether it says an MTU that is none, which the plugin refuses."""
-        return self.mtu is None and folded(self.config.get("host")).get("mtu") is not None
+        return self.mtu is None and fold_keys(self.config.get("host")).get("mtu") is not None
 
     @property
     def segment(self) -> tuple[str, int | None] | None:
         """Bridge and VLAN of its ports, None for a VLAN when they carry several; None for a network that is not ours."""
         if not self.is_ours:
             return None
-        bridge = folded(folded(self.config.get("host")).get("bridge"))
+        bridge = fold_keys(fold_keys(self.config.get("host")).get("bridge"))
         name, tag = bridge.get("bridgename"), bridge.get("vlanid")
         tagged = isinstance(tag, int) and tag > 0 and not bridge.get("trunks")
         return name if isinstance(name, str) and name else _BRIDGE, tag if tagged else None
@@ -75,7 +75,7 @@ class Definition:
         """Open vSwitch's role as the configuration says it: "" when its `host` block leaves it open, None without that block."""
         if "host" not in self.config:
             return None
-        mode = folded(folded(self.config.get("host")).get("vhost")).get("mode")
+        mode = fold_keys(fold_keys(self.config.get("host")).get("vhost")).get("mode")
         return mode if isinstance(mode, str) else ""
 
     @property
@@ -94,12 +94,12 @@ def read_definition(spot: DocumentValue) -> Definition:
     ours = next((plugin for plugin in plugins if plugin.get("type") == OUR_TYPE), None)
     types = [each for each in (plugin.get("type") for plugin in plugins) if isinstance(each, str)]
     resource = metadata.child("annotations").text(_RESOURCE)
-    device_info = any(folded(plugin.get("capabilities")).get("cnideviceinfofile") is True for plugin in plugins)
+    device_info = any(fold_keys(plugin.get("capabilities")).get("cnideviceinfofile") is True for plugin in plugins)
     return Definition(
         name=metadata.text("name"),
         namespace=metadata.text("namespace"),
         spot=spot,
-        config=folded(ours),
+        config=fold_keys(ours),
         is_ours=ours is not None if plugins else None,
         types=tuple(types),
         tells_device=device_info
@@ -186,7 +186,7 @@ def _judge_consumer(definition: Definition, spot: DocumentValue, *, machines: bo
 
 
 def _judge_for_machines(definition: Definition, spot: DocumentValue) -> None:
-    if mac := folded(definition.config.get("host")).get("mac"):
+    if mac := fold_keys(definition.config.get("host")).get("mac"):
         spot.find(
             "mac-conflict",
             "warning",
@@ -194,7 +194,7 @@ def _judge_for_machines(definition: Definition, spot: DocumentValue) -> None:
             "remove host.mac, and give macAddress in the VM if it has to be a certain one",
         )
     capabilities = definition.config.get("capabilities")
-    if definition.resource and folded(capabilities).get("cnideviceinfofile") is not True:
+    if definition.resource and fold_keys(capabilities).get("cnideviceinfofile") is not True:
         spot.find(
             "no-device-info",
             "note",

@@ -19,8 +19,8 @@ from kubevirt.plugin_schema import (
     LAUNCHER_HOOKS,
     SOCKETS,
     Version,
+    format_version,
     hooks_field,
-    written,
 )
 
 _PRINT: Final = "print it anew and apply it: `userspace-cni kubevirt manifests plugin --kubevirt {version}`"
@@ -50,7 +50,7 @@ def _judge_version(spot: DocumentValue, version: Version | None) -> None:
         spot.find(
             "plugin-version",
             "error",
-            f"KubeVirt is {written(version)}, and has no Plugins before {written(FIRST)}: the object is refused",
+            f"KubeVirt is {format_version(version)}, and has no Plugins before {format_version(FIRST)}: the object is refused",
             "register the binding with its sidecarImage (`userspace-cni kubevirt manifests kubevirt`)",
         )
     elif version and there and there != [hooks_field(version)]:
@@ -58,28 +58,28 @@ def _judge_version(spot: DocumentValue, version: Version | None) -> None:
         DocumentValue(spec.get(other), spec.at(other), spot.report).find(
             "plugin-version",
             "error",
-            f"KubeVirt is {written(version)}, whose Plugins have {hooks_field(version)} and no {other}: the field is refused or "
-            "dropped, no sidecar is asked, and VMs start without their interfaces",
-            _PRINT.format(version=written(version)),
+            f"KubeVirt is {format_version(version)}, whose Plugins have {hooks_field(version)} and no {other}: the field is "
+            "refused or dropped, no sidecar is asked, and VMs start without their interfaces",
+            _PRINT.format(version=format_version(version)),
         )
     elif len(there) > 1:
         spec.find(
             "plugin-version",
             "warning",
-            f"the Plugin has both {DOMAIN_HOOKS}, as before KubeVirt {written(LAUNCHER)}, and {LAUNCHER_HOOKS}, as since: "
+            f"the Plugin has both {DOMAIN_HOOKS}, as before KubeVirt {format_version(LAUNCHER)}, and {LAUNCHER_HOOKS}, as since: "
             "each version refuses or drops the other's, and what was dropped does not come back with an upgrade",
             "have one of the two, and apply the other form when KubeVirt has been upgraded",
         )
 
 
 def _judge_pruned(spot: DocumentValue, version: Version | None) -> None:
-    which = written(version) if version else "VERSION"
+    which = format_version(version) if version else "VERSION"
     spot.child("spec").find(
         "plugin-pruned",
         "error",
         "the Plugin has no hook that asks a sidecar for a VM's definition: an API server drops hooks of another KubeVirt's form "
-        f"({DOMAIN_HOOKS} before {written(LAUNCHER)}, {LAUNCHER_HOOKS} since). VMs start without their interfaces, and without "
-        "an error",
+        f"({DOMAIN_HOOKS} before {format_version(LAUNCHER)}, {LAUNCHER_HOOKS} since). VMs start without their interfaces, "
+        "and without an error",
         f"{_PRINT.format(version=which)}; then restart the VMs that were started meanwhile",
     )
 

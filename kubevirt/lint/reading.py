@@ -126,7 +126,7 @@ def kind_of(value: object) -> str:
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
 
 
-def folded(value: object) -> dict[str, Any]:
+def fold_keys(value: object) -> dict[str, Any]:
     """An object with its keys in lower case, as the plugin reads them; empty for anything else."""
     if not isinstance(value, Mapping):
         return {}

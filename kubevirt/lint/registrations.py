@@ -63,7 +63,7 @@ class RegisteredObjects:
     version: Version | None = None
     """KubeVirt's major and minor, where a KubeVirt object with its status was given."""
 
-    def registered(self, name: str) -> list[Registration]:
+    def find_registrations(self, name: str) -> list[Registration]:
         """Every registration of that name: one, unless KubeVirt and HyperConverged objects are both given."""
         return self._by_name.get(name, [])
 
@@ -78,7 +78,7 @@ class RegisteredObjects:
         """Whether interfaces with that binding are vhost-user ones."""
         if self.named:
             return name in self.named
-        found = self.registered(name)
+        found = self.find_registrations(name)
         return any(each.is_vhost_user for each in found) if found else "vhost" in name.lower()
 
     @cached_property

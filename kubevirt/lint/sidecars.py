@@ -8,7 +8,7 @@ from kubevirt.lint.machine import LintedInterface, LintedMachine
 from kubevirt.lint.reading import DocumentValue
 from kubevirt.lint.registrations import RegisteredObjects, Registration
 from kubevirt.manifests import POD_LABEL
-from kubevirt.plugin_schema import written
+from kubevirt.plugin_schema import format_version
 
 HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
 _TELLS_BINDING: Final = (1, 9)
@@ -31,7 +31,7 @@ def _judge_label(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     """Check the label by which an injected sidecar gets into a pod."""
     ours = any(cluster.is_our_plugin(spot) for spot in cluster.hooked)
     for nic in machine.vhost_user if ours else ():
-        found = cluster.registered(nic.binding)
+        found = cluster.find_registrations(nic.binding)
         if found and not any(each.image for each in found) and machine.labels.get(POD_LABEL) != nic.binding:
             machine.labels.find(
                 "no-source",
@@ -66,7 +66,7 @@ def _judge_claims(machine: LintedMachine, cluster: RegisteredObjects) -> None:
                 "dra-not-mounted",
                 "warning" if cluster.version else "note",
                 f"network '{nic.name}' is of a claim: the sidecar must see /var/run/kubernetes.io/dra-device-attributes, which "
-                f"KubeVirt mounts in it from {written(_GIVES_CLAIM)} on",
+                f"KubeVirt mounts in it from {format_version(_GIVES_CLAIM)} on",
                 "look for the claim in the launcher pod's hook-sidecar container; with an older KubeVirt an admission policy has "
                 "to add it",
             )
@@ -82,7 +82,7 @@ def _judge_others(machine: LintedMachine, cluster: RegisteredObjects) -> None:
     ours = {nic.binding for nic in machine.vhost_user}
     images: dict[str, LintedInterface] = {}
     for nic in machine.nics:
-        found = next(iter(cluster.registered(nic.binding)), None) if nic.binding else None
+        found = next(iter(cluster.find_registrations(nic.binding)), None) if nic.binding else None
         if nic.binding not in ours:
             if nic.binding and (found is None or found.image):
                 nic.spot.find(
@@ -110,7 +110,7 @@ def _judge_our_bindings(machine: LintedMachine, cluster: RegisteredObjects) -> N
         return
     first: tuple[LintedInterface, Registration] | None = None
     for nic in machine.vhost_user:
-        found = next((each for each in cluster.registered(nic.binding) if each.image and each.is_ours), None)
+        found = next((each for each in cluster.find_registrations(nic.binding) if each.image and each.is_ours), None)
         first = first or ((nic, found) if found else None)
         if first is None or found is None or nic.binding == first[0].binding:
             continue

@@ -13,7 +13,7 @@ from tests.agent.living import LiveNode
 from tests.lab.network.outside import NIC, Wire, wired
 from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import wait_until
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.linux.netlink import ROUTE, NetlinkConnection, attributes
 
 TABLE = f"""
@@ -39,11 +39,11 @@ LAST = "127.0.0.9"
 def noticed(wire: Wire) -> Iterator[list[tuple[bool, str]]]:
     """What the kernel tells of IPv4 addresses of the node meanwhile, whether added and which; complete at the end."""
     found: list[tuple[bool, str]] = []
-    with opened_switch(wire.node) as netns, netns.do(lambda: NetlinkConnection(ROUTE, IPV4_ADDRESSES)) as notices:
+    with open_switch_netns(wire.node) as netns, netns.do(lambda: NetlinkConnection(ROUTE, IPV4_ADDRESSES)) as notices:
         yield found
         wire.on_node("ip", "address", "add", f"{LAST}/8", "dev", "lo")
         while (True, LAST) not in found:
-            for kind, payload in notices.noticed():
+            for kind, payload in notices.read_notices():
                 found.append((kind == ADDED_ADDRESS, str(ip_address(attributes(payload[IFADDRMSG:])[IFA_LOCAL]))))
         wire.on_node("ip", "address", "delete", f"{LAST}/8", "dev", "lo")
 

@@ -32,8 +32,8 @@ from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch
 from userspace_cni.cni import outline
 from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
-from userspace_cni.host.netlink.link_messages import asked, read
-from userspace_cni.host.netlink.netns import opened_pod
+from userspace_cni.host.netlink.link_messages import get, read
+from userspace_cni.host.netlink.netns import open_pod_netns
 from userspace_cni.host.netlink.route_messages import Route, put
 from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, NetlinkConnection
 
@@ -84,8 +84,8 @@ class Bed:
 
     def fill(self, count: int) -> None:
         """Put so many routes into the pod, as one with CAP_NET_ADMIN can."""
-        with opened_pod(self.sandbox, 0) as pod, pod.do(lambda: NetlinkConnection(ROUTE)) as kernel:
-            (found,) = kernel.exchange(asked("eth0"))
+        with open_pod_netns(self.sandbox, 0) as pod, pod.do(lambda: NetlinkConnection(ROUTE)) as kernel:
+            (found,) = kernel.exchange(get("eth0"))
             index = read(found.replies[0][1]).index
             every = [put(index, Route.of({"dst": f"11.{n >> 16}.{n >> 8 & 255}.{n & 255}/32"}), 3) for n in range(count)]
             for at in range(0, count, EXCHANGE_MAX):

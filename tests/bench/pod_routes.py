@@ -54,7 +54,7 @@ from userspace_cni.node.local_node import LocalNode
 from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import NamespaceSources
-from userspace_cni.routes.routes_service import composed
+from userspace_cni.routes.routes_service import compose
 
 OURS: Final = 148
 PODS: Final = 110
@@ -120,7 +120,7 @@ def ours(places: Sequence[str]) -> dict[str, Step]:
 
 def looking(places: Sequence[str]) -> dict[str, Step]:
     """As `raw`, with three listings before."""
-    asked = links.listed_shortly(), addresses.listed(0), routes.listed_main()
+    asked = links.dump_without_counters(), addresses.dump(0), routes.dump_main()
     return raw(places, lambda kernel: [kernel.ask(each) for each in asked])
 
 
@@ -148,8 +148,8 @@ def raw(places: Sequence[str], look: Callable[[NetlinkConnection], object] = lam
 
     return {
         "add": sent(lambda index: [routes.put(index, each, OURS) for each in first]),
-        "replace": sent(lambda index: [routes.replaced(index, each, OURS) for each in other]),
-        "remove": sent(lambda index: [routes.removed(index, each, OURS) for each in other]),
+        "replace": sent(lambda index: [routes.replace_first(index, each, OURS) for each in other]),
+        "remove": sent(lambda index: [routes.remove(index, each, OURS) for each in other]),
     }
 
 
@@ -235,13 +235,13 @@ def agent(places: Sequence[str], rounds: int) -> float:
         )
         for _ in range(rounds + 1):
             local = LocalNode(settings, {}, resident=True)
-            passes, found = composed(local.installation, local.store)
+            passes, found = compose(local.installation, local.store)
             began = time.perf_counter()
             first_round(passes, found, KnownCluster((thing,)))
             took.append((time.perf_counter() - began) * 1000)
             assert {each.state for each in passes.visited.values()} == {"applied"}
         passes.learn(KnownCluster())
-        passes.visit(found.located(), everything=True)
+        passes.visit(found.locate(), everything=True)
     return round(min(took[1:]), 1)  # the first one makes the routes
 
 
@@ -276,7 +276,7 @@ def process(places: Sequence[str], seconds: float) -> dict[str, float]:
 def first_round(passes: Passes, found: NamespaceSources, known: KnownCluster) -> None:
     """What the keeper's thread does in a round."""
     passes.learn(known)
-    assert passes.visit(found.located(), everything=True) == PODS
+    assert passes.visit(found.locate(), everything=True) == PODS
 
 
 # -- a race ----------------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
-from userspace_cni.host.node_net.nics import answering, look, moved
+from userspace_cni.host.node_net.nics import find_answering, look, plan_move
 from userspace_cni.linux.boot import boot_id
 
 BRIDGE: Final = "br-bench"
@@ -66,8 +66,8 @@ class Ours:
         netns = self._switch.netns
         nic = look(NIC, netns)
         assert nic
-        planned = moved(nic, BRIDGE, store="bench", boot_id=boot_id(), switch_netns=netns)
-        self._step = replace(planned, next_hops=answering(nic, netns))
+        planned = plan_move(nic, BRIDGE, store="bench", boot_id=boot_id(), switch_netns=netns)
+        self._step = replace(planned, next_hops=find_answering(nic, netns))
         bridge(self._switch, self._wire)
         port(self._switch)
         self._driver.apply(self._step, Deadline.after(MOVES_S))

@@ -61,7 +61,7 @@ def test_vm_of_a_launcher_pod(node: Node, sandbox: str) -> None:
     assert options >= PROTECTING
     assert target.stat().st_ino == directory.stat().st_ino
     row = row_of(node, PORT)
-    mac = launcher.derived_mac("default", "vm-1", IFNAME)
+    mac = launcher.derive_mac("default", "vm-1", IFNAME)
     assert (row["type"], row["options"]) == ("dpdkvhostuserclient", {"vhost-server-path": f"{target}/{SOCKET}"})
     assert (row["mtu_request"], row["external_ids"]["attached-mac"]) == (9000, mac)
     named = {key: row["external_ids"][key] for key in ("vm-name", "pod-name", "pod-namespace", "pod-uid", "network", "ifname")}
@@ -366,7 +366,7 @@ def test_what_the_api_server_knows(node: Node, sandbox: str, api: ApiServer) -> 
     network = vm_network(node, kubeconfig=api.kubeconfig(node.directory))
     [interface] = succeeded(node.run("ADD", network, sandbox, ifname=IFNAME, CNI_ARGS=pod.args_without_uid))["interfaces"]
     assert row_of(node, PORT)["external_ids"]["vm-name"] == pod.machine
-    assert interface["mac"] == launcher.derived_mac("default", launcher.machine_part(pod.machine), IFNAME)
+    assert interface["mac"] == launcher.derive_mac("default", launcher.machine_part(pod.machine), IFNAME)
     annotations = api.annotations(pod.namespace, pod.name)
     assert annotations["userspace/mapped-dir"] == launcher.MAPPED_DIR
     [entry] = json.loads(annotations["userspace/configuration-data"])

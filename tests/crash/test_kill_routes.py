@@ -139,7 +139,7 @@ def goes_on(keeping: Keeping, destination: str) -> None:
     """The next agent begins with what is kept, while its own source cannot be read."""
     keeping.file.write_text("[{")
     with keeping.agent() as agent:
-        told = wait_until(lambda: (found := agent.described())["problems"].get("file") and found["routes"] and found)
+        told = wait_until(lambda: (found := agent.describe())["problems"].get("file") and found["routes"] and found)
         assert [each["name"] for each in told["routes"]] == ["cr-config"]
         assert keeping.kept == [destination]
 

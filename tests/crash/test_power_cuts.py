@@ -76,7 +76,7 @@ class _NotingAddresses(MemoryAddresses):
 class _Rows(MemorySwitch):
     world: Disk
 
-    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+    def list_marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         return [port for port in self.world.rows.values() if network is None or port.marks["network"] == network]
 
 

@@ -48,7 +48,7 @@ def mount(room: str) -> object:
 
 def unmount(room: str) -> object:
     _MOUNTS.undo(_step(room), soon())
-    return _MOUNTS.present(_step(room))
+    return _MOUNTS.is_present(_step(room))
 
 
 def netns(path: str) -> object:

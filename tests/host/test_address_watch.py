@@ -70,7 +70,7 @@ def test_a_namespace_that_is_not_there() -> None:
 def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """When notices were lost all may have changed: that is told, and the watch listens again without a pause."""
     told: list[int] = []
-    real, lost = NetlinkConnection.noticed, [OSError(errno.ENOBUFS, "lost")]
+    real, lost = NetlinkConnection.read_notices, [OSError(errno.ENOBUFS, "lost")]
 
     def noticed(self: NetlinkConnection) -> list[tuple[int, bytes]]:
         found = real(self)
@@ -78,7 +78,7 @@ def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatc
             raise lost.pop()
         return found
 
-    monkeypatch.setattr(NetlinkConnection, "noticed", noticed)
+    monkeypatch.setattr(NetlinkConnection, "read_notices", noticed)
     monkeypatch.setattr(listening, "AGAIN_S", 3600.0)
     watch = AddressWatch(lambda: {"none"}, lambda: told.append(1), wire.node)
     watch.start()

@@ -246,9 +246,9 @@ def test_directory_is_its_own_prefix(room: Path) -> None:
 
 def test_present(room: Path) -> None:
     """Apply knows a directory that was there before it."""
-    assert not driver.present(created(room))
+    assert not driver.is_present(created(room))
     driver.apply(created(room), soon())
-    assert driver.present(created(room))
+    assert driver.is_present(created(room))
 
 
 def test_check_reports_each_difference(room: Path) -> None:
@@ -282,7 +282,7 @@ def test_no_descriptor_is_left_open(room: Path) -> None:
     before = descriptors()
     driver.apply(created(room), soon())
     driver.check(created(room), soon())
-    driver.present(created(room))
+    driver.is_present(created(room))
     os.close(open_directory(f"{room}/shared/c0ffee", f"{room}/shared"))
     (room / "shared" / "c0ffee").rmdir()
     (room / "shared" / "c0ffee").touch()

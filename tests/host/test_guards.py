@@ -16,9 +16,9 @@ from tests.lab.switch.veths import give, inside, veth
 from userspace_cni.attachment.steps import Guard, SharedReads
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.host.netlink import nftables_messages as nftables
-from userspace_cni.host.netlink.netns import opened
-from userspace_cni.host.pod_net.guards import GuardDriver, guarded, table_of
-from userspace_cni.host.pod_net.ingress_drops import supported
+from userspace_cni.host.netlink.netns import open_netns
+from userspace_cni.host.pod_net.guards import GuardDriver, find_guarded, table_of
+from userspace_cni.host.pod_net.ingress_drops import why_unsupported
 from userspace_cni.linux.netlink import CREATE, NETFILTER, Message, NetlinkConnection
 
 STORE = "0123abcd"
@@ -41,17 +41,17 @@ def guard(sandbox: str) -> Guard:
 
 def changed(switch_netns: str, *changes: Message) -> None:
     """The rules of the namespace are changed in one transaction."""
-    with opened(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
+    with open_netns(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         kernel.send(*nftables.batch(*changes))
 
 
 def names(switch_netns: str) -> set[str]:
     """The host ends with a chain."""
-    return set(guarded(switch_netns, STORE))
+    return set(find_guarded(switch_netns, STORE))
 
 
 def has_table(switch_netns: str) -> bool:
-    with opened(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
+    with open_netns(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         return kernel.exchange(nftables.get_table(TABLE))[0].error is None
 
 
@@ -106,16 +106,16 @@ def test_another_program_changed_it(guard: Guard, spoil: Callable[[Guard], None]
     """CHECK names what differs; a chain that is gone, or is not called, counts as lost; ADD and reconciliation mend each."""
     driver = GuardDriver()
     driver.apply(guard, soon())
-    assert guarded(guard.switch_netns, STORE) == {guard.link: True}
+    assert find_guarded(guard.switch_netns, STORE) == {guard.link: True}
     spoil(guard)
     (drift,) = driver.check(guard, soon())
     assert (drift.subject, drift.field) == (f"guard of {guard.link}", field)
     assert TABLE in drift.details
-    assert driver.lost(guard, SharedReads(), soon()) is lost
-    assert guarded(guard.switch_netns, STORE).get(guard.link, False) is False
+    assert driver.is_lost(guard, SharedReads(), soon()) is lost
+    assert find_guarded(guard.switch_netns, STORE).get(guard.link, False) is False
     driver.apply(guard, soon())
     assert driver.check(guard, soon()) == []
-    assert not driver.lost(guard, SharedReads(), soon())
+    assert not driver.is_lost(guard, SharedReads(), soon())
 
 
 def test_a_second_link_in_the_chain(guard: Guard) -> None:
@@ -125,7 +125,7 @@ def test_a_second_link_in_the_chain(guard: Guard) -> None:
     widened(guard)
     (drift,) = driver.check(guard, soon())
     assert (drift.field, drift.expected) == ("device", guard.link)
-    assert not driver.lost(guard, SharedReads(), soon())
+    assert not driver.is_lost(guard, SharedReads(), soon())
 
 
 def test_nothing_is_left_and_nothing_else_is_touched(guard: Guard) -> None:
@@ -140,7 +140,7 @@ def test_nothing_is_left_and_nothing_else_is_touched(guard: Guard) -> None:
     for _ in ("once", "again"):
         driver.undo(other, soon())
         assert not has_table(guard.switch_netns)
-    assert guarded(guard.switch_netns, "another") == {guard.link: True}
+    assert find_guarded(guard.switch_netns, "another") == {guard.link: True}
 
 
 def test_processes_at_once_lose_none(guard: Guard) -> None:
@@ -158,7 +158,7 @@ def test_processes_at_once_lose_none(guard: Guard) -> None:
             driver.apply(Guard(name, STORE, guard.switch_netns), soon())
         assert names(guard.switch_netns) >= wanted
     driver.undo(Guard("ucother", STORE, guard.switch_netns), soon())
-    assert guarded(guard.switch_netns, STORE) == dict.fromkeys(wanted, True)
+    assert find_guarded(guard.switch_netns, STORE) == dict.fromkeys(wanted, True)
 
 
 def killed_at(number: int, work: Callable[[], object]) -> bool:
@@ -198,13 +198,13 @@ def test_killed(guard: Guard) -> None:
 
 def test_supported(sandbox: str) -> None:
     """A kernel with these tables says so and keeps nothing; a process without rights is told what it lacks."""
-    assert supported(sandbox) == ""
-    with opened(sandbox) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
+    assert why_unsupported(sandbox) == ""
+    with open_netns(sandbox) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         assert kernel.ask(nftables.get_chains()) == []
 
     def without_rights() -> None:
         os.setresuid(UNUSED_ID, UNUSED_ID, UNUSED_ID)
-        assert "CAP_NET_ADMIN" in supported("")
+        assert "CAP_NET_ADMIN" in why_unsupported("")
 
     assert in_child(without_rights) == 0
 

@@ -91,11 +91,11 @@ def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, targ
 
 def test_apply_twice(driver: PodMountDriver, step: PodMount, target: Path) -> None:
     """A mount that is there already is used, not covered by another."""
-    assert not driver.present(step)
+    assert not driver.is_present(step)
     driver.apply(step, soon())
     driver.apply(step, soon())
     assert len(mounts_at(target)) == 1
-    assert driver.present(step)
+    assert driver.is_present(step)
 
 
 def test_undo(driver: PodMountDriver, step: PodMount, target: Path) -> None:
@@ -134,7 +134,7 @@ def test_undo_of_a_busy_mount(driver: PodMountDriver, step: PodMount, target: Pa
 def test_stale_directory(driver: PodMountDriver, step: PodMount, target: Path) -> None:
     """A directory without a mount, left by a crash or a reboot, is mounted on and removed at the end."""
     target.mkdir(parents=True)
-    assert not driver.present(step)
+    assert not driver.is_present(step)
     driver.apply(step, soon())
     assert len(mounts_at(target)) == 1
     driver.undo(step, soon())
@@ -177,7 +177,7 @@ def test_plain_mount_of_the_same(driver: PodMountDriver, step: PodMount, target:
     """A mount made by the plugin that we replace is used, and protected from then on."""
     bind(Path(step.source), target)
     assert Drift(f"mount {target}", "", "nosymfollow", "a mount without it") in driver.check(step, soon())
-    assert driver.present(step)
+    assert driver.is_present(step)
     driver.apply(step, soon())
     assert [options >= FLAGS for options in mounts_at(target)] == [True]
     assert driver.check(step, soon()) == []
@@ -284,7 +284,7 @@ def test_no_descriptor_is_left_open(driver: PodMountDriver, step: PodMount, targ
     driver.apply(step, soon())
     driver.apply(step, soon())
     driver.check(step, soon())
-    driver.present(step)
+    driver.is_present(step)
     (room / "other").mkdir()
     bind(room / "other", target)
     with pytest.raises(DirectoryRefused):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from userspace_cni.host.netlink.netns import opened
+from userspace_cni.host.netlink.netns import open_netns
 from userspace_cni.linux import netlink as codec
 from userspace_cni.linux.netlink import Message, NetlinkConnection
 
@@ -22,14 +22,14 @@ def link(kind: int, flags: int, *attributes: bytes, index: int = 0) -> Message:
 
 def made(name: str) -> Message:
     """A pair of veth with one name given."""
-    kind = codec.nested(LINKINFO, codec.attribute(KIND, b"veth"))
+    kind = codec.nest(LINKINFO, codec.attribute(KIND, b"veth"))
     return link(NEWLINK, codec.CREATE | codec.EXCL, codec.text(IFNAME, name), kind)
 
 
 @pytest.fixture
 def kernel(sandbox: str) -> Iterator[NetlinkConnection]:
     """A connection in a namespace of the test's own."""
-    with opened(sandbox) as entered, entered.do(lambda: NetlinkConnection(codec.ROUTE)) as connection:
+    with open_netns(sandbox) as entered, entered.do(lambda: NetlinkConnection(codec.ROUTE)) as connection:
         yield connection
 
 
@@ -69,7 +69,7 @@ def test_a_batch_of_nftables(sandbox: str) -> None:
     def table(kind: int, flags: int, name: str) -> Message:
         return Message(10 << 8 | kind, flags, struct.pack("!BBH", 5, 0, 0) + codec.text(1, name))
 
-    with opened(sandbox) as entered, entered.do(lambda: NetlinkConnection(codec.NETFILTER)) as kernel:
+    with open_netns(sandbox) as entered, entered.do(lambda: NetlinkConnection(codec.NETFILTER)) as kernel:
         answers = kernel.exchange(begin, table(0, codec.CREATE, "one"), table(2, 0, "absent"), end)
         assert [answer.error and answer.error.errno for answer in answers] == [None, None, errno.ENOENT, None]
         answers = kernel.exchange(begin, table(2, 0, "absent"), table(0, codec.CREATE, "one"), end)

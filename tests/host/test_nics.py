@@ -21,13 +21,13 @@ from userspace_cni.host.netlink.kept_messages import (
     LinkConfiguration,
     delete_address,
     delete_route,
-    held,
     new_address,
+    read_configuration,
     replace_route,
 )
 from userspace_cni.host.node_net import nics
 from userspace_cni.host.node_net.forwarding import NodeNamespace
-from userspace_cni.host.node_net.nics import KernelBond, Nic, answering, look, looked, merged, moved
+from userspace_cni.host.node_net.nics import KernelBond, Nic, find_answering, look, look_at_all, merge_changes, plan_move
 from userspace_cni.linux.netlink import ROUTE, NetlinkConnection
 
 V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
@@ -59,11 +59,11 @@ def test_a_nic(wire: Wire) -> None:
     assert nic.has_default_route
     assert [(each.name, each.kind) for each in nic.uppers] == [("upon", "macvlan")]
     assert (nic.passing, nic.learned, nic.stuck) == ((), (), ())
-    assert answering(nic, wire.node, deadline=soon()) == ("192.0.2.1",)
+    assert find_answering(nic, wire.node, deadline=soon()) == ("192.0.2.1",)
     wire.on_outside("ip", "link", "set", wire.beyond, "down")
-    assert answering(seen(wire), wire.node) == ()
+    assert find_answering(seen(wire), wire.node) == ()
     assert look("none", wire.node) is None
-    assert set(looked((NIC, "upon", "none"), wire.node)) == {NIC, "upon"}
+    assert set(look_at_all((NIC, "upon", "none"), wire.node)) == {NIC, "upon"}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_made_again(wire: Wire) -> None:
     before, nic = shown(), seen(wire)
     assert (nic.passing, nic.learned, nic.stuck) == ((), (), ())
     form = form_of(AddressMove)
-    step = form.read(json.loads(json.dumps(form.write(moved(nic, "br-net1", store="s", boot_id="b")))))
+    step = form.read(json.loads(json.dumps(form.write(plan_move(nic, "br-net1", store="s", boot_id="b")))))
     assert (step.addresses, step.routes) == (nic.addresses, nic.routes)
     with closing(entered(wire.node, lambda: NetlinkConnection(ROUTE))) as kernel:
         for route in reversed(step.routes):
@@ -210,12 +210,12 @@ def test_made_again(wire: Wire) -> None:
 def test_merged_by_what_each_link_has(wire: Wire) -> None:
     """What the NIC still has, or has again, stays in the move with its own attributes; a move of nothing takes what is added."""
     nic = seen(wire)
-    step = moved(nic, "br-net1", store="s", boot_id="b", switch_netns=wire.node)
-    assert merged(step, nic, None) == step
-    assert merged(step, None, None) == step
+    step = plan_move(nic, "br-net1", store="s", boot_id="b", switch_netns=wire.node)
+    assert merge_changes(step, nic, None) == step
+    assert merge_changes(step, None, None) == step
     empty = AddressMove(NIC, nic.index, "br-net1", "s", "b", switch_netns=wire.node)
-    assert merged(empty, nic, None) == step
-    assert merged(empty, None, nic).addresses == step.addresses
+    assert merge_changes(empty, nic, None) == step
+    assert merge_changes(empty, None, nic).addresses == step.addresses
 
 
 def test_more_routes_than_are_moved(wire: Wire) -> None:
@@ -239,10 +239,10 @@ def test_a_nic_that_vanishes_amid(wire: Wire, monkeypatch: pytest.MonkeyPatch) -
 
     def slow(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> LinkConfiguration:
         wire.on_node("sh", "-c", "ip link delete upon 2>/dev/null || true")
-        return held(kernel, index, beside)
+        return read_configuration(kernel, index, beside)
 
-    monkeypatch.setattr(nics, "held", slow)
-    assert set(looked((NIC, "upon"), wire.node)) == {NIC}
+    monkeypatch.setattr(nics, "read_configuration", slow)
+    assert set(look_at_all((NIC, "upon"), wire.node)) == {NIC}
 
 
 def test_neighbours_that_answer(wire: Wire) -> None:
@@ -250,5 +250,5 @@ def test_neighbours_that_answer(wire: Wire) -> None:
     for on in (wire.on_node, wire.on_outside):
         eventually(lambda on=on: "tentative" not in on("ip", "-6", "address"))  # type: ignore[misc]
     place, there = NodeNamespace(wire.node), {"192.0.2.1": NIC, "2001:db8::1": NIC}
-    assert place.silent({**there, "192.0.2.99": NIC, "192.0.2.98": "gone"}, soon()) == {"192.0.2.99", "192.0.2.98"}
-    assert place.silent(there, soon()) == frozenset()
+    assert place.find_silent({**there, "192.0.2.99": NIC, "192.0.2.98": "gone"}, soon()) == {"192.0.2.99", "192.0.2.98"}
+    assert place.find_silent(there, soon()) == frozenset()

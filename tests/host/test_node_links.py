@@ -69,7 +69,7 @@ def test_a_link_that_goes_between_two_questions(monkeypatch: pytest.MonkeyPatch)
         for name in ("goes", "stays"):
             inside(place, "ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-0")
             inside(place, "ip", "address", "add", "192.0.2.1/24" if name == "goes" else "198.51.100.1/24", "dev", name)
-        find = host_links.found_link
+        find = host_links.find_link
 
         def found_link(kernel: NetlinkConnection, name: str) -> FoundLink | None:
             found = find(kernel, name)
@@ -77,5 +77,5 @@ def test_a_link_that_goes_between_two_questions(monkeypatch: pytest.MonkeyPatch)
                 inside(place, "ip", "link", "delete", name)
             return found
 
-        monkeypatch.setattr(host_links, "found_link", found_link)
+        monkeypatch.setattr(host_links, "find_link", found_link)
         assert addresses_of(("goes", "stays"), place, HERE) == {"stays": ("198.51.100.1",)}

@@ -104,11 +104,11 @@ def test_directory(root: HostRoot, host: Path) -> None:
     """A directory is made below the root, given to a user that only the host knows, checked and removed."""
     driver = DirectoryDriver(root)
     step = Directory(f"{PODS}/c0ffee", PODS, create=True, own=True, user=USER, group=USER, mode=0o770)
-    assert not driver.present(step)
+    assert not driver.is_present(step)
     driver.apply(step, soon())
     made = host / "run" / "uc-pods" / "c0ffee"
     assert (made.stat().st_uid, made.stat().st_gid, mode(made)) == (UNUSED_ID, UNUSED_ID + 1, 0o770)
-    assert driver.present(step)
+    assert driver.is_present(step)
     assert driver.check(step, soon()) == []
     os.chown(made, 0, 0)
     assert [drift.subject for drift in driver.check(step, soon())] == [f"directory {PODS}/c0ffee"] * 2
@@ -164,7 +164,7 @@ def test_pod_mount(root: HostRoot, host: Path, pod: Path) -> None:
     with listening(pod / "vhost.sock"):
         assert connects(target / "vhost.sock")
     assert driver.check(step, soon()) == []
-    assert driver.present(step)
+    assert driver.is_present(step)
     driver.undo(step, soon())
     assert mounts_at(target) == []
     assert tree(target.parent) == set()

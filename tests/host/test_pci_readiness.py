@@ -44,7 +44,7 @@ class Tree:
         file.write_text(text)
 
     def lacking(self, address: str = NIC) -> tuple[str, ...]:
-        return pci.lacking(address, HostRoot(str(self.directory)))
+        return pci.find_obstacles(address, HostRoot(str(self.directory)))
 
 
 def test_a_device_that_is_ready(tmp_path: Path) -> None:

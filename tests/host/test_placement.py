@@ -249,14 +249,14 @@ def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, r
 def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path) -> None:
     """The driver knows of mounts that keep the kubelet from removing the directory: on two devices until DEL, on one never."""
     with listening(source):
-        assert not driver.mounted(step, SharedReads())
+        assert not driver.is_mounted(step, SharedReads())
         driver.apply(step, soon())
-        assert driver.mounted(step, SharedReads()) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
-        assert not driver.mounted(replace(step, source=f"{step.source}0"), SharedReads())
+        assert driver.is_mounted(step, SharedReads()) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
+        assert not driver.is_mounted(replace(step, source=f"{step.source}0"), SharedReads())
         driver.undo(step, soon())
-        assert not driver.mounted(step, SharedReads())
+        assert not driver.is_mounted(step, SharedReads())
     placed.parent.rmdir()
-    assert not driver.mounted(step, SharedReads())
+    assert not driver.is_mounted(step, SharedReads())
 
 
 def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, room: Path, shm: Path) -> None:

@@ -20,7 +20,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.files.placement import PlacedSocketDriver
-from userspace_cni.host.files.pod_view import unseen
+from userspace_cni.host.files.pod_view import find_hidden
 
 INSIDE = "/shared/volume"
 driver = PlacedSocketDriver()
@@ -64,7 +64,7 @@ COVERED = ("the socket on which OVS listens", Other("a regular file in its place
 
 def differences(step: PlacedSocket, sandbox: str, root: str = "/") -> list[tuple[Value, Value]]:
     """Expected and found values, one pair per process of the pod."""
-    drifts = unseen(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
+    drifts = find_hidden(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
     assert all(drift.subject.endswith(" of the pod sees it") for drift in drifts)
     return [(drift.expected, drift.found) for drift in drifts]
 
@@ -77,7 +77,7 @@ def inside(pod: Inhabitant, *argv: str) -> None:
 def test_no_process_is_there(step: PlacedSocket, sandbox: str) -> None:
     """Without a process in the namespace, or without a known namespace, nothing is reported."""
     assert differences(step, sandbox) == []
-    assert unseen(step, 0, soon()) == []
+    assert find_hidden(step, 0, soon()) == []
 
 
 def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) -> None:
@@ -172,4 +172,4 @@ def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) 
         inside(pod, "sh", "-c", script, "sh", str(pod.sees(INSIDE)))
         assert differences(step, sandbox) == [PRIVATE]
         with pytest.raises(Unavailable, match="of the pod sees it"):
-            unseen(step, Path(sandbox).stat().st_ino, Deadline.after(0))
+            find_hidden(step, Path(sandbox).stat().st_ino, Deadline.after(0))

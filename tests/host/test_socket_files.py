@@ -35,14 +35,14 @@ def test_free_name(step: SocketFile, pod: Path) -> None:
     driver.apply(step, soon())
     assert tree(pod) == set()
     assert driver.check(step, soon()) == []
-    assert not driver.present(step)
+    assert not driver.is_present(step)
 
 
 def test_stale_socket_is_removed(step: SocketFile, pod: Path) -> None:
     """A socket that a former application left would stop bind(2), and is removed."""
     with listening(pod / step.name):
         pass
-    assert not driver.present(step)
+    assert not driver.is_present(step)
     driver.apply(step, soon())
     assert tree(pod) == set()
 
@@ -51,11 +51,11 @@ def test_a_dead_socket_is_reported(step: SocketFile, pod: Path) -> None:
     """A socket whose application was killed is a drift, with what to do, until its name is free again."""
     with listening(pod / step.name):
         assert driver.check(step, soon()) == []
-        assert not driver.lost(step, SharedReads(), soon())
+        assert not driver.is_lost(step, SharedReads(), soon())
     [drift] = driver.check(step, soon())
     assert isinstance(drift.found, Dead)
     assert "started again" in drift.details
-    assert driver.lost(step, SharedReads(), soon())
+    assert driver.is_lost(step, SharedReads(), soon())
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
 
@@ -71,7 +71,7 @@ def test_one_that_lives_is_never_removed(step: SocketFile, pod: Path) -> None:
         assert driver.check(step, soon()) == []
         assert tree(pod) == {step.name}
         application.kill()
-    assert driver.lost(step, SharedReads(), soon())
+    assert driver.is_lost(step, SharedReads(), soon())
 
 
 def test_nothing_connects(step: SocketFile, pod: Path) -> None:

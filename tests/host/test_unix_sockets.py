@@ -12,7 +12,7 @@ import pytest
 from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets, look
-from userspace_cni.host.files.waiting_application import waiting
+from userspace_cni.host.files.waiting_application import find_waiting_socket
 from userspace_cni.linux.unix_sockets import UnixSocket, file_of, unix_sockets
 
 OWN = "/proc/self/ns/net"
@@ -73,7 +73,7 @@ def test_who_waits_for_the_switch(pod: str, path: Path) -> None:
     """An application waits while it listens and has no connection, accepted or not; where nothing can be seen none does."""
 
     def waits(netns_path: str = pod) -> bool:
-        found = waiting(str(path), netns_path, "")
+        found = find_waiting_socket(str(path), netns_path, "")
         assert found in (0, path.stat().st_ino)
         return bool(found)
 
@@ -88,7 +88,7 @@ def test_who_waits_for_the_switch(pod: str, path: Path) -> None:
                 assert not waits()
         assert waits()
     assert not waits()
-    assert waiting(str(path.parent), pod, "") == waiting(f"{path}-", pod, "") == 0
+    assert find_waiting_socket(str(path.parent), pod, "") == find_waiting_socket(f"{path}-", pod, "") == 0
 
 
 def test_what_is_no_namespace_is_an_error() -> None:

@@ -224,16 +224,16 @@ def test_lost(step: Link, shaper: Shaper) -> None:
     """A pair or a filter that is gone while the namespace lives is lost; with the namespace, or renamed, it is not."""
     driver, shapers = LinkDriver(), ShaperDriver()
     driver.apply(step, soon())
-    assert shapers.lost(shaper, SharedReads(), soon())
+    assert shapers.is_lost(shaper, SharedReads(), soon())
     shapers.apply(shaper, soon())
-    assert not driver.lost(step, SharedReads(), soon())
-    assert not shapers.lost(shaper, SharedReads(), soon())
+    assert not driver.is_lost(step, SharedReads(), soon())
+    assert not shapers.is_lost(shaper, SharedReads(), soon())
     run(step.netns, "ip", "link", "set", "eth0", "name", "other")
-    assert not driver.lost(step, SharedReads(), soon())
+    assert not driver.is_lost(step, SharedReads(), soon())
     run(step.netns, "ip", "link", "del", "other")
-    assert driver.lost(step, SharedReads(), soon())
-    assert not driver.lost(replace(step, netns_inode=1), SharedReads(), soon())
-    assert not driver.lost(replace(step, netns="/nowhere"), SharedReads(), soon())
+    assert driver.is_lost(step, SharedReads(), soon())
+    assert not driver.is_lost(replace(step, netns_inode=1), SharedReads(), soon())
+    assert not driver.is_lost(replace(step, netns="/nowhere"), SharedReads(), soon())
 
 
 def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
@@ -296,7 +296,7 @@ def test_filter(step: Link, shaper: Shaper) -> None:
     run(step.netns, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "1ms")
     driver.undo(shaper, soon())
     assert "tbf" in run(step.netns, "tc", "qdisc", "show", "dev", "eth0")
-    assert driver.lost(shaper, SharedReads(), soon())
+    assert driver.is_lost(shaper, SharedReads(), soon())
     driver.apply(shaper, soon())
     assert driver.check(shaper, soon()) == []
 

@@ -106,7 +106,7 @@ def test_in_order_is_not_offered(attach: Attach) -> None:
 def test_several_queue_pairs(attach: Attach) -> None:
     """Queue pairs are independent: a frame that is sent on one arrives on the pair of the same number."""
     front_end, back_end = attach(FrontEndOptions(queue_pairs=4))
-    assert back_end.started() == (0, 1, 2, 3)
+    assert back_end.list_started() == (0, 1, 2, 3)
     for index in range(4):
         assert front_end.pairs[index].send_frames([bytes([index]) * 60]) == 1
         assert back_end.pairs[index].send_frames([bytes([index + 9]) * 60]) == 1

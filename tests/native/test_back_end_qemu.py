@@ -121,7 +121,7 @@ def test_qemu_listens(place: Path) -> None:
         wait_until(lambda: listens(place / "socket"), _STEP_S)
         with BackEnd.connect(f"{place}/socket", BackEndOptions(queue_pairs=2)) as back_end:
             back_end.wait_started(_STEP_S)
-            assert back_end.started() == (0,)
+            assert back_end.list_started() == (0,)
             _lease(back_end.pairs[0])
     assert lib.fp_guard_count() == 0
 
@@ -141,7 +141,7 @@ def test_memory_is_plugged_in_while_running(place: Path) -> None:
             {"execute": "device_add", "arguments": {"driver": "pc-dimm", "id": "dimm", "memdev": "more"}},
         )
         wait_until(lambda: lib.fp_guard_count() == before + 1, _STEP_S)
-        assert back_end.started() == (0,)
+        assert back_end.list_started() == (0,)
         assert pair.send_frames([_answer(OFFER, asked)]) == 1
         _lease(pair)
     assert lib.fp_guard_count() == 0
@@ -154,7 +154,7 @@ def test_boot_reset_and_kill(place: Path) -> None:
         assert Feature.VERSION_1 in back_end.features
         _lease(back_end.pairs[0])
         _command(place, {"execute": "system_reset"})
-        wait_until(lambda: back_end.started() == (), _STEP_S)
+        wait_until(lambda: back_end.list_started() == (), _STEP_S)
         back_end.wait_started(_STEP_S)
         _lease(back_end.pairs[0])
         assert back_end.alive()

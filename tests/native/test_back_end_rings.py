@@ -229,8 +229,8 @@ def test_questions_and_relics() -> None:
         lender.attach()
         back_end.wait_started(10)
         assert lender.ask(VhostRequest.RESET_OWNER) == 0
-        assert back_end.started() == ()
+        assert back_end.list_started() == ()
         lender.attach_again()
-        assert back_end.started() == (0,)
+        assert back_end.list_started() == (0,)
         assert lender.ask(VhostRequest.SET_STATUS, pack_u64(0)) == 0
-        assert back_end.started() == ()
+        assert back_end.list_started() == ()

@@ -21,7 +21,7 @@ from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import KeptAddress, SharedReads
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
-from userspace_cni.host.node_net.nics import look, merged
+from userspace_cni.host.node_net.nics import look, merge_changes
 from userspace_cni.linux.netlink import DUMP, Answer, Message, NetlinkConnection
 
 NFNL_SUBSYS_NFTABLES = 10
@@ -70,7 +70,7 @@ def test_there_and_back(plugged: Uplink, switch: Switch) -> None:
     with traffic(plugged.wire, V4, V6) as noticed:
         driver.apply(step, soon())
         assert driver.check(step, soon()) == []
-        assert not driver.lost(step, SharedReads(), soon())
+        assert not driver.is_lost(step, SharedReads(), soon())
         nic = look("nic0", switch.netns)
         assert nic
         assert (nic.addresses, nic.routes) == ((), ())
@@ -127,7 +127,7 @@ def test_killed_at_each_point(small: Uplink, switch: Switch, what: str, onward: 
             driver.apply(step, soon())
         if what == "amend":
             small.wire.on_node("ip", "address", "add", "192.0.2.77/24", "dev", "nic0")
-            steps.append(merged(step, look("nic0", switch.netns), look(BRIDGE, switch.netns)))
+            steps.append(merge_changes(step, look("nic0", switch.netns), look(BRIDGE, switch.netns)))
             assert len(steps[1].addresses) == len(step.addresses) + 1
         work = driver.undo if what == "undo" else driver.apply
         killed = killed_after(points + 1, lambda work=work, last=steps[-1]: work(last, soon()))  # type: ignore[misc]
@@ -178,7 +178,7 @@ def test_a_kernel_without_chains(small: Uplink, switch: Switch, monkeypatch: pyt
     assert small.kernel_has() == before
     uncut = planned(switch, cut=False)
     driver.apply(uncut, soon())
-    assert not driver.lost(uncut, SharedReads(), soon())
+    assert not driver.is_lost(uncut, SharedReads(), soon())
     driver.undo(uncut, soon())
     assert has("nic0", switch) == sorted([f"{V4}/24", f"{V6}/64"])
 
@@ -199,15 +199,15 @@ def test_what_others_change_is_followed(small: Uplink, switch: Switch) -> None:
     driver.apply(step, soon())
     small.wire.on_node("ip", "address", "add", "192.0.2.77/24", "dev", "nic0")
     more = current(switch, step)
-    assert driver.lost(more, SharedReads(), soon())
+    assert driver.is_lost(more, SharedReads(), soon())
     driver.apply(more, soon())
-    assert not driver.lost(more, SharedReads(), soon())
+    assert not driver.is_lost(more, SharedReads(), soon())
     assert has("nic0", switch) == []
     assert small.wire.answers("192.0.2.77")
     small.wire.on_node("ip", "address", "add", "192.0.2.88/24", "dev", BRIDGE)
     small.wire.on_node("ip", "route", "add", "198.51.100.0/24", "via", "192.0.2.1", "dev", BRIDGE)
     small.wire.on_node("ip", "address", "delete", "192.0.2.77/24", "dev", BRIDGE)
-    assert not driver.lost(more, SharedReads(), soon())
+    assert not driver.is_lost(more, SharedReads(), soon())
     assert {drift.found for drift in driver.check(more, soon())} == {Absent()}
     last = current(switch, more)
     assert {each.address for each in last.addresses} == {V4, V6, "192.0.2.88"}
@@ -224,7 +224,7 @@ def test_the_bridge_lost_it_all(small: Uplink, switch: Switch) -> None:
     driver.apply(step, soon())
     small.wire.on_node("ip", "link", "set", BRIDGE, "down")
     assert current(switch, step) == step
-    assert driver.lost(step, SharedReads(), soon())
+    assert driver.is_lost(step, SharedReads(), soon())
     assert {drift.field for drift in driver.check(step, soon())} == {f"link {BRIDGE}"}
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
@@ -236,7 +236,7 @@ def test_the_cut_is_lost(small: Uplink, switch: Switch) -> None:
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     small.wire.on_node("nft", "flush", "ruleset")
-    assert driver.lost(step, SharedReads(), soon())
+    assert driver.is_lost(step, SharedReads(), soon())
     driver.apply(step, soon())
     assert driver.check(step, soon()) == []
     with traffic(small.wire, V4, streams=False) as noticed:
@@ -267,7 +267,7 @@ def test_the_bridge_is_gone(small: Uplink, switch: Switch) -> None:
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     switch.vsctl("del-br", BRIDGE)
-    assert driver.lost(step, SharedReads(), soon())
+    assert driver.is_lost(step, SharedReads(), soon())
     with pytest.raises(Unavailable, match=f"there is no link {BRIDGE}"):
         driver.apply(step, soon())
     driver.undo(step, soon())

@@ -16,7 +16,7 @@ from tests.ovs.conftest import soon
 from userspace_cni.attachment.steps import KeptAddress
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.host.netlink.kept_messages import DELETE_ADDRESS, new_address
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.node_net.address_moves import AddressMoveDriver
 from userspace_cni.host.node_net.nics import look
 from userspace_cni.linux.netlink import DUMP, ROUTE, Answer, Message, NetlinkConnection
@@ -73,7 +73,7 @@ class Other:
             return answers
 
         with (
-            opened_switch(self._wire.node) as netns,
+            open_switch_netns(self._wire.node) as netns,
             netns.do(lambda: NetlinkConnection(ROUTE)) as kernel,
             patch.context() as patched,
         ):
@@ -112,7 +112,7 @@ def test_what_is_added_amid_a_move_stays(small: Uplink, switch: Switch, monkeypa
 def test_what_is_added_within_a_batch_stays(small: Uplink, switch: Switch) -> None:
     """Another program adds addresses all the while, twelve to each of many moves there and back: none is lost."""
     driver, step, other = AddressMoveDriver(), planned(switch), Other(small.wire)
-    with opened_switch(switch.netns) as netns, netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
+    with open_switch_netns(switch.netns) as netns, netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
         for work, link in ((driver.apply, "nic0"), (driver.undo, BRIDGE)) * 6:
             thread = threading.Thread(target=other.add_some, args=(link, kernel))
             thread.start()

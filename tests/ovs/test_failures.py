@@ -42,7 +42,7 @@ def test_a_database_that_is_not_there_fails_at_once(switch: Switch, connect: Con
         with pytest.raises(Unavailable, match=r"no\.sock.*No such file"):
             call(port(), ages())
     with pytest.raises(NotServing, match=r"no\.sock") as refused:
-        driver.serving("br0", ages())
+        driver.require_serving("br0", ages())
     assert refused.value.code == 50
 
 
@@ -86,7 +86,7 @@ def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Conne
                 driver.undo(port(1), Deadline.after(0.5))
             assert time.monotonic() - begin > 0.4
         with pytest.raises(NotServing) as refused:
-            fresh.serving("br-test", Deadline.after(0.5))
+            fresh.require_serving("br-test", Deadline.after(0.5))
         assert refused.value.code == 50
     finally:
         own_switch.resume_ovsdb()
@@ -224,7 +224,7 @@ def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switc
         assert time.monotonic() - begin > 1.1
         assert own_switch.port(port().name) != {}
         with pytest.raises(NotServing, match="silent") as refused:
-            driver.serving("br-test", soon())
+            driver.require_serving("br-test", soon())
         assert refused.value.code == 51
         driver.undo(port(), soon())
         assert own_switch.bridges() == []
@@ -241,10 +241,10 @@ def test_a_killed_vswitchd_is_noticed_long_before_the_deadline(own_switch: Switc
         attach(driver, port(2), ages())
     driver.undo(port(2), soon())
     with pytest.raises(NotServing, match="dead") as refused:
-        driver.serving("br-test", soon())
+        driver.require_serving("br-test", soon())
     assert refused.value.code == 51
     own_switch.restart_vswitchd()
-    driver.serving("br-test", soon())
+    driver.require_serving("br-test", soon())
     attach(driver, port(1), soon())
     assert driver.check(port(1), soon()) == []
 
@@ -255,7 +255,7 @@ def test_a_switch_without_dpdk_does_not_serve(own_switch: Switch, connect: Conne
     own_switch.restart_ovsdb()
     own_switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "dpdk_initialized=false")
     with pytest.raises(NotServing, match="without DPDK") as refused:
-        connect(own_switch).serving("br0", soon())
+        connect(own_switch).require_serving("br0", soon())
     assert refused.value.code == 51
 
 

@@ -16,7 +16,7 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import give, inside, veth
 from userspace_cni.attachment.steps import Guard
-from userspace_cni.host.pod_net.guards import GuardDriver, guarded
+from userspace_cni.host.pod_net.guards import GuardDriver, find_guarded
 from userspace_cni.host.pod_net.neighbour_frames import AddressClaim, claim, question
 
 STORE = "store-of-the-test"
@@ -122,6 +122,6 @@ def test_the_hole_and_the_guard(pods: Pods) -> None:
     driver.apply(guard, soon())
     assert ways(pods, SHORTLY) == set()
     assert echoes(pods.pod, NEIGHBOUR)
-    assert guarded(pods.node, STORE) == {HOST_ENDS[0]: True}
+    assert find_guarded(pods.node, STORE) == {HOST_ENDS[0]: True}
     driver.undo(guard, soon())
     assert ways(pods, SECONDS) == ALL

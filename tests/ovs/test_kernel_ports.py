@@ -34,7 +34,7 @@ def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> 
 def remove(driver: PortDriver, step: OvsPort) -> None:
     """Do the first of two transactions for a link that was made anew."""
     session = driver.client.status()
-    command = Put(session, desired_port(step, {**driver.owned()[LINK], "ifindex": "77"}))
+    command = Put(session, desired_port(step, {**driver.list_owned()[LINK], "ifindex": "77"}))
     session.transact([command], soon())
     assert command.stale
 
@@ -60,19 +60,19 @@ def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths
     veths.add(LINK)
     step = kernel_port(kind)
     attach(driver, step, soon())
-    assert not driver.lost(step, SharedReads(driver.owned()), soon())
+    assert not driver.is_lost(step, SharedReads(driver.list_owned()), soon())
     before = veths.index(LINK)
     veths.delete(LINK)
-    assert driver.lost(step, SharedReads(driver.owned()), soon())
+    assert driver.is_lost(step, SharedReads(driver.list_owned()), soon())
     [gone] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
     assert gone.found == Absent("no link of that name")
     wait_until(lambda: veths.try_add(LINK), what="the name is free again")
-    assert driver.lost(step, SharedReads(driver.owned()), soon())
+    assert driver.is_lost(step, SharedReads(driver.list_owned()), soon())
     [anew] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
     assert str(before) in str(anew.expected)
     assert str(veths.index(LINK)) in str(anew.found)
     attach(driver, step, soon())
-    assert not driver.lost(step, SharedReads(driver.owned()), soon())
+    assert not driver.is_lost(step, SharedReads(driver.list_owned()), soon())
     wait_until(lambda: driver.check(step, soon()) == [], what="the port is as it was")
 
 
@@ -83,7 +83,7 @@ def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, driver:
     attach(driver, step, soon())
     remove(driver, step)
     assert (switch.ports("br-test"), switch.rows("QoS"), switch.bridges()) == ([], [], ["br-test"])
-    wait_until(lambda: driver.lost(step, SharedReads(driver.owned()), soon()), what="it is lost")
+    wait_until(lambda: driver.is_lost(step, SharedReads(driver.list_owned()), soon()), what="it is lost")
     attach(driver, step, soon())
     assert driver.check(step, soon()) == []
     remove(driver, step)
@@ -162,9 +162,9 @@ def test_ports_without_dpdk_are_served_without_it(connect: Callable[..., PortDri
     with Switch(huge=False) as switch:
         driver = connect(switch)
         switch.vsctl("--no-wait", "add-br", "br-test")
-        driver.serving("br-test", soon(), datapath="system", needs_dpdk=False)
+        driver.require_serving("br-test", soon(), datapath="system", needs_dpdk=False)
         with pytest.raises(NotServing, match=r"datapath_type system; netdev is needed"):
-            driver.serving("br-test", soon(), needs_dpdk=False)
+            driver.require_serving("br-test", soon(), needs_dpdk=False)
 
 
 def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
@@ -212,4 +212,4 @@ def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, c
     driver.watch_liveness()
     wait_until(lambda: not any(driver.check(step, soon()) for step in steps), what="all are open")
     for step in steps:
-        assert not driver.lost(step, SharedReads(driver.owned()), soon())
+        assert not driver.is_lost(step, SharedReads(driver.list_owned()), soon())

@@ -22,7 +22,7 @@ from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, node_m
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import LinkNameTaken, Unavailable
 from userspace_cni.host.netlink import link_messages as links_of_the_kernel
-from userspace_cni.host.netlink.link_messages import marked
+from userspace_cni.host.netlink.link_messages import set_alias
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.host.node_net.switch_taps import ALIAS
 from userspace_cni.linux.netlink import Message
@@ -308,12 +308,12 @@ def test_a_caller_that_is_stopped_while_it_takes_the_name(
     def mark(name: str, alias: str) -> Message:
         stopped.set()
         assert go_on.wait(60)
-        return marked(name, alias)
+        return set_alias(name, alias)
 
     driver.able(soon())
     with ThreadPoolExecutor(1) as thread:
         with monkeypatch.context() as patch:
-            patch.setattr(links_of_the_kernel, "marked", mark)
+            patch.setattr(links_of_the_kernel, "set_alias", mark)
             other = thread.submit(known.take, BRIDGE)
             assert stopped.wait(60)
         try:

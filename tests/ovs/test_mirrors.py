@@ -207,9 +207,11 @@ def test_an_output_that_others_deleted(switch: Switch, connect: Callable[..., Po
     driver.connect(soon())
     for step in (source(port(1)), output(port(2))):
         attach(driver, step, soon())
-    assert not driver.lost(output(port(2)), SharedReads(driver.owned()), soon())
+    assert not driver.is_lost(output(port(2)), SharedReads(driver.list_owned()), soon())
     switch.vsctl("clear", "Bridge", "br-test", "mirrors")
-    wait_until(lambda: driver.lost(output(port(2)), SharedReads(driver.owned()), soon()), what="the mirror's loss is seen")
+    wait_until(
+        lambda: driver.is_lost(output(port(2)), SharedReads(driver.list_owned()), soon()), what="the mirror's loss is seen"
+    )
     [drift] = driver.check(output(port(2)), soon())
     assert (drift.field, drift.expected, drift.found) == ("output of mirror", "ids", Absent())
     attach(driver, output(port(2)), soon())

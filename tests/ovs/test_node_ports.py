@@ -85,7 +85,7 @@ def test_a_bridge_of_pods_goes_with_its_last_port(switch: Switch, driver: PortDr
 def test_it_is_no_pods_and_no_other_specs(switch: Switch, resident: PortDriver, veths: Veths) -> None:
     """Lists, sweeps and counters of pods' ports do not see it; a pod, another spec and another store cannot take it."""
     attach(resident, gateway(limits=Limits(to_pod=RATE)), soon())
-    assert (resident.owned(), resident.marked(soon()), resident.counters(soon())) == ({}, [], [])
+    assert (resident.list_owned(), resident.list_marked(soon()), resident.counters(soon())) == ({}, [], [])
     assert set(resident.of_kind("node", STORE)) == {GATEWAY}
     assert (resident.of_kind("node", "another"), resident.sweep_limits(soon())) == ({}, 0)
     veths.add("k1")
@@ -114,13 +114,13 @@ def test_which_bridge_has_an_interface_is_told(switch: Switch, driver: PortDrive
 def test_a_link_that_was_deleted_is_made_again(switch: Switch, resident: PortDriver, veths: Veths) -> None:
     """ovs-vswitchd never makes it again by itself: the port counts as lost, CHECK says so, and apply makes port and link anew."""
     attach(resident, gateway(), soon())
-    assert not resident.lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
+    assert not resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     veths.delete(GATEWAY)
-    assert resident.lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
+    assert resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     assert "link" in fields(resident, gateway())
     attach(resident, gateway(), soon())
     assert veths()[GATEWAY].mac == MAC
-    assert not resident.lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
+    assert not resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     assert fields(resident, gateway()) == []
 
 
@@ -132,7 +132,7 @@ def test_it_outlives_ovs_vswitchd(own_switch: Switch, connect: Callable[..., Por
     index = veths.index(GATEWAY)
     own_switch.kill_vswitchd()
     assert veths.index(GATEWAY) == index
-    assert not driver.lost(step, SharedReads(driver.of_kind("node", STORE)), soon())
+    assert not driver.is_lost(step, SharedReads(driver.of_kind("node", STORE)), soon())
     own_switch.restart_vswitchd()
     wait_until(lambda: driver.check(step, soon()) == [], what="it is as it was")
     assert veths.index(GATEWAY) == index

@@ -97,7 +97,7 @@ def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) 
         assert proxy.sent.count(b'"statistics"') == proxy.sent.count(b'"transact"') == 1
         received = proxy.received.count(b'"statistics"')
         mark(switch, "second")
-        wait_until(lambda: len(driver.owned()) == 2, SECONDS, "the second port is known")
+        wait_until(lambda: len(driver.list_owned()) == 2, SECONDS, "the second port is known")
         assert proxy.received.count(b'"statistics"') == received
         assert driver.sessions == 1
         driver.close()
@@ -193,7 +193,7 @@ class TestManyPorts:
         switch.vsctl(*words)
         wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY + 1, SECONDS, "all ports counted")
         wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
-        page = AgentMetrics(resident.known, {}, lambda: resident.counters(Deadline.after(SECONDS))).render().decode()
+        page = AgentMetrics(resident.list_ports, {}, lambda: resident.counters(Deadline.after(SECONDS))).render().decode()
         [line] = [line for line in page.splitlines() if line.startswith("userspace_cni_port_rx_packets_total{")]
         assert 'port="sender"' in line
         assert 'pod="pod-sender"' in line
@@ -208,7 +208,7 @@ def test_what_is_known_of_a_port_follows_its_rows(switch: Switch, resident: Port
     """Cached facts of a port are read again when its rows have changed: owner, state, bridge, and whether it is there."""
 
     def known() -> list[tuple[str, str, bool, bool]]:
-        return [(each.name, each.bridge, each.ours, each.ofport > 0) for each in resident.known()]
+        return [(each.name, each.bridge, each.ours, each.ofport > 0) for each in resident.list_ports()]
 
     add_bridge(switch)
     mark(switch, "vhost-a")

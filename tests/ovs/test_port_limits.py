@@ -179,7 +179,7 @@ def test_what_another_program_leaves_of_a_port_is_swept(switch: Switch, resident
     switch.vsctl("create", "QoS", "type=linux-htb")
     switch.vsctl("create", "Queue", "external_ids:owner=userspace-cni", "external_ids:store=another")
     assert len(switch.rows("QoS")) == 2
-    wait_until(lambda: LINK not in resident.owned(), what="the replica knows")
+    wait_until(lambda: LINK not in resident.list_owned(), what="the replica knows")
     assert resident.sweep_limits(soon()) == 2
     assert resident.sweep_limits(soon()) == 0
     assert [row["external_ids"] for row in switch.rows("QoS")] == [{}]

@@ -6,7 +6,7 @@ import itertools
 import re
 
 from tests.lab.switch.switch import Switch
-from userspace_cni.base.vlans import Vlan, carried
+from userspace_cni.base.vlans import Vlan, list_carried_vlans
 
 MODES = ("", "access", "trunk", "native-tagged", "native-untagged", "dot1q-tunnel")
 PROBES = (0, 5, 100, 200)
@@ -39,7 +39,7 @@ def test_what_a_port_carries_is_what_the_switch_lets_in(switch: Switch) -> None:
         columns = [f"tag={tag or '[]'}", f"trunks=[{','.join(map(str, trunks))}]", f"vlan_mode={mode or '[]'}"]
         switch.vsctl("set", "Port", "in", *columns)
         found = set().union(*(entered(switch, vlan) for vlan in PROBES))
-        expected = carried(Vlan(tag, trunks, mode))
+        expected = list_carried_vlans(Vlan(tag, trunks, mode))
         counted = set(PROBES) if expected is None else set(expected)
         spared = {0} if mode.startswith("native-") and tag else set()
         assert (counted - spared, found - counted) == (found - spared, set()), (mode, tag, trunks)

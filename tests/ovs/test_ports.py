@@ -70,7 +70,7 @@ def test_every_property_is_written_and_read_back(driver: PortDriver, port: MakeP
     step = port(**changes)
     attach(driver, step, soon())
     assert driver.check(step, soon()) == []
-    assert driver.marked(soon()) == [with_marks(step)]
+    assert driver.list_marked(soon()) == [with_marks(step)]
 
 
 def test_properties_reach_the_columns_of_ovs(switch: Switch, driver: PortDriver, port: MakePort) -> None:
@@ -147,7 +147,7 @@ def test_a_bridge_of_another_datapath_type_is_refused(switch: Switch, driver: Po
         attach(driver, port(), soon())
     assert switch.ports("br-test") == []
     with pytest.raises(NotServing, match=r"br-test.*system") as refused:
-        driver.serving("br-test", soon())
+        driver.require_serving("br-test", soon())
     assert refused.value.code == 50
 
 
@@ -221,7 +221,7 @@ def test_an_unmarked_row_is_not_ours(switch: Switch, driver: PortDriver, port: M
         attach(driver, port(), soon())
     driver.undo(port(), soon())
     assert switch.ports("br-test") == [name]
-    assert driver.marked(soon()) == []
+    assert driver.list_marked(soon()) == []
     assert driver.find(name, soon()) == FoundPort(name, "br-test", "dpdkvhostuser", "", {})
 
 
@@ -310,11 +310,11 @@ def test_marked_chooses_by_network_container_and_interface(switch: Switch, drive
     for step in (first, second):
         attach(driver, step, soon())
     switch.vsctl("--no-wait", "add-port", "br-test", "foreign", "--", "set", "Interface", "foreign", "type=internal")
-    assert [step.name for step in driver.marked(soon())] == [first.name, second.name]
-    assert driver.marked(soon(), network="other") == [with_marks(second)]
-    assert driver.marked(soon(), container_id=first.marks["container-id"]) == [with_marks(first)]
-    assert driver.marked(soon(), network="other", ifname="net2") == []
-    assert second.marks["store"] == driver.marked(soon(), network="other")[0].marks["store"]
+    assert [step.name for step in driver.list_marked(soon())] == [first.name, second.name]
+    assert driver.list_marked(soon(), network="other") == [with_marks(second)]
+    assert driver.list_marked(soon(), container_id=first.marks["container-id"]) == [with_marks(first)]
+    assert driver.list_marked(soon(), network="other", ifname="net2") == []
+    assert second.marks["store"] == driver.list_marked(soon(), network="other")[0].marks["store"]
 
 
 def test_vhost_sock_dir_is_what_ovs_has(switch: Switch, driver: PortDriver) -> None:
@@ -331,16 +331,16 @@ def test_serving_writes_nothing(switch: Switch, driver: PortDriver) -> None:
     """A healthy switch serves, with and without the bridge, and STATUS leaves the database as it was."""
     database = switch.dir / "conf.db"
     before = database.read_bytes()
-    driver.serving("br-none", soon())
+    driver.require_serving("br-none", soon())
     assert database.read_bytes() == before
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
-    driver.serving("br-test", soon())
+    driver.require_serving("br-test", soon())
 
 
 def test_tcp_serves_as_well(switch: Switch, connect: Callable[..., PortDriver], port: MakePort) -> None:
     """Everything works over tcp:, where nothing can be said about ovs-vswitchd."""
     driver = connect(switch, switch.listen_tcp())
-    driver.serving("br-test", soon())
+    driver.require_serving("br-test", soon())
     attach(driver, port(), soon())
     assert driver.check(port(), soon()) == []
     driver.undo(port(), soon())

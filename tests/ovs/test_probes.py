@@ -179,7 +179,7 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
         ports.plug(port)
         marks = switch.port(port.name)["external_ids"]
         assert (marks["owner-kind"], marks["purpose"], marks["pid"]) == ("run", "load", str(os.getpid()))
-        assert driver.marked(Deadline.after(60)) == []
+        assert driver.list_marked(Deadline.after(60)) == []
         found = driver.find(port.name, Deadline.after(60))
         assert found
         assert found.marks["owner-kind"] == "run"

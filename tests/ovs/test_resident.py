@@ -63,7 +63,7 @@ def refused(driver: PortDriver) -> NotServing:
         limits.setattr(switch_view, "JUDGED_SECONDS", FOR_EVER_S)
         limits.setattr(switch_view, "SERVING_SECONDS", FOR_EVER_S)
         with pytest.raises(NotServing) as caught:
-            driver.serving("br-test", Deadline.after(FOR_EVER_S))
+            driver.require_serving("br-test", Deadline.after(FOR_EVER_S))
     return caught.value
 
 
@@ -93,7 +93,7 @@ def test_a_database_that_is_away_is_an_error_with_its_reason(switch: Switch, con
     """Nothing is known without a session: connect, owned and known raise, and STATUS says 50 at once and why."""
     driver = connect(switch, f"unix:{tmp_path}/no.sock", resident=True)
     assert "has not connected yet" in str(refused(driver))
-    for call in (lambda: driver.connect(soon()), driver.owned, driver.known):
+    for call in (lambda: driver.connect(soon()), driver.list_owned, driver.list_ports):
         with pytest.raises(Unavailable, match=r"no\.sock.*No such file"):
             call()
     assert (driver.connected, driver.sessions) == (False, 0)
@@ -113,10 +113,10 @@ def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port:
         found = driver.find(port().name, soon())
         assert found is not None
         assert found.server_path == port().server_path
-        assert [step.name for step in driver.marked(soon())] == [port().name]
+        assert [step.name for step in driver.list_marked(soon())] == [port().name]
         assert driver.vhost_sock_dir(soon()) == ""
-        assert list(driver.owned()) == [port().name]
-        driver.serving("br-test", soon())
+        assert list(driver.list_owned()) == [port().name]
+        driver.require_serving("br-test", soon())
         assert len(proxy.sent) == before
         assert len(driver.check(port(tag=7), soon())) == 1
         assert driver.find("missing", soon()) is None
@@ -129,8 +129,8 @@ def test_owned_are_all_ports_with_our_mark(switch: Switch, resident: PortDriver,
     switch.vsctl("--no-wait", "add-br", "br-theirs", "--", "add-port", "br-theirs", "theirs")
     for number in (1, 2):
         attach(driver, port(number), soon())
-    wait_until(lambda: len(resident.owned()) == 2, what="both are known")
-    assert resident.owned()[port(1).name] == {
+    wait_until(lambda: len(resident.list_owned()) == 2, what="both are known")
+    assert resident.list_owned()[port(1).name] == {
         "owner": "userspace-cni",
         "owner-kind": "pod",
         "schema": "1",
@@ -138,9 +138,9 @@ def test_owned_are_all_ports_with_our_mark(switch: Switch, resident: PortDriver,
         **port(1).marks,
     }
     switch.vsctl("--no-wait", "set", "Port", port(1).name, "external_ids:pod-name=another")
-    wait_until(lambda: resident.owned()[port(1).name].get("pod-name") == "another", what="the mark has changed")
+    wait_until(lambda: resident.list_owned()[port(1).name].get("pod-name") == "another", what="the mark has changed")
     driver.undo(port(1), soon())
-    wait_until(lambda: list(resident.owned()) == [port(2).name], what="one is left")
+    wait_until(lambda: list(resident.list_owned()) == [port(2).name], what="one is left")
 
 
 def test_what_is_known_of_every_port(switch: Switch, resident: PortDriver, port: MakePort) -> None:
@@ -148,8 +148,8 @@ def test_what_is_known_of_every_port(switch: Switch, resident: PortDriver, port:
     attach(resident, port(1), soon())
     attach(resident, port(2, interface_type="dpdkvhostuser", server_path=""), soon())
     switch.vsctl("--no-wait", "add-port", "br-test", "broken", "--", "set", "Interface", "broken", "type=nosuchtype")
-    wait_until(lambda: any(each.error for each in resident.known()), what="ovs-vswitchd has seen the broken one")
-    known = {each.name: each for each in resident.known()}
+    wait_until(lambda: any(each.error for each in resident.list_ports()), what="ovs-vswitchd has seen the broken one")
+    known = {each.name: each for each in resident.list_ports()}
     client, server, broken = known[port(1).name], known[port(2).name], known["broken"]
     assert len(known) == 3
     assert (client.bridge, client.interface_type, client.ours, client.link_state) == (
@@ -186,7 +186,7 @@ def test_what_a_connected_application_changes(switch: Switch, resident: PortDriv
         attach(resident, step, soon())
 
     def states() -> dict[str, tuple[str, str]]:
-        return {each.name: (each.status["status"], each.link_state) for each in resident.known()}
+        return {each.name: (each.status["status"], each.link_state) for each in resident.list_ports()}
 
     with (
         application("client", f"net_virtio_user0,path={client.server_path},server=1"),
@@ -194,7 +194,7 @@ def test_what_a_connected_application_changes(switch: Switch, resident: PortDriv
     ):
         connected = dict.fromkeys((client.name, server.name), ("connected", "up"))
         wait_until(lambda: states() == connected, what="both are connected")
-        known = {each.name: each.status for each in resident.known()}
+        known = {each.name: each.status for each in resident.list_ports()}
         for step, path in ((client, client.server_path), (server, f"{switch.rundir}/{server.name}")):
             status = known[step.name]
             assert status["socket"] == path
@@ -203,7 +203,7 @@ def test_what_a_connected_application_changes(switch: Switch, resident: PortDriv
             assert {*IN_USE, "mode"} <= status.keys()
     gone = dict.fromkeys((client.name, server.name), ("disconnected", "down"))
     wait_until(lambda: states() == gone, what="both are gone")
-    left = resident.known()[0].status
+    left = resident.list_ports()[0].status
     assert {"mode", "status"} <= left.keys()
     assert not left.keys() & IN_USE
 
@@ -213,14 +213,14 @@ def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver)
     assert own.watch_liveness().state == "alive"
     own_switch.pause_vswitchd()
     try:
-        own.serving("br-test", soon())
+        own.require_serving("br-test", soon())
         assert own.watch_liveness().state == "silent"
         answer = refused(own)
         assert answer.code == 51
         assert "silent" in str(answer)
     finally:
         own_switch.resume_vswitchd()
-    own.serving("br-test", soon())
+    own.require_serving("br-test", soon())
 
 
 def test_a_silence_of_a_moment(own_switch: Switch, own: PortDriver, connect: Connect) -> None:
@@ -230,7 +230,7 @@ def test_a_silence_of_a_moment(own_switch: Switch, own: PortDriver, connect: Con
         assert own.watch_liveness().state == "alive"
 
     once = connect(own_switch)
-    for look in (answers, lambda: once.serving("br-test", soon())):
+    for look in (answers, lambda: once.require_serving("br-test", soon())):
         own_switch.pause_vswitchd()
         resumed = threading.Timer(SILENT_S, own_switch.resume_vswitchd)
         resumed.start()
@@ -263,7 +263,7 @@ def test_status_after_the_switch_was_killed(own_switch: Switch, own: PortDriver)
     assert (second.state, second.pid) == ("alive", own_switch.vswitchd_pid)
     assert second.pid != first.pid
     assert second.born > first.born
-    own.serving("br-test", soon())
+    own.require_serving("br-test", soon())
 
 
 def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
@@ -277,11 +277,11 @@ def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDrive
     with pytest.raises(Unavailable):
         own.connect(soon())
     with pytest.raises(Unavailable, match="no session"):
-        own.owned()
+        own.list_owned()
     own_switch.restart_ovsdb()
     own.connect(soon())
-    own.serving("br-test", soon())
-    assert list(own.owned()) == [port().name]
+    own.require_serving("br-test", soon())
+    assert list(own.list_owned()) == [port().name]
     assert own.sessions == 2
 
 
@@ -292,7 +292,7 @@ def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Conne
     own.connect(soon())
     own_switch.pause_ovsdb()
     try:
-        own.serving("br-test", soon())
+        own.require_serving("br-test", soon())
         wait_until(lambda: not own.connected, what="the driver noticed")
         answer = refused(own)
         assert answer.code == 50
@@ -300,7 +300,7 @@ def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Conne
     finally:
         own_switch.resume_ovsdb()
     own.connect(soon())
-    own.serving("br-test", soon())
+    own.require_serving("br-test", soon())
     assert own.sessions == 2
 
 
@@ -373,7 +373,7 @@ def test_a_database_made_anew_is_learnt_anew(own_switch: Switch, own: PortDriver
     wait_until(lambda: subprocess.run(create, check=False).returncode == 0, what="the former server's lock is free")
     own_switch.restart_ovsdb()
     own.connect(soon())
-    assert own.owned() == {}
+    assert own.list_owned() == {}
     own.undo(port(), soon())
     with pytest.raises(Unavailable, match="empty"):
         attach(own, port(), soon())
@@ -388,7 +388,7 @@ def test_a_schema_that_is_converted_under_a_session_ends_it(own_switch: Switch, 
     subprocess.run(["ovsdb-client", "convert", own_switch.ovsdb, SCHEMA], check=True, timeout=60)
     wait_until(lambda: not own.connected, what="the driver noticed")
     assert own.check(port(), soon()) == []
-    assert list(own.owned()) == [port().name]
+    assert list(own.list_owned()) == [port().name]
     assert own.sessions == 2
 
 

@@ -57,7 +57,7 @@ class Uplinks:
     def lost(self, step: NodeBridge | UplinkPort) -> bool:
         """Whether it has to be made again, of a driver that lives long."""
         driver = self.bridges if isinstance(step, NodeBridge) else self.uplinks
-        return driver.lost(step, SharedReads(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
+        return driver.is_lost(step, SharedReads(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
@@ -417,8 +417,8 @@ def test_rows_of_the_node_are_no_pods(switch: Switch, resident: Uplinks, veths: 
     veths.add(NIC)
     resident.apply(bridge(), uplink())
     ports = resident.ports
-    assert (ports.owned(), ports.marked(soon()), ports.counters(soon())) == ({}, [], [])
-    assert [each.ours for each in ports.known()] == [False]
+    assert (ports.list_owned(), ports.list_marked(soon()), ports.counters(soon())) == ({}, [], [])
+    assert [each.ours for each in ports.list_ports()] == [False]
     assert set(ports.of_kind("node", STORE)) == {NIC}
     assert resident.drifts(bridge(), uplink()) == []
 

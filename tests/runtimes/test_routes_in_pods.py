@@ -31,7 +31,7 @@ from userspace_cni.routes.cluster_facts import RoutePod as KnownPod
 from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import Passes
 from userspace_cni.routes.places import LocatedSandbox, NamespaceSources
-from userspace_cni.routes.routes_service import NodeRoutes, composed
+from userspace_cni.routes.routes_service import NodeRoutes, compose
 
 SERVICE, MOVED = "10.96.0.7", "10.96.0.8"
 NODE = "10.88.0.1"
@@ -74,11 +74,11 @@ class Kept:
         made = Settings(routes=True, state_dir=str(state / "state"), run_dir=str(state / "run"), **settings)
         self.passes: Passes
         self.places: NamespaceSources
-        self.passes, self.places = composed(*_of(made))
+        self.passes, self.places = compose(*_of(made))
 
     def place_of(self, pod: Pod) -> LocatedSandbox:
         """Where the pod is; the cache in its usual place has the pods of other runtimes, too."""
-        [found] = [each for each in self.places.located() if each.uid == pod.uid]
+        [found] = [each for each in self.places.locate() if each.uid == pod.uid]
         return found
 
     def visit(self, pod: Pod, *entries: dict[str, Any], service: str = "") -> None:
@@ -88,7 +88,7 @@ class Kept:
         services = (ClusterService("default", "nginx", (ip_address(service),)),) if service else ()
         known = KnownPod(pod.namespace, pod.name, pod.uid)
         self.passes.learn(KnownCluster((thing,), (), services, {pod.uid: known}, has_api=True))
-        self.passes.visit(self.places.located(), everything=True)
+        self.passes.visit(self.places.locate(), everything=True)
         assert [each.state for each in self.passes.visited.values()] == ["applied"], self.passes.visited
 
 
@@ -224,6 +224,6 @@ def test_a_container_of_podman(runtime_node: Node, podman: Podman, tmp_path: Pat
         file.write_text("- {route: 172.17.0.0/16, dev: eth0}\n")
         wait_until(lambda: routes(path) == ["172.17.0.0/16 - eth0"], what="the file's other route")
         podman.remove(container)
-        wait_until(lambda: kept.described()["pods"] == [], what="the container to be forgotten")
+        wait_until(lambda: kept.describe()["pods"] == [], what="the container to be forgotten")
     finally:
         kept.stop()

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from kubevirt.annotation import ANNOTATION, read_annotation
-from kubevirt.domain import Policy, lacking, mutate
+from kubevirt.domain import Policy, find_missing_networks, mutate
 from kubevirt.lint.linted_documents import ManifestDocument, judge
 from kubevirt.network_info import read_network_info
 from kubevirt.patience import Patience
@@ -62,7 +62,7 @@ from userspace_cni.kube.pod_requests import view_of
 from userspace_cni.kube.watch import _remembered
 from userspace_cni.linux import netlink as codec
 from userspace_cni.network import object_specs
-from userspace_cni.network.spec_list import Desired, agreed
+from userspace_cni.network.spec_list import Desired, merge_sources
 from userspace_cni.node.objects import KeptObject, KnownObjects, OwnNode
 from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod import document, eal
@@ -73,7 +73,7 @@ from userspace_cni.routes.cluster_facts import NOTHING_KNOWN
 from userspace_cni.routes.cluster_facts import RoutePod as RoutedPod
 from userspace_cni.routes.passes import Passes, Rules, VisitedSandbox
 from userspace_cni.routes.places import LocatedSandbox
-from userspace_cni.routes.reports import described, uses
+from userspace_cni.routes.reports import describe, uses
 from userspace_cni.routes.resolving import resolve as resolve_routes
 from userspace_cni.routes.resource import read_route
 from userspace_cni.routes.rules import Rulebook
@@ -377,7 +377,7 @@ def wanted_routes(count: int) -> list[kernel_routes.Route]:
 def routes_that_check_looks_for(size: int) -> Read:
     """Each wanted one among as many that are there."""
     wanted, there = wanted_routes(size), list(reversed(wanted_routes(size)))
-    return lambda: kernel_routes.lacking(wanted, there)
+    return lambda: kernel_routes.find_missing(wanted, there)
 
 
 @reader(3000)
@@ -538,7 +538,7 @@ def a_report_of_routes(size: int) -> Read:
     places = [pod_routes.PodNamespace(f"/run/netns/{n}", f"s{n}", 0) for n in range(10)]
     passes.visit([LocatedSandbox(place, "ns", f"p{n}", f"u{n}", "cache") for n, place in enumerate(places)], everything=True)
     assert all(isinstance(each, VisitedSandbox) for each in passes.visited.values())
-    return lambda: (uses(passes), described(passes))
+    return lambda: (uses(passes), describe(passes))
 
 
 @reader(500)
@@ -568,14 +568,14 @@ def objects_of_the_cluster(size: int) -> Read:
         {f"v{n}": KeptObject("", {"id": 7, "provider": "net1"}) for n in range(size)},
         {f"s{n}": KeptObject("", subnet(n), ranges if not n else None) for n in range(size)},
     )
-    return lambda: object_specs.desired(seen)
+    return lambda: object_specs.read_desired(seen)
 
 
 @reader(500)
 def refused_objects(size: int) -> Read:
     """As many as there are others."""
     refused = {("gateway", f"g{number}"): "why" for number in range(size)}
-    networks = object_specs.desired(
+    networks = object_specs.read_desired(
         KnownObjects(
             "n1",
             OwnNode({}, {}, ()),
@@ -584,7 +584,7 @@ def refused_objects(size: int) -> Read:
             {},
         )
     ).provider_networks
-    return lambda: agreed([Desired("settings", True, networks), Desired("objects", True, (), (), refused)], {})
+    return lambda: merge_sources([Desired("settings", True, networks), Desired("objects", True, (), (), refused)], {})
 
 
 @reader(256)
@@ -672,7 +672,7 @@ def a_domain_with_devices(size: int) -> Read:
 
     def read() -> object:
         after = mutate(text, vm, found, Policy("override"))
-        return mutate(after, vm, found, Policy("override")), lacking(after, list(found))
+        return mutate(after, vm, found, Policy("override")), find_missing_networks(after, list(found))
 
     return read
 

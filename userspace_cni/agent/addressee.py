@@ -20,7 +20,7 @@ def require_addressee(addressee: Mapping[str, str], settings: Settings, root: Ho
     """Raise WrongAgent unless the caller's settings `addressee` equal ours, links followed as the host follows them."""
     for key, theirs in addressee.items():
         ours = getattr(settings, key)
-        if theirs != ours and (not theirs.startswith("/") or root.resolved(theirs) != root.resolved(ours)):
+        if theirs != ours and (not theirs.startswith("/") or root.resolve(theirs) != root.resolve(ours)):
             raise WrongAgent(
                 f"the call is not for the agent on {settings.agent_socket}: its {key} is {ours}, the call's is {theirs}",
                 f"unset {PREFIX}{key.upper()} in the caller's environment, or set {PREFIX}RUN_DIR or {PREFIX}SOCKET for the "

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from userspace_cni.agent.exchange import Exchange, ExchangeState, refusing
 from userspace_cni.base.errors import Unavailable, UserspaceError
-from userspace_cni.base.log import counted, say
+from userspace_cni.base.log import limit_repeats, say
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import start
 from userspace_cni.cni import protocol
@@ -242,7 +242,7 @@ class Server:
     # -- the thread -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with counted(Repeats()):  # who may not connect may try for ever
+        with limit_repeats(Repeats()):  # who may not connect may try for ever
             self._serve_all()
 
     def _serve_all(self) -> None:

@@ -42,14 +42,14 @@ from userspace_cni.attachment.steps import PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.host_paths import see_host_at
-from userspace_cni.base.log import about, begin, bound, say
+from userspace_cni.base.log import about, begin, bind, say
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.cni import protocol
 from userspace_cni.cni.request import Called, subject_of
-from userspace_cni.network.concerns import lacking
+from userspace_cni.network.concerns import list_lacks
 from userspace_cni.network.network_service import NodeNetwork
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.local_node import LocalNode
@@ -95,7 +95,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     sys.setswitchinterval(SWITCH_S)
     begin(settings.log_level, settings.log_format)
     see_host_at(settings.host_root)
-    with bound(settings.log_level):
+    with bind(settings.log_level):
         say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
         Signals(lambda _number, _frame: agent.ask(), (signal.SIGHUP,), ignored_too=True).hear()
@@ -132,10 +132,10 @@ class Agent:
         self.watchdog.limit_s = PASS_S
         self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
         self.routes = self._node_routes()
-        self.metrics.show_specs(lambda: self.network.statuses, lambda: lacking(self.network.concerns.found))
+        self.metrics.show_specs(lambda: self.network.statuses, lambda: list_lacks(self.network.concerns.found))
         self.flusher = Flusher(lambda: self.node.store.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
-        before_answer = self.routes.before_answer if self.routes else lambda _: None
+        before_answer = self.routes.await_routes if self.routes else lambda _: None
         self.calls = Calls(self.node, self.workers, self.metrics, self.waiting, before_answer)
         self._singleton = Singleton()
         listener = Listener(self.node.installation.root.path(settings.agent_socket))
@@ -245,7 +245,7 @@ class Agent:
             return None
         from userspace_cni.routes.routes_service import NodeRoutes
 
-        routes = NodeRoutes(self.node.installation, self.node.store, self.node.pods.tell, self.network.told_routes)
+        routes = NodeRoutes(self.node.installation, self.node.store, self.node.pods.tell, self.network.note_routes)
         for name, look in routes.gauges().items():
             self.metrics.add_gauge(name, look)
         return routes
@@ -287,7 +287,7 @@ class Agent:
         self.watchdog.on_pod(namespace, name)
 
     def _ports(self) -> list[SwitchPort]:
-        return list(self.node.switch.known() or ())
+        return list(self.node.switch.list_ports() or ())
 
     def _counters(self) -> list[CountedPort]:
         return list(self.node.switch.counters())
@@ -296,7 +296,7 @@ class Agent:
         return list(self.watchdog.dead_sockets)
 
     def _limits(self) -> list[LimitedDirection]:
-        return self.node.switch.limited(self.node.store.journal.records())
+        return self.node.switch.list_limited(self.node.store.journal.records())
 
     def _gauges(self) -> dict[str, Callable[[], float | None]]:
         return {
@@ -353,7 +353,7 @@ class Agent:
             return
         environ = protocol.environment(exchange.head)
         entry = Entry("", environ, exchange.body, Called(self.node.store.boot_id(), exchange.answered_ns))
-        with bound(verb="ADD"), about(subject_of(environ)):
+        with bind(verb="ADD"), about(subject_of(environ)):
             say("warning", "an ADD whose caller has gone is undone")
             try:
                 self.workers.submit(Job(partial(self._undo_entry, entry), "DEL"))
@@ -367,12 +367,12 @@ class Agent:
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 
     def _attachments(self) -> PageContent:
-        records, ports = self.node.store.journal.records(), self.node.switch.known()
+        records, ports = self.node.store.journal.records(), self.node.switch.list_ports()
         dead, boot_id, vswitchd = dead_sockets(records, self.node.driver), self.node.store.boot_id(), self.node.switch.vswitchd()
         return PageContent(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
     def _network(self) -> PageContent:
-        return PageContent(200, _json(self.network.described()))
+        return PageContent(200, _json(self.network.describe()))
 
     def _kept(self) -> PageContent:
         self.network.reconcile(Deadline.after(AGENT_S))
@@ -385,7 +385,7 @@ class Agent:
     def _routes(self) -> PageContent:
         if self.routes is None:
             raise Unavailable("routes in pods are off", "the setting routes, of the agent")
-        return PageContent(200, _json(self.routes.described()))
+        return PageContent(200, _json(self.routes.describe()))
 
     def _looked(self) -> PageContent:
         if self.routes:

@@ -17,8 +17,8 @@ from userspace_cni.attachment import verbs
 from userspace_cni.base import notices
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
-from userspace_cni.base.log import collected_warnings
-from userspace_cni.base.stages import Stage, collected
+from userspace_cni.base.log import collect_warnings
+from userspace_cni.base.stages import Stage, collect
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import CniAnswer, PostponedCall, answer
 from userspace_cni.cni.request import Request, recipient_of
@@ -43,9 +43,9 @@ class _TimedCall:
     told: list[Finding] = field(default_factory=list)
 
     @contextmanager
-    def observed(self) -> Iterator[None]:
+    def observe(self) -> Iterator[None]:
         """Record the time and the warnings of the verb, or of its rest, in the block."""
-        with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
+        with collect() as stages, collect_warnings() as warnings, notices.collect() as told:
             try:
                 yield
             finally:
@@ -87,7 +87,7 @@ class Calls:
                 waited_for = "its pod" if call.serve else "a thread"
                 raise Unavailable("ADD: its caller has gone", f"it waited too long for {waited_for}")
             try:
-                with call.observed():
+                with call.observe():
                     answered = answer(call.environ, lambda: exchange.body, serve)
             except PostponedCall as postponed:
                 self._postpone(call, postponed)
@@ -101,7 +101,7 @@ class Calls:
         require_addressee(protocol.addressee(head), self._node.installation.settings, self._node.installation.root)
         if head.verb == "DEL":
             self._waiting.turn_away(call.environ.get("CNI_CONTAINERID", ""), call.environ.get("CNI_IFNAME", ""))
-        return partial(verbs.serve, node=self._node, called=protocol.called(head))
+        return partial(verbs.serve, node=self._node, called=protocol.read_call_time(head))
 
     def _answer(self, call: _TimedCall, answered: CniAnswer) -> None:
         if call.exchange.verb == "ADD" and answered.code == 0:

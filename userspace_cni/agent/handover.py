@@ -31,7 +31,7 @@ from userspace_cni.cni.wire import (
     HEAD_MAX,
     VERBS_BY_TARGET,
     AgentAnswer,
-    encoded,
+    encode_value,
     read_answer,
     request_bytes,
 )
@@ -130,7 +130,7 @@ def _require_ours(agent: Socket) -> None:
 
 def _extra(meant: Whereabouts, called: ProcessCalled) -> dict[str, str]:
     """The headers that say which agent the call is for, and when this process was called."""
-    extra = {header: encoded(getattr(meant, key)) for key, header in ADDRESSEE.items()}
+    extra = {header: encode_value(getattr(meant, key)) for key, header in ADDRESSEE.items()}
     return extra | ({BOOT_ID: called.boot_id, BOOTTIME_NS: str(called.boottime_ns)} if called.boot_id else {})
 
 

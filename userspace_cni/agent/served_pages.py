@@ -18,7 +18,7 @@ from typing import Final
 
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.base.errors import UNEXPECTED, Unavailable, UserspaceError
-from userspace_cni.base.log import counted, say
+from userspace_cni.base.log import limit_repeats, say
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import refused
 from userspace_cni.cni import protocol
@@ -77,7 +77,7 @@ class ServedPage:
     def _serve(self) -> None:
         while waiting := self._next():
             before = time.thread_time()
-            with counted(self._repeats):
+            with limit_repeats(self._repeats):
                 status, whole = self._whole()
             for exchange in waiting:
                 exchange.reply(status, whole)

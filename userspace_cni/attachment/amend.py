@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from userspace_cni.attachment.apply import try_turn
 from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.facts import ChangeableOptions
-from userspace_cni.attachment.planned import divided
+from userspace_cni.attachment.planned import divide_limits
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
@@ -33,7 +33,9 @@ def steps_now(record: Record, noted: ChangeableOptions) -> tuple[Step, ...]:
     if port is None:
         return record.steps
     terms = port.terms
-    limits, shaped = divided(resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted), port.interface)
+    limits, shaped = divide_limits(
+        resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted), port.interface
+    )
     limited = [link.limited(shaped)] if link and shaped else []
     steps = [step for step in record.steps if step != record.shaper]
     place = steps.index(port)
@@ -64,6 +66,6 @@ def amend(record: Record, store: AttachmentStore, driver: DriverOf, pods: Pods) 
 
 def _wanted(record: Record, pods: Pods) -> tuple[Step, ...] | None:
     """The steps that the attachment is to have; None where they are those it has, or what its pod says is not known."""
-    noted = pods.noted(record) if record.pod_name else None
+    noted = pods.read_changeable_options(record) if record.pod_name else None
     steps = steps_now(record, noted) if noted else record.steps
     return None if steps == record.steps else steps

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.journal import Journal, SharedHolders, keys_of
-from userspace_cni.attachment.records import Record, completed, record_key
+from userspace_cni.attachment.records import Record, encode_complete, record_key
 from userspace_cni.attachment.steps import Rest, SharedResource, Step, StillTaken
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
@@ -90,7 +90,7 @@ class Turn:
         rivals: dict[str, None] = {}
         for place in {_place(step) for step in record.steps} - {""}:
             mine = _in(place, record.steps)
-            shared = self._journal.shared(place) or SharedHolders()
+            shared = self._journal.read_shared(place) or SharedHolders()
             made |= _made(mine, shared, self._driver)
             others = shared.without_holder(record.key)
             rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
@@ -187,13 +187,13 @@ class Turn:
         there already is applied again only if the record is not `ready`. Raises UserspaceError.
         """
         added = [step for step in steps if record.state != "ready" or step not in record.steps]
-        self._journal.write(record.to("applying", steps=_together(record.steps, steps), result=completed(record.complete)))
+        self._journal.write(record.to("applying", steps=_together(record.steps, steps), result=encode_complete(record.complete)))
         for step in reversed(_gone(record.steps, steps)):
             deadline.require(f"undoing step '{step.kind}'")
             with stage(step.stage):
                 self._driver(step).undo(step, deadline)
         self.settle(self.begin(record.to("applying", steps=steps), added, deadline))
-        done = record.to("applying", steps=steps, result=completed(steps))
+        done = record.to("applying", steps=steps, result=encode_complete(steps))
         self._journal.write(done)  # steps before state: a record in `ready` must not name undone steps
         self._journal.advance(done.to("ready", result=None))
 
@@ -227,7 +227,7 @@ class Turn:
         try:
             # a thing that the list gives to this attachment alone needs no lock before the attachment leaves the list
             with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", self._journal, deadline.half()):
-                shared = self._journal.shared(run.place) if run.place else None
+                shared = self._journal.read_shared(run.place) if run.place else None
                 for step in run.steps:
                     if run.place and not _is_ours_to_undo(record.key, step, shared):
                         continue
@@ -317,7 +317,7 @@ def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Rec
     So the list names the holders of each thing. What we are to make is recorded durably if it is not what was foreseen.
     """
     mine = _in(place, record.steps)
-    shared = journal.shared(place) or SharedHolders()
+    shared = journal.read_shared(place) or SharedHolders()
     if shared.holders.get(record.key) == mine:
         return record
     if not shared.holders and any(step.makes_place for step in mine):
@@ -346,7 +346,7 @@ def _made(mine: tuple[Step, ...], shared: SharedHolders, driver: DriverOf) -> se
         if step.resource
         and (
             step.resource.key in shared.made
-            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not driver(step).present(step)))
+            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not driver(step).is_present(step)))
         )
     }
 
@@ -356,7 +356,7 @@ def _require_separate(place: str, journal: Journal) -> None:
     could not be removed with its attachment."""
     above = place.rpartition("/")[0]
     while above:
-        shared = journal.shared(above)
+        shared = journal.read_shared(above)
         if shared and any(step.makes_place for steps in shared.holders.values() for step in _made_by_us(steps, shared)):
             raise NameTaken(
                 f"{place} is in a directory that was made for the attachment {next(iter(shared.holders))}",

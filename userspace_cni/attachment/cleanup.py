@@ -72,7 +72,7 @@ def remove_rivals(
                     turn.remove(former, deadline)
 
 
-def unrecorded(container_id: str, ifname: str, network: str, store: AttachmentStore, sandboxes: Sandboxes) -> Record:
+def reconstruct_record(container_id: str, ifname: str, network: str, store: AttachmentStore, sandboxes: Sandboxes) -> Record:
     """A record of what may exist of an attachment without one: never added, record lost, deleted before, or made by the plugin
     that this one replaces."""
     marks = owner_marks(container_id, network, ifname)
@@ -137,7 +137,7 @@ def _try_one(record: Record, store: AttachmentStore, driver: DriverOf) -> None:
 def _sweep_rows(store: AttachmentStore, driver: DriverOf, switch: Switch, sandboxes: Sandboxes, deadline: Deadline) -> None:
     """Remove the ports of another boot that no record names: OVSDB may have lost their deletion in a power cut."""
     identity = store.journal.identity()
-    for port in switch.marked(None, deadline):
+    for port in switch.list_marked(None, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
         if port.marks.get("store") != identity or port.marks.get("boot-id", "") in ("", store.boot_id()):
             continue
@@ -147,9 +147,9 @@ def _sweep_rows(store: AttachmentStore, driver: DriverOf, switch: Switch, sandbo
                 turn.remove(_record_of(port, store, sandboxes), deadline)
 
 
-def unrecorded_ports(store: AttachmentStore, switch: Switch) -> list[PortRef]:
+def list_unrecorded_ports(store: AttachmentStore, switch: Switch) -> list[PortRef]:
     """The ports with the mark of our state directory that no record names. Raises Unavailable while it cannot be asked."""
-    found = switch.marked(None, Deadline.after(TURN_S))
+    found = switch.list_marked(None, Deadline.after(TURN_S))
     identity = store.journal.identity()
     recorded = {record.key for record in store.journal.records()}
     return [port for port in found if port.marks.get("store") == identity and _key_of(port) not in recorded]
@@ -277,7 +277,7 @@ def _deleted_by(entry: Entry, call: Request, store: AttachmentStore, sandboxes: 
     if record:
         stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, store)
         return None if stale else record
-    record = unrecorded(environment.container_id, environment.ifname, network.name, store, sandboxes)
+    record = reconstruct_record(environment.container_id, environment.ifname, network.name, store, sandboxes)
     if not network.ipam:
         return record
     # Only this call names the IPAM plugin: it is asked to release, and its refusal matters only where a lease may exist.
@@ -342,4 +342,4 @@ def place_again(record: Record, store: AttachmentStore, driver: DriverOf) -> boo
 def _lost_sockets(record: Record, driver: DriverOf) -> list[Step]:
     """The steps that place something that OVS makes, and whose thing is missing where the pod sees it."""
     deadline, seen = Deadline.after(TURN_S), SharedReads()
-    return [step for step in record.steps if step.from_switch and driver(step).lost(step, seen, deadline)]
+    return [step for step in record.steps if step.from_switch and driver(step).is_lost(step, seen, deadline)]

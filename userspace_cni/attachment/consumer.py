@@ -61,7 +61,7 @@ class Consumer(ConsumerRules, Protocol):
         """
         ...
 
-    def derived_mac(self, request: Request, pod: Pod) -> str:
+    def derive_mac(self, request: Request, pod: Pod) -> str:
         """A locally administered unicast MAC for an interface without a given one: always the same for the same attachment."""
         ...
 

@@ -236,7 +236,7 @@ class Journal:
 
     # -- what attachments share -------------------------------------------------------------------------------------------
 
-    def shared(self, place: str) -> SharedHolders | None:
+    def read_shared(self, place: str) -> SharedHolders | None:
         """What is shared in a place (Resource.place), None when no attachment holds anything there."""
         with _translated(f"reading the holders of {place}"):
             raw = self._built().get(_PLACES, place)
@@ -244,7 +244,7 @@ class Journal:
 
     def has_made(self, thing: SharedResource) -> bool:
         """Whether attachments of ours hold a shared thing and one of them, or an earlier one, made it."""
-        shared = self.shared(thing.place)
+        shared = self.read_shared(thing.place)
         return shared is not None and thing.key in shared.made
 
     def write_shared(self, place: str, shared: SharedHolders) -> None:
@@ -260,7 +260,7 @@ class Journal:
 
     def adopt(self, thing: SharedResource) -> None:
         """Record durably that we remove a shared thing with its last holder. The caller holds the place's lock."""
-        shared = self.shared(thing.place)
+        shared = self.read_shared(thing.place)
         if shared:
             made = shared.made | {thing.key}
             with _translated(f"writing which things in {thing.place} are ours"):

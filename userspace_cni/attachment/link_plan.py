@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import LinkFacts
-from userspace_cni.attachment.planned import Attachment, divided, mac_of, marks_of, require_text
+from userspace_cni.attachment.planned import Attachment, divide_limits, mac_of, marks_of, require_text
 from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
@@ -31,7 +31,7 @@ from userspace_cni.cni.interface_keys import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import LINK_SCOPE, ResultAddresses, ResultInterface
-from userspace_cni.pod.mac import derived_mac
+from userspace_cni.pod.mac import derive_mac
 
 _COPIED: Final[Mapping[str, tuple[KernelPort, ...]]] = {"netdev": ("system", "af_packet"), "system": ()}
 """By datapath, how OVS takes a copy of each frame, so that the node's own stack has it, too."""
@@ -61,7 +61,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         steps.append(Guard(host, facts.store, facts.switch_netns))
     link = Link(
         host=host,
-        host_mac=derived_mac(request.network.name, environment.container_id, f"host end of {environment.ifname}"),
+        host_mac=derive_mac(request.network.name, environment.container_id, f"host end of {environment.ifname}"),
         alias=host_alias(facts.store, environment.container_id, environment.ifname),
         mac=mac,
         mtu=facts.mtu,
@@ -72,7 +72,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         **at_pod,
     )
     end = HostEnd(facts.opened_as, facts.mtu)
-    limits, shaped = divided(facts.limits, end)
+    limits, shaped = divide_limits(facts.limits, end)
     port = OvsPort(
         bridge=options.bridge,
         name=host,

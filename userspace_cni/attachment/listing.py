@@ -237,7 +237,7 @@ def _vlan(step: OvsPort | None) -> dict[str, Any]:
     return {"tag": step.vlan.tag, "trunks": list(step.vlan.trunks), "mode": step.vlan.mode}
 
 
-def shown_status(port: SwitchPort) -> dict[str, str]:
+def select_status(port: SwitchPort) -> dict[str, str]:
     """What people are shown of Interface.status: keys that they know. Others come and go with the version of Open vSwitch."""
     return {key: value for key, value in port.status.items() if _SHOWN.fullmatch(key)}
 

@@ -34,7 +34,7 @@ Marks = Mapping[str, str]
 class Gathering(Protocol):
     """What one ADD asks of node and pod."""
 
-    def awaited(self) -> Awaited | None:
+    def find_awaited(self) -> Awaited | None:
         """What the ADD has to wait for before it begins, None for nothing; after the rules allowed the port.
 
         Raises UserspaceError for what could never come.
@@ -98,7 +98,7 @@ class Pods(Protocol):
         """The kinds of consumers, by their names in a network's key `consumer`."""
         ...
 
-    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Gathering:
+    def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Gathering:
         """What this ADD asks of node and pod; nothing is asked yet."""
         ...
 
@@ -106,7 +106,7 @@ class Pods(Protocol):
         """Raise MirrorRefused unless the call's pod may be a source of these mirrors, and the output of those."""
         ...
 
-    def noted(self, record: Record) -> ChangeableOptions | None:
+    def read_changeable_options(self, record: Record) -> ChangeableOptions | None:
         """What the attachment's pod says of its interface now; None where the pod is not known. Raises BadRequest for what cannot
         be read of it, and for what the interface cannot do."""
         ...
@@ -180,15 +180,15 @@ class Switch(Protocol):
     @property
     def ports(self) -> Ports: ...
 
-    def serving(self, options: Options, deadline: Deadline) -> None:
+    def require_serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD of this configuration could be served now."""
         ...
 
-    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+    def list_marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """All ports with our owner mark for this network (None: for any), whatever their store. Raises Unavailable."""
         ...
 
-    def owned(self, deadline: Deadline) -> Mapping[str, Marks]:
+    def list_owned(self, deadline: Deadline) -> Mapping[str, Marks]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         ...
 
@@ -214,11 +214,11 @@ class Switch(Protocol):
         without a port. Returns how many. Never fails."""
         ...
 
-    def guarded(self) -> tuple[int, int]:
+    def count_guarded(self) -> tuple[int, int]:
         """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
         ...
 
-    def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
+    def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
         ...
 
@@ -235,7 +235,7 @@ class Ports(Protocol):
         """Open the session with OVSDB unless one is open. Raises Unavailable."""
         ...
 
-    def known(self) -> Iterable[SwitchPort]:
+    def list_ports(self) -> Iterable[SwitchPort]:
         """Every port of the switch. Raises Unavailable without a session."""
         ...
 
@@ -247,7 +247,7 @@ class Ports(Protocol):
         """What the switch is set to. Raises Unavailable."""
         ...
 
-    def serving(self, bridge: str, deadline: Deadline) -> None:
+    def require_serving(self, bridge: str, deadline: Deadline) -> None:
         """Raise NotServing unless ports could be added to the bridge."""
         ...
 

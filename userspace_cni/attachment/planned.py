@@ -33,7 +33,7 @@ class Attachment(Parts):
 
 def mac_of(request: Request, options: Options, consumer: Consumer, facts: Facts) -> str:
     """The MAC of the pod's interface: the annotations', what is asked for, else a derived one."""
-    return facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
+    return facts.mac or options.asked.mac or consumer.derive_mac(request, facts.pod)
 
 
 def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +52,7 @@ def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[st
     return {key: value for key, value in marks.items() if value and _is_text(value)}
 
 
-def divided(limits: Limits, interface: PortInterface) -> tuple[Limits, Rate | None]:
+def divide_limits(limits: Limits, interface: PortInterface) -> tuple[Limits, Rate | None]:
     """The limits that the switch enforces at the port, and the one at the pod's own end of the link, None for none there."""
     return (limits, None) if interface.polices else (replace(limits, from_pod=None), limits.from_pod)
 

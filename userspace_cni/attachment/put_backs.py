@@ -39,7 +39,7 @@ class Change:
 
 def changes_of(steps: Iterable[Step], seen: SharedReads, driver: DriverOf, deadline: Deadline) -> tuple[Change, ...]:
     """What differs of these steps, and can be put back. Raises UserspaceError."""
-    found = (Change(step, tuple(driver(step).changed(step, seen, deadline))) for step in steps)
+    found = (Change(step, tuple(driver(step).find_changes(step, seen, deadline))) for step in steps)
     return tuple(change for change in found if change.drifts)
 
 
@@ -55,13 +55,13 @@ def key_of(record: Record, step: Step) -> str:
 
 def early(record: Record, found: Iterable[Change], tries: Retries) -> tuple[Change, ...]:
     """The changes that another program made again shortly after they were put back: they wait."""
-    return tuple(change for change in found if not tries.due(key_of(record, change.step)))
+    return tuple(change for change in found if not tries.is_due(key_of(record, change.step)))
 
 
 def forget_same(record: Record, found: Iterable[Change], tries: Retries) -> None:
     """Reset the back-off of steps that have stayed unchanged for its whole pause."""
     for step in (step for step in record.steps if not any(step == change.step for change in found)):
-        if tries.due(key_of(record, step)):
+        if tries.is_due(key_of(record, step)):
             tries.forget(key_of(record, step))
 
 
@@ -75,13 +75,13 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
         if turn is None or turn.read() != record:
             return
         # under the lock: a call may have changed the attachment, and its record, a moment ago
-        now = changes_of(steps, SharedReads(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
+        now = changes_of(steps, SharedReads(node.switch.list_owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
         waits = early(record, now, tries)
         if due := [change for change in now if change not in waits]:
             put_back(turn, record, due, tries, Deadline.after(PUT_BACK_S))
             for change in due:
                 report(f"put-back-{change.step.kind}")
-            require_same(due, SharedReads(node.switch.owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
+            require_same(due, SharedReads(node.switch.list_owned(Deadline.after(LOOK_S))), node.driver, Deadline.after(LOOK_S))
             text = f"changes of this interface by another program were put back: {words(due)}"
             node.pods.tell(record.recipient, (PORT_CHANGED.finding(text),))
         if waits:
@@ -91,7 +91,7 @@ def restore(record: Record, steps: Iterable[Step], node: Node, tries: Retries, r
 def put_back(turn: Turn, record: Record, found: Sequence[Change], tries: Retries, deadline: Deadline) -> None:
     """Put these things back, and wait until that is done. Raises UserspaceError."""
     for change in found:
-        pause_s = tries.tried(key_of(record, change.step))
+        pause_s = tries.note_try(key_of(record, change.step))
         what = words([change])
         say("warning", "putting back what another program has changed", step=change.step.kind, changed=what, not_again_s=pause_s)
     turn.settle(turn.put_back([change.step for change in found], deadline))

@@ -25,7 +25,7 @@ from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.steps import PortRef, Rest, SharedReads, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
-from userspace_cni.base.log import about, bound, counted, say
+from userspace_cni.base.log import about, bind, limit_repeats, say
 from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.retries import Retries
@@ -108,7 +108,7 @@ def findings(node: Node) -> Iterator[Deviation]:
 
 
 def _of_runs(node: Node) -> Iterator[Deviation]:
-    for record in runs.ended(node.store, node.switch, Deadline.after(LOOK_S)):
+    for record in runs.list_ended_runs(node.store, node.switch, Deadline.after(LOOK_S)):
         yield Deviation("dead-test" if record.boot_id else "record-lost", record)
 
 
@@ -139,14 +139,14 @@ def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
 
 def _see(node: Node) -> SharedReads:
     try:
-        return SharedReads(node.switch.owned(Deadline.after(LOOK_S)))
+        return SharedReads(node.switch.list_owned(Deadline.after(LOOK_S)))
     except UserspaceError as error:
         say("warning", "the switch cannot be looked at", error=error)
         return SharedReads()
 
 
 def _is_lost(step: Step, seen: SharedReads, node: Node) -> bool:
-    return _ask(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)), False)
+    return _ask(step, seen, lambda: node.driver(step).is_lost(step, seen, Deadline.after(CHECK_S)), False)
 
 
 def _changes(record: Record, steps: Iterable[Step], seen: SharedReads, node: Node) -> tuple[Change, ...]:
@@ -161,13 +161,13 @@ def _changes(record: Record, steps: Iterable[Step], seen: SharedReads, node: Nod
 
 def _has_idle_mount(step: Step, key: str, seen: SharedReads, node: Node) -> bool:
     """Whether the step has a mount which only sandboxes hold that are gone."""
-    return _ask(step, seen, lambda: node.driver(step).mounted(step, seen), False) and not is_needed(step, key, node)
+    return _ask(step, seen, lambda: node.driver(step).is_mounted(step, seen), False) and not is_needed(step, key, node)
 
 
 def is_needed(step: Step, key: str, node: Node) -> bool:
     """Whether the thing behind the step has a holder beside `key` whose namespace is not gone. Raises RecordRefused."""
     thing = step.resource
-    shared = node.store.journal.shared(thing.place) if thing else None
+    shared = node.store.journal.read_shared(thing.place) if thing else None
     if thing is None or shared is None:
         return False
     for other, steps in shared.without_holder(key).holders.items():
@@ -254,7 +254,7 @@ class Reconciliation:
 
     def run(self) -> None:
         """Run one pass. Never fails: what could not be done is logged, and left for the next pass."""
-        with counted(self._repeats):
+        with limit_repeats(self._repeats):
             self._pass()
 
     def _pass(self) -> None:
@@ -294,7 +294,7 @@ class Reconciliation:
 
         Returns those of which another call works on an attachment: they are to be followed again when that has ended.
         """
-        with counted(self._repeats):
+        with limit_repeats(self._repeats):
             try:
                 records = [each for each in self._node.store.journal.records() if (each.pod_namespace, each.pod_name) in pods]
             except UserspaceError as error:
@@ -344,12 +344,12 @@ class Reconciliation:
 
     def look_at(self, port: str) -> None:
         """Free the socket's name if the application of the port, whose connection has just ended, has died. Never fails."""
-        with counted(self._repeats):
+        with limit_repeats(self._repeats):
             self._look_at(port)
 
     def _look_at(self, port: str) -> None:
         try:
-            marks = self._node.switch.owned(Deadline.after(CHECK_S)).get(port, {})
+            marks = self._node.switch.list_owned(Deadline.after(CHECK_S)).get(port, {})
             record = self._node.store.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
         except UserspaceError as error:
             say("warning", "the socket of an application that disconnected is checked later", port=port, error=error)
@@ -392,7 +392,7 @@ class Reconciliation:
 
     def _of(self, attachments: Collection[tuple[str, str]], ports: Collection[str], bridges: Collection[str]) -> list[Record]:
         """The records of what `look_at_changed` is told. Raises UserspaceError."""
-        marks = self._node.switch.owned(Deadline.after(CHECK_S)) if ports else {}
+        marks = self._node.switch.list_owned(Deadline.after(CHECK_S)) if ports else {}
         having = [marks[port] for port in ports if port in marks]
         wanted = {*attachments, *((each.get("container-id", ""), each.get("ifname", "")) for each in having)}
         found = [record for container, ifname in sorted(wanted) if (record := self._node.store.journal.read(container, ifname))]
@@ -417,7 +417,7 @@ class Reconciliation:
 
     def _attempt(self, left: Record, act: Callable[[], object], *, told: str = "") -> None:
         """Act on one finding; a failure does not stop the pass. `told`: with which words the pod is told of it, "" for not."""
-        with bound(self._node.service.log_level), about(left.subject):
+        with bind(self._node.service.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:

@@ -119,7 +119,7 @@ def owner_of(key: str) -> OwnerKind:
     return "node" if key.startswith(_NODE) else "run" if key.startswith(_RUN) else "pod"
 
 
-def completed(steps: tuple[Step, ...] | None) -> dict[str, Any] | None:
+def encode_complete(steps: tuple[Step, ...] | None) -> dict[str, Any] | None:
     """The `result` of a node attachment that is being changed and had these steps before, None for none; see Record.complete."""
     return None if steps is None else {_COMPLETE: [step_to_json(step) for step in steps]}
 

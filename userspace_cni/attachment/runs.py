@@ -15,7 +15,7 @@ from userspace_cni.attachment.records import Record, run_container
 from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import UserspaceError, combined
+from userspace_cni.base.errors import UserspaceError, combine
 from userspace_cni.base.log import say
 from userspace_cni.linux.closing import Closing
 
@@ -84,7 +84,7 @@ class Run(Closing):
         )
 
 
-def ended(store: AttachmentStore, switch: Switch, deadline: Deadline) -> list[Record]:
+def list_ended_runs(store: AttachmentStore, switch: Switch, deadline: Deadline) -> list[Record]:
     """The records of runs whose process has ended; of those whose record is lost what the node shows. Raises UserspaceError."""
     records = store.journal.run_records()
     known = {each.container_id for each in records}
@@ -96,7 +96,10 @@ def ended(store: AttachmentStore, switch: Switch, deadline: Deadline) -> list[Re
 
 
 def undo_ended(record: Record, store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> bool:
-    """Undo one that `ended` has found, unless another process does; whether it was done here. Raises the errors of what stays."""
+    """Undo one that `list_ended_runs` has found, unless another process does; whether it was done here.
+
+    Raises the errors of what stays.
+    """
     with try_turn(record.container_id, record.ifname, store, driver) as turn:
         if turn is None:
             return False
@@ -105,5 +108,5 @@ def undo_ended(record: Record, store: AttachmentStore, driver: DriverOf, deadlin
             return False
         failures = turn.remove(current or record, deadline)
     if failures:
-        raise combined("some of what a killed run left cannot be removed now", dict.fromkeys(each.error for each in failures))
+        raise combine("some of what a killed run left cannot be removed now", dict.fromkeys(each.error for each in failures))
     return True

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment import put_backs
 from userspace_cni.attachment.apply import Turn, await_turn, try_turn
-from userspace_cni.attachment.records import Record, as_recorded, completed, node_container
+from userspace_cni.attachment.records import Record, as_recorded, encode_complete, node_container
 from userspace_cni.attachment.steps import Parts, SharedReads, Step, StillTaken
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import RecordRefused, Unavailable, UserspaceError, combined
+from userspace_cni.base.errors import RecordRefused, Unavailable, UserspaceError, combine
 from userspace_cni.base.log import about, say
 from userspace_cni.base.retries import Retries
 
@@ -146,7 +146,7 @@ class Specs:
 
     def __init__(self, node: Means, keep: Plan | None = None, urgent: Callable[[], Collection[Key]] = tuple) -> None:
         self._node = node
-        self._keep = keep or (lambda record: kept(record, node.store.boot_id()))
+        self._keep = keep or (lambda record: plan_as_recorded(record, node.store.boot_id()))
         self._urgent = urgent
         self._troubles: dict[Key, _Trouble] = {}
         self._put_back = Retries()
@@ -264,7 +264,7 @@ _GONE: Final = "gone"
 """The content of a spec that is no longer desired."""
 
 
-def kept(record: Record | None, boot_id: str) -> tuple[Step, ...]:
+def plan_as_recorded(record: Record | None, boot_id: str) -> tuple[Step, ...]:
     """The plan of an attachment whose spec is not known now: what it had when it was complete, nothing if it never was.
 
     Raises Unavailable for one of another boot, whose spec says what is to be made of it.
@@ -394,7 +394,7 @@ def _change(turn: Turn, record: Record, source: str, steps: tuple[Step, ...], no
     now = record.to(record.state, network=source)
     if not this_boot:
         lost = _lost(record, node, deadline)
-        had = completed(tuple(step for step in record.steps if step not in lost))
+        had = encode_complete(tuple(step for step in record.steps if step not in lost))
         now = now.to("applying", boot_id=node.store.boot_id(), boottime_ns=node.store.boottime_ns(), result=had)
     try:
         turn.converge(now, steps, deadline)
@@ -445,7 +445,7 @@ def _go_back(turn: Turn, error: UserspaceError) -> None:
         elif not isinstance(error, Unavailable):
             turn.converge(record, record.complete, Deadline.after(SPEC_S))
     except UserspaceError as other:
-        raise combined(f"{error.message}; and the former state cannot be restored now", (error, other)) from error
+        raise combine(f"{error.message}; and the former state cannot be restored now", (error, other)) from error
     raise error
 
 
@@ -459,12 +459,12 @@ def _remove(turn: Turn, record: Record, deadline: Deadline, *, force: bool = Fal
         failures = turn.remove(record.to("deleting", steps=rest), deadline)
     if failures:
         errors = dict.fromkeys(failure.error for failure in failures)  # what is kept by another step has that one's
-        raise combined("some of it cannot be undone now", errors)
+        raise combine("some of it cannot be undone now", errors)
 
 
 def _lost(record: Record, node: Means, deadline: Deadline) -> list[Step]:
     seen = _seen(node, deadline)
-    return [step for step in record.steps if node.driver(step).lost(step, seen, deadline)]
+    return [step for step in record.steps if node.driver(step).is_lost(step, seen, deadline)]
 
 
 def _seen(node: Means, deadline: Deadline) -> SharedReads:

@@ -134,7 +134,7 @@ def _entry(name: str, raw: bytes) -> Entry:
     environ = protocol.environment(head)
     if environ["CNI_COMMAND"] != "DEL":
         raise ValueError("it is no DEL")
-    called = protocol.called(head)
+    called = protocol.read_call_time(head)
     if called is None:
         raise ValueError(f"it does not say when it was called: {protocol.BOOT_ID} or {protocol.BOOTTIME_NS} is missing")
     return Entry(name, environ, body, called)

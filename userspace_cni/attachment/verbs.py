@@ -27,9 +27,9 @@ from userspace_cni.base.errors import (
     RecordRefused,
     Unavailable,
     UserspaceError,
-    combined,
+    combine,
 )
-from userspace_cni.base.log import about, bound, learn, say, timed
+from userspace_cni.base.log import about, bind, learn, say, timed
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
 from userspace_cni.cni.call import PostponedCall
@@ -89,7 +89,7 @@ def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
 
 def _logging(request: Request, node: Node) -> AbstractContextManager[None]:
     """Log as much as the network says, else the node."""
-    return bound(read_log_level(request.network.raw) or node.service.log_level)
+    return bind(read_log_level(request.network.raw) or node.service.log_level)
 
 
 def _add(request: Request, node: Node, called: Called) -> bytes:
@@ -102,7 +102,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     if request.network.ipam:
         node.addresses.require_delegate(request)
     adding = _Adding(request, options, called, previous, netns_inode, deadline)
-    awaited = node.pods.gathering(request, options, node.pods.consumers[options.consumer], deadline).awaited()
+    awaited = node.pods.begin_gathering(request, options, node.pods.consumers[options.consumer], deadline).find_awaited()
     if awaited is None:
         return _attach(adding, node)
 
@@ -129,7 +129,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
     with await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn:
         _make_room(request, node, turn, deadline)
         with stage("plan"), timed("read pod, annotations and bridge"):
-            facts = node.pods.gathering(request, options, consumer, deadline).facts(adding.netns_inode)
+            facts = node.pods.begin_gathering(request, options, consumer, deadline).facts(adding.netns_inode)
         record = _new_record(request, facts, called)
         try:
             addresses = facts.addresses
@@ -185,7 +185,7 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
     if record:
         failures = turn.remove(record, deadline)
         if failures:
-            raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
+            raise combine("undoing what an earlier ADD left", [failure.error for failure in failures])
     if node.sandboxes.has_link(environment):
         raise AlreadyAttached(
             f"interface {environment.ifname} exists in the container already", f"a kernel interface in {environment.netns}"
@@ -251,7 +251,7 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
         if record and cleanup.is_newer(record, called, node.store):
             say("info", "the interface was attached after this DEL was called and is left alone")
             return b""
-        record = record or cleanup.unrecorded(
+        record = record or cleanup.reconstruct_record(
             environment.container_id, environment.ifname, request.network.name, node.store, node.sandboxes
         )
         try:
@@ -275,7 +275,7 @@ def _raise_for(failures: list[Failure], what: str) -> None:
     """Raise the failures as one error, "try again" where the store takes no writes now: the record still holds those steps."""
     errors = [failure.error for failure in failures]
     if errors:
-        raise combined(
+        raise combine(
             what, [Unavailable(error.message, error.details) if isinstance(error, RecordRefused) else error for error in errors]
         )
 
@@ -318,7 +318,7 @@ def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG
     except Unavailable as error:
         raise NotServing(error.message, error.details) from error
     options = read_options(request, node.pods.consumers, lambda text: say("debug", text))
-    node.switch.serving(options, deadline)
+    node.switch.require_serving(options, deadline)
     node.addresses.forward("STATUS", request, deadline)
     return b""
 
@@ -342,7 +342,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     except UserspaceError as error:
         errors.append(error)
     if errors:
-        raise combined("GC", errors)
+        raise combine("GC", errors)
     node.switch.sweep()
     _finish(node)
     return b""
@@ -361,7 +361,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
     """Remove ports with our marks whose record is lost."""
     errors: list[UserspaceError] = []
     identity = node.store.journal.identity()
-    for port in node.switch.marked(network.name, deadline):
+    for port in node.switch.list_marked(network.name, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
         if (container_id, ifname) in valid or node.store.journal.read(container_id, ifname):
             continue

@@ -74,7 +74,7 @@ def refusal(what: str, error: OSError, found: str = "") -> UserspaceError:
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Within this block every OSError becomes the error that says that `what` failed."""
     try:
         yield
@@ -151,7 +151,7 @@ def directory(path: str, trusted: str, root: HostRoot = HERE) -> Iterator[int]:
     """`open_directory`, closed at the end; OSErrors inside are translated, naming the path."""
     dirfd = open_directory(path, trusted, root)
     try:
-        with translated(f"directory {path}"):
+        with translate_errors(f"directory {path}"):
             yield dirfd
     finally:
         os.close(dirfd)
@@ -162,7 +162,7 @@ def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterat
     """`open_if_there`, closed at the end; OSErrors inside are translated, naming the path."""
     dirfd = open_if_there(path, trusted, root)
     try:
-        with translated(f"directory {path}"):
+        with translate_errors(f"directory {path}"):
             yield dirfd
     finally:
         if dirfd is not None:
@@ -177,7 +177,7 @@ def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *,
     removes a pod would stay for ever.
     """
     components = _below(path, trusted)
-    with translated(f"directory {trusted}"):
+    with translate_errors(f"directory {trusted}"):
         prefix = root.path(trusted)
         made = make_trusted(prefix, PARENT_MODE if components else mode)
         current = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -261,7 +261,7 @@ class DelegateFailed(UserspaceError):
     """A delegated plugin's own error object: code, msg and details as it gave them."""
 
 
-def shortened(text: str, most: int = _SHOWN_MAX) -> str:
+def shorten(text: str, most: int = _SHOWN_MAX) -> str:
     """Cut `text` for a message, to `most` characters: values in it are a tenant's, and may be as long as a configuration."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
@@ -271,13 +271,13 @@ def on_one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def quoted(value: object) -> str:
+def quote(value: object) -> str:
     """A value that others wrote, as Python writes it, for a message: of a long one the beginning."""
     text = repr(value)
     return text if len(text) <= _QUOTED_MAX else f"{text[:_QUOTED_MAX]}… ({len(text)} characters)"
 
 
-def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
+def combine(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
     """Combine the errors that were collected while undoing: a single one stays as it is, several become `Incomplete`."""
     collected = list(errors)
     if len(collected) == 1:

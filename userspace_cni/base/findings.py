@@ -42,7 +42,7 @@ class Finding:
     since: float | None = field(default=None, compare=False)
 
 
-def dated(findings: Iterable[Finding], former: Iterable[Finding], now: float) -> tuple[Finding, ...]:
+def date_findings(findings: Iterable[Finding], former: Iterable[Finding], now: float) -> tuple[Finding, ...]:
     """The findings with the time since when they are there: those of the `former` look since then, the others since `now`."""
     since = {each: each.since for each in former}
     return tuple(replace(each, since=since.get(each, now)) for each in findings)

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
-from userspace_cni.base.errors import InvalidConfig, quoted, shortened
+from userspace_cni.base.errors import InvalidConfig, quote, shorten
 from userspace_cni.base.limits import UNLIMITED, Limits, read_rates
 from userspace_cni.base.vlans import VLAN_MAX
 from userspace_cni.pod.mac import is_unicast, six_octets
@@ -104,7 +104,7 @@ Read = Callable[[Any, str], Any]
 def read_gateways(raw: object, where: str) -> tuple[Gateway, ...]:
     """Read the tables `[[gateway]]` of the file `where`. Raises InvalidConfig naming file, the table's number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
-        raise InvalidConfig(f"{where}: 'gateway' is {quoted(raw)}", "write them as tables, each below a line [[gateway]]")
+        raise InvalidConfig(f"{where}: 'gateway' is {quote(raw)}", "write them as tables, each below a line [[gateway]]")
     found = [_read_one(table, f"{where}, [[gateway]] number {number}") for number, table in enumerate(raw, 1)]
     for one, other in combinations(found, 2):
         if why := clash(one, other):
@@ -177,9 +177,9 @@ def address(value: object, where: str) -> str:
             raise ValueError
         found = ip_address(value)
     except ValueError:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an IP address, such as 192.0.2.1") from None
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be an IP address, such as 192.0.2.1") from None
     if why := _unusable(found):
-        raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine")
+        raise InvalidConfig(f"{where} is {quote(value)}: {why}", "it must be the address of one machine")
     return str(found)
 
 
@@ -191,11 +191,11 @@ def interface(value: object, where: str) -> str:
         found = ip_interface(value)
     except ValueError:
         raise InvalidConfig(
-            f"{where} is {quoted(value)}", "it must be an address with prefix length, such as 10.0.0.1/24"
+            f"{where} is {quote(value)}", "it must be an address with prefix length, such as 10.0.0.1/24"
         ) from None
     why = _unusable(found.ip) or why_not_in_subnet(found)
     if why:
-        raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be the address of one machine of the subnet")
+        raise InvalidConfig(f"{where} is {quote(value)}: {why}", "it must be the address of one machine of the subnet")
     return str(found)
 
 
@@ -207,12 +207,12 @@ def network(value: object, where: str) -> str:
         found = parsed_network(value)
     except ValueError:
         raise InvalidConfig(
-            f"{where} is {quoted(value)}", "it must be a network without host bits, such as 10.56.218.0/24"
+            f"{where} is {quote(value)}", "it must be a network without host bits, such as 10.56.218.0/24"
         ) from None
     if not found.prefixlen:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "the default route is the node's own; use egress_gateway")
+        raise InvalidConfig(f"{where} is {quote(value)}", "the default route is the node's own; use egress_gateway")
     if why := _unusable(found.network_address, of_network=True):
-        raise InvalidConfig(f"{where} is {quoted(value)}: {why}", "it must be a network of machines")
+        raise InvalidConfig(f"{where} is {quote(value)}: {why}", "it must be a network of machines")
     return str(found)
 
 
@@ -245,7 +245,7 @@ def _read_one(table: Mapping[str, Any], where: str) -> Gateway:
 
 def _link(value: object, where: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(LINK_NAME, value):
-        raise InvalidConfig(f"{where} is {quoted(value)}", f"it must match {LINK_NAME}")
+        raise InvalidConfig(f"{where} is {quote(value)}", f"it must match {LINK_NAME}")
     return value
 
 
@@ -253,7 +253,7 @@ def mac_address(value: object, where: str) -> str:
     """A MAC address of one machine. Raises InvalidConfig."""
     mac = six_octets(value) if isinstance(value, str) else ""
     if not is_unicast(mac):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be the MAC address of one machine, such as 02:00:00:00:00:01")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be the MAC address of one machine, such as 02:00:00:00:00:01")
     return mac
 
 
@@ -261,7 +261,7 @@ def _number(low: int, high: int, *never: int) -> Read:
     def read(value: object, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value in never:
             taken = f", but not {', '.join(map(str, never))}, which the kernel uses" if never else ""
-            raise InvalidConfig(f"{where} is {quoted(value)}", f"it must be a whole number from {low} to {high}{taken}")
+            raise InvalidConfig(f"{where} is {quote(value)}", f"it must be a whole number from {low} to {high}{taken}")
         return value
 
     return read
@@ -269,17 +269,17 @@ def _number(low: int, high: int, *never: int) -> Read:
 
 def _boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be true or false")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be true or false")
     return value
 
 
 def _each(read: Read) -> Read:
     def each(value: object, where: str) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a list")
+            raise InvalidConfig(f"{where} is {quote(value)}", "it must be a list")
         found = tuple(read(item, f"{where}: number {number}") for number, item in enumerate(value, 1))
         if len(set(found)) < len(found):
-            raise InvalidConfig(f"{where} is {quoted(value)}", "the same value is there twice")
+            raise InvalidConfig(f"{where} is {quote(value)}", "the same value is there twice")
         return found
 
     return each
@@ -287,7 +287,7 @@ def _each(read: Read) -> Read:
 
 def _table(value: object, known: Iterable[str], where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidConfig(f"{where} is {quoted(value)}", f"it must be a table with {', '.join(known)}")
+        raise InvalidConfig(f"{where} is {quote(value)}", f"it must be a table with {', '.join(known)}")
     _require_known(value, known, where)
     return value
 
@@ -295,14 +295,14 @@ def _table(value: object, known: Iterable[str], where: str) -> Mapping[str, Any]
 def _require_known(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key, value in table.items():
         if key not in known:
-            raise InvalidConfig(f"{where}: unknown key '{shortened(key)}' = {quoted(value)}", f"keys are {', '.join(known)}")
+            raise InvalidConfig(f"{where}: unknown key '{shorten(key)}' = {quote(value)}", f"keys are {', '.join(known)}")
 
 
 def _whole(value: object, readers: Mapping[str, Read], where: str) -> dict[str, Any]:
     table = _table(value, readers, where)
     for key in readers:
         if key not in table:
-            raise InvalidConfig(f"{where} is {quoted(value)}: '{key}' is missing", f"it has the keys {', '.join(readers)}")
+            raise InvalidConfig(f"{where} is {quote(value)}: '{key}' is missing", f"it has the keys {', '.join(readers)}")
     return {key: read(table[key], f"{where}: '{key}'") for key, read in readers.items()}
 
 
@@ -334,7 +334,7 @@ def _bandwidth(value: object, where: str) -> Limits:
     def quantity(key: str, raw: object) -> int:
         found = amount(raw)
         if found is None:
-            raise InvalidConfig(f"{where}: '{key}' is {quoted(raw)}", 'it must be a number of bits, or a quantity as "100M"')
+            raise InvalidConfig(f"{where}: '{key}' is {quote(raw)}", 'it must be a number of bits, or a quantity as "100M"')
         return found
 
     return read_rates({key: quantity(key, raw) for key, raw in said.items()}, lambda key: f"{where}: '{key}'")

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from userspace_cni.base.errors import shortened
+from userspace_cni.base.errors import shorten
 from userspace_cni.base.host_paths import as_host_names
 
 LEVELS: Final = {"panic": 0, "error": 1, "warning": 2, "info": 3, "debug": 4, "verbose": 5}
@@ -35,7 +35,7 @@ _COUNTED_MAX: Final = 1024
 class Counting(Protocol):
     """Knows which lines are repeats; `base.repeats.Repeats`."""
 
-    def left_out(self, bound: Mapping[str, str], message: str, facts: Mapping[str, object]) -> int | None:
+    def count_left_out(self, bound: Mapping[str, str], message: str, facts: Mapping[str, object]) -> int | None:
         """How many such lines were left out before this one, which must be written; None for one that is left out, too."""
         ...
 
@@ -59,7 +59,7 @@ def begin(level: str, form: str) -> None:
 
 
 @contextmanager
-def bound(level: str = "", **facts: str) -> Iterator[None]:
+def bind(level: str = "", **facts: str) -> Iterator[None]:
     """Within this block, log at `level` (a key of LEVELS; "" keeps the one that is bound) and above; add `facts` to each line."""
     threshold = _threshold.set(LEVELS[level] if level else _threshold.get())
     context = _context.set({**_context.get(), **_not_empty(facts)}) if facts else None
@@ -87,7 +87,7 @@ def about(subject: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def counted(counting: Counting) -> Iterator[None]:
+def limit_repeats(counting: Counting) -> Iterator[None]:
     """Within this block, leave lines out that are repeats, and cut long values: for work that is done again and again.
 
     A line that is written after others were left out says how many, as `repeated`.
@@ -100,7 +100,7 @@ def counted(counting: Counting) -> Iterator[None]:
 
 
 @contextmanager
-def collected_warnings() -> Iterator[list[str]]:
+def collect_warnings() -> Iterator[list[str]]:
     """Within this block, also put warnings within the threshold into the list that it gives, for a caller with another stderr.
 
     Without level and bound facts, each once, and no more than a hundred.
@@ -131,10 +131,10 @@ def say(level: str, message: str, **facts: object) -> bool:
         _collect(message, facts)
     counting = _counting.get()
     if counting is not None and LEVELS[level] <= LEVELS["info"]:  # who asks for more wants all of it
-        repeated = counting.left_out(_context.get(), message, facts)
+        repeated = counting.count_left_out(_context.get(), message, facts)
         if repeated is None:
             return False
-        message = shortened(message, _COUNTED_MAX)
+        message = shorten(message, _COUNTED_MAX)
         facts = {key: _cut(value) for key, value in facts.items()} | ({"repeated": repeated} if repeated else {})
     fields = {"time": _now(), "level": level, "msg": message, **_context.get(), **facts}
     line = _as_json(fields) if _Process.as_json else _as_text(fields)
@@ -176,13 +176,13 @@ def _collect(message: str, facts: Mapping[str, object]) -> None:
     warnings = _warnings.get()
     if warnings is None or len(warnings) >= _WARNINGS_MAX:
         return
-    warning = shortened(as_host_names(message)) + (f"; {_as_text(facts)}" if facts else "")
+    warning = shorten(as_host_names(message)) + (f"; {_as_text(facts)}" if facts else "")
     if warning not in warnings:
         warnings.append(warning)
 
 
 def _cut(value: object) -> object:
-    return value if isinstance(value, (bool, int)) else shortened(str(value), _COUNTED_MAX)
+    return value if isinstance(value, (bool, int)) else shorten(str(value), _COUNTED_MAX)
 
 
 def _not_empty(facts: Mapping[str, str]) -> dict[str, str]:
@@ -197,7 +197,7 @@ def _now() -> str:
 
 def _as_text(facts: Mapping[str, object]) -> str:
     texts = ((key, as_host_names(str(value))) for key, value in facts.items())
-    return " ".join(f"{key}={_quoted(shortened(text))}" for key, text in texts if text)
+    return " ".join(f"{key}={_quoted(shorten(text))}" for key, text in texts if text)
 
 
 def _as_json(facts: Mapping[str, object]) -> str:
@@ -208,7 +208,7 @@ def _as_json(facts: Mapping[str, object]) -> str:
 
 def _text(value: str) -> str:
     """The value with undecodable bytes spelled out: other readers of JSON refuse a lone surrogate."""
-    return shortened(as_host_names(value)).encode("utf-8", "backslashreplace").decode("utf-8")
+    return shorten(as_host_names(value)).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _quoted(value: str) -> str:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.log import counted, say
+from userspace_cni.base.log import limit_repeats, say
 from userspace_cni.base.repeats import Repeats
 from userspace_cni.base.threads import start
 
@@ -138,7 +138,7 @@ class Loop(ABC):
     # -- the thread -------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        with counted(Repeats()):
+        with limit_repeats(Repeats()):
             try:
                 wait_s = self.first_s
                 while self._await_due(wait_s):

@@ -107,7 +107,7 @@ _collector: ContextVar[list[Finding] | None] = ContextVar("notices", default=Non
 
 
 @contextmanager
-def collected() -> Iterator[list[Finding]]:
+def collect() -> Iterator[list[Finding]]:
     """Within this block, notices are also put into the list that it gives, up to 32 of them."""
     notices: list[Finding] = []
     token = _collector.set(notices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from userspace_cni.base.errors import InvalidConfig, quoted
+from userspace_cni.base.errors import InvalidConfig, quote
 
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", 0, [], {})
 """Values that ask for nothing."""
@@ -22,11 +22,11 @@ def known_fields(spec: object, known: Collection[str], not_built: Mapping[str, C
     `not_built`: fields of kubeovn.io's, each with the values beside `NOTHING` that say what is so anyway.
     """
     if not isinstance(spec, dict):
-        raise InvalidConfig(f"{where} is {quoted(spec)}", "it must be an object")
+        raise InvalidConfig(f"{where} is {quote(spec)}", "it must be an object")
     for name, value in spec.items():
         if name in not_built:
             if value not in NOTHING and value not in not_built[name]:
-                said = quoted(value)
+                said = quote(value)
                 raise InvalidConfig(
                     f"{where}: '{name}' is {said}, which is not built", "take the field out: docs/node-network.md"
                 )

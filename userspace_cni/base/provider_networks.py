@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn, get_args
 
-from userspace_cni.base.errors import InvalidConfig, quoted, shortened
+from userspace_cni.base.errors import InvalidConfig, quote, shorten
 from userspace_cni.base.vlans import VLAN_MAX, vlan_ranges, vlans_of
 
 BondMode = Literal["active-backup", "balance-slb", "balance-tcp"]
@@ -121,7 +121,7 @@ def read_provider_networks(raw: object, where: str) -> tuple[ProviderNetwork, ..
     """Read the tables `[[provider_network]]` of the file `where`. Raises InvalidConfig naming file, number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
         raise InvalidConfig(
-            f"{where}: 'provider_network' is {quoted(raw)}",
+            f"{where}: 'provider_network' is {quote(raw)}",
             "write provider networks as tables, each below a line [[provider_network]]",
         )
     found = [_read_one(table, f"{where}, [[provider_network]] number {number}") for number, table in enumerate(raw, 1)]
@@ -138,7 +138,7 @@ def require_possible(network: ProviderNetwork) -> ProviderNetwork:
     """Return the network if each of its values can be. Raises InvalidConfig naming `said_by`, the key and the value."""
 
     def refuse(key: str, value: object, reason: str) -> NoReturn:
-        raise InvalidConfig(f"{network.said_by}: '{key}' is {quoted(value)}", reason)
+        raise InvalidConfig(f"{network.said_by}: '{key}' is {quote(value)}", reason)
 
     _require_uplink(network, refuse)
     for key, most, least in (("mtu", _MTU_MAX, _MTU_MIN), ("rx_queues", _QUEUES_MAX, 1)):
@@ -236,38 +236,38 @@ def _read_one(table: Mapping[str, Any], where: str) -> ProviderNetwork:
 def _read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], where: str) -> dict[str, Any]:
     for key, value in table.items():
         if key not in readers:
-            raise InvalidConfig(f"{where}: unknown key '{shortened(key)}' = {quoted(value)}", f"keys are {', '.join(readers)}")
+            raise InvalidConfig(f"{where}: unknown key '{shorten(key)}' = {quote(value)}", f"keys are {', '.join(readers)}")
     return {key: readers[key](value, f"{where}: '{key}'") for key, value in table.items()}
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a string that is not empty")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a string that is not empty")
     return value
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a list of strings")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a list of strings")
     return tuple(value)
 
 
 def _whole(value: object, where: str) -> int:
     if type(value) is not int:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a whole number")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a whole number")
     return value
 
 
 def _seconds(value: object, where: str) -> float:
     if type(value) not in (int, float):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a number of seconds")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a number of seconds")
     return float(value)  # type: ignore[arg-type]
 
 
 def _choice(*choices: str) -> Callable[[object, str], str]:
     def read(value: object, where: str) -> str:
         if value not in choices:
-            raise InvalidConfig(f"{where} is {quoted(value)}", f"it can be {' or '.join(choices)}")
+            raise InvalidConfig(f"{where} is {quote(value)}", f"it can be {' or '.join(choices)}")
         return str(value)
 
     return read
@@ -278,13 +278,13 @@ def read_move_addresses(value: object, where: str) -> MoveAddresses:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value != "primary":
-        raise InvalidConfig(f"{where} is {quoted(value)}", 'it can be false, true, or "primary" for the NIC of the default route')
+        raise InvalidConfig(f"{where} is {quote(value)}", 'it can be false, true, or "primary" for the NIC of the default route')
     return "primary"
 
 
 def _vlans(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a list of VLAN ids, or of ranges as '100-110'")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a list of VLAN ids, or of ranges as '100-110'")
     if not value:
         raise InvalidConfig(f"{where} is []", "without the key all VLANs pass; [0] is for frames without a tag alone")
     return vlans_of(each for item in value for each in vlan_ranges(item, where))
@@ -293,7 +293,7 @@ def _vlans(value: object, where: str) -> tuple[int, ...]:
 def _bond(value: object, where: str) -> Bond:
     if not isinstance(value, dict):
         raise InvalidConfig(
-            f"{where} is {quoted(value)}", 'it must be a table, such as {mode = "active-backup", members = ["eth1", "eth2"]}'
+            f"{where} is {quote(value)}", 'it must be a table, such as {mode = "active-backup", members = ["eth1", "eth2"]}'
         )
     readers: Mapping[str, Callable[[Any, str], Any]] = {
         "members": _texts,

@@ -44,7 +44,7 @@ class Repeats:
         self._clock = clock
         self._said: dict[Subject, dict[int, _Said]] = {}
 
-    def left_out(self, bound: Mapping[str, str], message: str, facts: Mapping[str, object]) -> int | None:
+    def count_left_out(self, bound: Mapping[str, str], message: str, facts: Mapping[str, object]) -> int | None:
         """How many such lines were left out before this one, which is to be written; None for one that is left out, too.
 
         `bound`: the facts that are bound where the line is written, `facts`: the line's own.

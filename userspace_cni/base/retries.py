@@ -35,12 +35,12 @@ class Retries:
         self._lock = threading.Lock()
         self._tried: dict[str, _Tried] = {}
 
-    def due(self, key: str, who: str = "") -> bool:
+    def is_due(self, key: str, who: str = "") -> bool:
         with self._lock:
             tried = self._tried.get(key)
             return tried is None or tried.who != who or self._clock() - tried.at >= tried.pause_s
 
-    def tried(self, key: str, who: str = "") -> float:
+    def note_try(self, key: str, who: str = "") -> float:
         """Record a try; the seconds until the next one."""
         with self._lock:
             before = self._tried.get(key)

@@ -45,9 +45,9 @@ class HostRoot:
         Links are followed as the host would follow them: /var/run -> /run stays below the root. Components that do not exist are
         kept, so that they can be made. Raises DirectoryRefused for links that lead in a circle.
         """
-        return (self._prefix + self.resolved(path)).rstrip("/") if self._prefix else path
+        return (self._prefix + self.resolve(path)).rstrip("/") if self._prefix else path
 
-    def resolved(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
         """The host's `path` (absolute) with every link in it followed. Raises DirectoryRefused as `path` does."""
         if not self._prefix:
             try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any, Final
 
-from userspace_cni.base.whereabouts import is_path, normalized
+from userspace_cni.base.whereabouts import is_path, normalize_path
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
@@ -90,7 +90,7 @@ def directory(*, empty: bool = False, root: bool = False, longest: int = 0) -> S
 
     pattern = rf"^(/(?!([^/]*/)*\.\.(/|$)).*{'' if root else '[^/.].*'}){'?' if empty else ''}$"
     schema = {"pattern": pattern, **({"maxLength": longest} if longest else {})}
-    return SettingForm(wrong, schema, lambda text: normalized(text) if text else text)
+    return SettingForm(wrong, schema, lambda text: normalize_path(text) if text else text)
 
 
 def _is_network(text: str) -> bool:

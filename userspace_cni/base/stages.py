@@ -20,7 +20,7 @@ _collector: ContextVar[dict[Stage, float] | None] = ContextVar("stages", default
 
 
 @contextmanager
-def collected() -> Iterator[dict[Stage, float]]:
+def collect() -> Iterator[dict[Stage, float]]:
     """Within this block, stages add their seconds to the dictionary that it yields."""
     seconds: dict[Stage, float] = {}
     token = _collector.set(seconds)

@@ -192,7 +192,7 @@ def node_ranges(subnet: Subnet, status: Mapping[str, Any], node: str) -> tuple[C
     return tuple(found)
 
 
-def placed(subnet: Subnet, vlan: tuple[int | None, str], ranges: Sequence[Cidr]) -> Placement:
+def place(subnet: Subnet, vlan: tuple[int | None, str], ranges: Sequence[Cidr]) -> Placement:
     """The Subnet on a node with these ranges of its own. `vlan`: what `read_vlan` says of its Vlan, (None, "") without one.
 
     Raises Unavailable while the node has no range of a Subnet with `perNodePrefix`, InvalidConfig when nothing is left to give.

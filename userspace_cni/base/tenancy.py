@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import BridgeRefused, InvalidConfig, MirrorRefused
 from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_FIRST, NAME_MAX
-from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_ranges
+from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, list_carried_vlans, vlan_ranges
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
@@ -114,7 +114,7 @@ def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan)
             f"key 'host.bridge.bridgeName' is {bridge!r}, {refused}",
             _allowing((rule, ", ".join(rule.bridges or ())) for rule in ruling),
         )
-    vlans = carried(vlan)
+    vlans = list_carried_vlans(vlan)
     if not ruling or any(rule.allows(vlans) for rule in naming):
         return
     allowing = _allowing((rule, ", ".join(map(_span, rule.vlans or ()))) for rule in naming)

@@ -75,7 +75,7 @@ def vlans_of(ranges: Iterable[range]) -> tuple[int, ...]:
     return tuple(vlan for vlan, there in enumerate(found) if there)
 
 
-def carried(vlan: Vlan) -> frozenset[int] | None:
+def list_carried_vlans(vlan: Vlan) -> frozenset[int] | None:
     """The VLANs that a port carries (ovs-vswitchd.conf.db(5), Port.vlan_mode); None for all, 0 for untagged."""
     own = frozenset({vlan.tag or _UNTAGGED})
     if vlan.mode in ("access", "dot1q-tunnel") or (not vlan.mode and vlan.tag is not None):
@@ -87,5 +87,5 @@ def carried(vlan: Vlan) -> frozenset[int] | None:
 
 def share_one(one: Vlan, another: Vlan) -> bool:
     """Whether two ports carry a VLAN that is the same."""
-    of_one, of_another = carried(one), carried(another)
+    of_one, of_another = list_carried_vlans(one), list_carried_vlans(another)
     return of_one is None or of_another is None or not of_one.isdisjoint(of_another)

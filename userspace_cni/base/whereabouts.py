@@ -55,8 +55,8 @@ def whereabouts(environ: Mapping[str, str]) -> Whereabouts | None:
             values[key] = BOOLEANS.get(text.lower()) if key == "hand_over" else text
     if not values["hand_over"] or not _are_good(values):
         return None
-    run_dir = normalized(str(values["run_dir"]))
-    return Whereabouts(agent_socket(str(values["socket"]), run_dir), normalized(str(values["state_dir"])), run_dir)
+    run_dir = normalize_path(str(values["run_dir"]))
+    return Whereabouts(agent_socket(str(values["socket"]), run_dir), normalize_path(str(values["state_dir"])), run_dir)
 
 
 def likely_socket(environ: Mapping[str, str]) -> str:
@@ -92,7 +92,7 @@ def is_directory(value: object) -> bool:
     return isinstance(value, str) and is_path(value, empty=False) and value.strip("/.") != ""
 
 
-def normalized(path: str) -> str:
+def normalize_path(path: str) -> str:
     """A directory's path in its one spelling, for comparing. It has one slash in front: normpath would keep two."""
     return os.path.normpath(f"/{path.lstrip('/')}")
 

@@ -33,7 +33,7 @@ class DeferredCommand(click.Command):
         return self.load().make_context(info_name, args, parent, **extra)
 
 
-def deferred(
+def defer(
     group: click.Group, name: str, short_help: str | None = None, *, help_text: str | None = None
 ) -> Callable[[Callable[[], click.Command]], Callable[[], click.Command]]:
     """Add a command to `group`; the decorated function imports it.

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from userspace_cni.base.signals import Signals
-from userspace_cni.cli.deferred import deferred
+from userspace_cni.cli.deferred import defer
 from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED
 from userspace_cni.cli.view import plain
 
@@ -23,161 +23,161 @@ def userspace_cni() -> None:
     """CNI plugin of type 'userspace': vhost-user interfaces on OVS-DPDK."""
 
 
-@deferred(userspace_cni, "list", help_text="List the attachments of this node, all or those named.")
+@defer(userspace_cni, "list", help_text="List the attachments of this node, all or those named.")
 def _list() -> click.Command:
     from userspace_cni.cli.node.attachments import list_command
 
     return list_command
 
 
-@deferred(userspace_cni, "show", "Show everything of an attachment.")
+@defer(userspace_cni, "show", "Show everything of an attachment.")
 def _show() -> click.Command:
     from userspace_cni.cli.node.attachments import show_command
 
     return show_command
 
 
-@deferred(userspace_cni, "check", "Compare attachments with what ADD made.")
+@defer(userspace_cni, "check", "Compare attachments with what ADD made.")
 def _check() -> click.Command:
     from userspace_cni.cli.node.check import check_command
 
     return check_command
 
 
-@deferred(userspace_cni, "gc", "Finish or remove what dead calls and lost sandboxes left.")
+@defer(userspace_cni, "gc", "Finish or remove what dead calls and lost sandboxes left.")
 def _gc() -> click.Command:
     from userspace_cni.cli.node.gc import gc_command
 
     return gc_command
 
 
-@deferred(userspace_cni, "status", "Report the state of this node's agent, switch and records.")
+@defer(userspace_cni, "status", "Report the state of this node's agent, switch and records.")
 def _status() -> click.Command:
     from userspace_cni.cli.node.status import status_command
 
     return status_command
 
 
-@deferred(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")
+@defer(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")
 def _lint() -> click.Command:
     from userspace_cni.cli.cluster.networks_lint import lint_command
 
     return lint_command
 
 
-@deferred(userspace_cni, "schema", "Print what networks and settings can have, as JSON Schema.")
+@defer(userspace_cni, "schema", "Print what networks and settings can have, as JSON Schema.")
 def _schema() -> click.Command:
     from userspace_cni.cli.cluster.schema import schema_command
 
     return schema_command
 
 
-@deferred(userspace_cni, "agent", "Serve the node until SIGTERM.")
+@defer(userspace_cni, "agent", "Serve the node until SIGTERM.")
 def _agent() -> click.Command:
     from userspace_cni.cli.node.agent import agent_command
 
     return agent_command
 
 
-@deferred(userspace_cni, "install", help_text="Put the plugin where the container runtime looks for it: DIR/userspace.")
+@defer(userspace_cni, "install", help_text="Put the plugin where the container runtime looks for it: DIR/userspace.")
 def _install() -> click.Command:
     from userspace_cni.cli.node.installing import install_command
 
     return install_command
 
 
-@deferred(userspace_cni, "uninstall", "Remove the plugin and everything of it from this node.")
+@defer(userspace_cni, "uninstall", "Remove the plugin and everything of it from this node.")
 def _uninstall() -> click.Command:
     from userspace_cni.cli.node.uninstall import uninstall_command
 
     return uninstall_command
 
 
-@deferred(userspace_cni, "network", "Show what the node itself is to have, and what it has.")
+@defer(userspace_cni, "network", "Show what the node itself is to have, and what it has.")
 def _network() -> click.Command:
     from userspace_cni.cli.network.network_status import network_command
 
     return network_command
 
 
-@deferred(userspace_cni, "uplink", "Apply, undo and show the node's uplinks.")
+@defer(userspace_cni, "uplink", "Apply, undo and show the node's uplinks.")
 def _uplink() -> click.Command:
     from userspace_cni.cli.network.uplink_commands import uplink_command
 
     return uplink_command
 
 
-@deferred(userspace_cni, "gateway", "Show the node's gateways.")
+@defer(userspace_cni, "gateway", "Show the node's gateways.")
 def _gateway() -> click.Command:
     from userspace_cni.cli.network.network_status import gateway_command
 
     return gateway_command
 
 
-@deferred(userspace_cni, "nic-to-bridge", "Make a bridge with a NIC as its uplink.")
+@defer(userspace_cni, "nic-to-bridge", "Make a bridge with a NIC as its uplink.")
 def _nic_to_bridge() -> click.Command:
     from userspace_cni.cli.network.bridging import bridging_command
 
     return bridging_command
 
 
-@deferred(userspace_cni, "routes", "Work with the routes that are kept in running pods.")
+@defer(userspace_cni, "routes", "Work with the routes that are kept in running pods.")
 def _routes() -> click.Command:
     from userspace_cni.cli.routes.routes_group import routes_command
 
     return routes_command
 
 
-@deferred(userspace_cni, "enter", "Run a program in a pod's network namespace.")
+@defer(userspace_cni, "enter", "Run a program in a pod's network namespace.")
 def _enter() -> click.Command:
     from userspace_cni.cli.routes.enter_namespace import enter_command
 
     return enter_command
 
 
-@deferred(userspace_cni, "probe", "Test whether bridges move frames.")
+@defer(userspace_cni, "probe", "Test whether bridges move frames.")
 def _probe() -> click.Command:
     from userspace_cni.cli.measure.probe import probe_command
 
     return probe_command
 
 
-@deferred(userspace_cni, "ping", "Measure round trips between two unused ports.")
+@defer(userspace_cni, "ping", "Measure round trips between two unused ports.")
 def _ping() -> click.Command:
     from userspace_cni.cli.measure.ping import ping_command
 
     return ping_command
 
 
-@deferred(userspace_cni, "load", "Measure the rate between two unused ports.")
+@defer(userspace_cni, "load", "Measure the rate between two unused ports.")
 def _load() -> click.Command:
     from userspace_cni.cli.measure.load import load_command
 
     return load_command
 
 
-@deferred(userspace_cni, "capture", "Show the frames of a port.")
+@defer(userspace_cni, "capture", "Show the frames of a port.")
 def _capture() -> click.Command:
     from userspace_cni.cli.measure.capture_command import capture_command
 
     return capture_command
 
 
-@deferred(userspace_cni, "tap", "Make a kernel link of a vhost-user socket, until SIGTERM.")
+@defer(userspace_cni, "tap", "Make a kernel link of a vhost-user socket, until SIGTERM.")
 def _tap() -> click.Command:
     from userspace_cni.cli.measure.tap_command import tap_command
 
     return tap_command
 
 
-@deferred(userspace_cni, "kubevirt", "Manifests for KubeVirt, and what in them or on this node would fail.")
+@defer(userspace_cni, "kubevirt", "Manifests for KubeVirt, and what in them or on this node would fail.")
 def _kubevirt() -> click.Command:
     from userspace_cni.cli.kubevirt.kubevirt_group import kubevirt_command
 
     return kubevirt_command
 
 
-@deferred(userspace_cni, "controller", "Sum up for the cluster what nodes report, until SIGTERM.")
+@defer(userspace_cni, "controller", "Sum up for the cluster what nodes report, until SIGTERM.")
 def _controller() -> click.Command:
     from userspace_cni.cli.cluster.controller import controller_command
 

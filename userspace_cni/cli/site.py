@@ -21,7 +21,7 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
 from userspace_cni.base.host_paths import see_host_at
-from userspace_cni.base.log import bound
+from userspace_cni.base.log import bind
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli import node_load
 from userspace_cni.cli.agent_client import AgentClient
@@ -75,7 +75,7 @@ class NodeCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with bound("warning"):
+            with bind("warning"):
                 return super().invoke(ctx)
         except CommandRefused as refused:
             text, code = str(refused), refused.code
@@ -124,19 +124,19 @@ class Site:
         """
         if self.given is None:
             settings = self.settings
-            require_root(what, *map(self.seen, (settings.state_dir, settings.run_dir, settings.short_dir)))
+            require_root(what, *map(self.map_path, (settings.state_dir, settings.run_dir, settings.short_dir)))
 
     @cached_property
     def client(self) -> AgentClient:
-        return AgentClient(self.seen(self.settings.agent_socket))
+        return AgentClient(self.map_path(self.settings.agent_socket))
 
-    def seen(self, path: str) -> str:
+    def map_path(self, path: str) -> str:
         """A path of the settings as this process reaches it."""
         return self.drivers.installation.root.path(path) if self.given is None else path
 
-    def resolved(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
         """A path of the settings with its links followed as the host follows them."""
-        return self.drivers.installation.root.resolved(path) if self.given is None else path
+        return self.drivers.installation.root.resolve(path) if self.given is None else path
 
     def records(self, names: tuple[str, ...] = ()) -> list[Record]:
         """The records of these names, or all without names. Raises Refused for a name of no attachment, or of several pods'."""
@@ -160,14 +160,14 @@ class Site:
         problem = self.switch_problem()
         try:
             if problem is None:
-                return list(self.node.switch.ports.known())
+                return list(self.node.switch.ports.list_ports())
         except UserspaceError as error:
             problem = error
         note(f"the switch cannot be asked: {problem}")
         return None
 
     def liveness(self) -> Liveness:
-        """Whether ovs-vswitchd lives; it has two seconds to say so, and longer on a busy node. `serving` goes by it then."""
+        """Whether ovs-vswitchd lives; it has two seconds to say so, longer on a busy node. `require_serving` goes by it then."""
         deadline = patient(LIFE_S)
         while (liveness := self.node.switch.ports.watch_liveness()).state == "silent" and deadline.remaining():
             pass

@@ -151,7 +151,7 @@ def note_checked(what: str, findings: Sequence[Finding], ignored: Sequence[str])
     note(f"checked {what}: {rendering.counts_text(findings)}")
     if ignored:
         more = len(ignored) - _IGNORED_SHOWN
-        note(f"not looked at: {joined(ignored[:_IGNORED_SHOWN])}" + (f" and {more} more" if more > 0 else ""))
+        note(f"not looked at: {join(ignored[:_IGNORED_SHOWN])}" + (f" and {more} more" if more > 0 else ""))
 
 
 def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
@@ -187,11 +187,11 @@ def show_bars(bars: Sequence[Bar]) -> None:
         table.add_column(justify="right", no_wrap=True)
     for bar in bars:
         drawn = _text(Cell(_drawn(bar.length, width), "cyan"))
-        table.add_row(_text(spelled(bar.label)), drawn, *(_text(Cell(value, "dim")) for value in bar.values))
+        table.add_row(_text(make_printable(bar.label)), drawn, *(_text(Cell(value, "dim")) for value in bar.values))
     _print(console, Padding(table, (0, 0, 0, _INDENT), expand=False))
 
 
-def spelled(text: str) -> str:
+def make_printable(text: str) -> str:
     """The text with the signs that stdout can show: without Unicode, `us` for microseconds."""
     return text if _is_unicode(sys.stdout) else text.translate(_ASCII)
 
@@ -263,12 +263,12 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in named)
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """`1 port`, `2 ports`."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def joined(values: Sequence[str], nothing: str = "") -> str:
+def join(values: Sequence[str], nothing: str = "") -> str:
     return ", ".join(values) or nothing
 
 

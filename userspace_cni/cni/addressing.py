@@ -86,7 +86,7 @@ def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted
     return NotedAddresses(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, nic_type)
 
 
-def chosen_vlan(network: Vlan, noted: NotedAddresses) -> Vlan:
+def choose_vlan(network: Vlan, noted: NotedAddresses) -> Vlan:
     """The port's VLAN: what the pod chose within what its network allows. Raises InvalidConfig for another."""
     if noted.vlan in (None, network.tag):
         return network

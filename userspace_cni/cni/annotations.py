@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.base.errors import InvalidConfig, shortened
+from userspace_cni.base.errors import InvalidConfig, shorten
 from userspace_cni.pod.strict_json import JsonReader, once
 
 DEFAULT_INTERFACE: Final = "eth0"
@@ -40,7 +40,7 @@ def is_read(name: str) -> bool:
 
 def refusal(message: str, details: str) -> InvalidConfig:
     """The error for an annotation that cannot be meant; its value may be as long as its author likes."""
-    return InvalidConfig(shortened(message), details)
+    return InvalidConfig(shorten(message), details)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PodInterface:
 
     def own(self, annotations: Mapping[str, str], name: str, example: str) -> object:
         """What an annotation of ours, a JSON object by interface, says of this one; None for nothing. Raises InvalidConfig."""
-        text = bounded(annotations, name)
+        text = read_annotation(annotations, name)
         if not text:
             return None
         held = json_object(name, text, example)
@@ -75,13 +75,13 @@ class PodInterface:
         """
         for provider in self._providers(annotations, key):
             name = f"{provider}.kubernetes.io/{key}"
-            if value := bounded(annotations, name).strip():
+            if value := read_annotation(annotations, name).strip():
                 return name, value
         return f"{self.usual_provider}.kubernetes.io/{key}", ""
 
     def ovn(self, annotations: Mapping[str, str]) -> dict[str, object]:
         """What the annotation of OVN's tools says, if it is this interface's; {} for nothing. Raises InvalidConfig."""
-        text = bounded(annotations, OVN) if self.kubeovn_read and self.is_default else ""
+        text = read_annotation(annotations, OVN) if self.kubeovn_read and self.is_default else ""
         return json_object(OVN, text, '{"ip_address": "192.0.2.7/24", "gateway_ip": "192.0.2.1"}') if text else {}
 
     @property
@@ -102,7 +102,7 @@ class PodInterface:
         return [f"{ours}.{self.ifname}", ours, *others, *([OVN] if self.is_default else [])]
 
 
-def bounded(annotations: Mapping[str, str], name: str) -> str:
+def read_annotation(annotations: Mapping[str, str], name: str) -> str:
     """The annotation's value, "" for none. Raises InvalidConfig for one that is longer than any that can be meant."""
     text = annotations.get(name, "")
     if len(text) > _TEXT_MAX:

@@ -14,8 +14,8 @@ from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.base.limits import UNLIMITED, WORDS, Limits, Netem, Rate, read_rates
 from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.cni import keys
-from userspace_cni.cni.annotations import PodInterface, bounded, refusal
-from userspace_cni.cni.json_values import typed
+from userspace_cni.cni.annotations import PodInterface, read_annotation, refusal
+from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.network_keys import TABLE
 
 QDISC_RATE_MAX: Final = (2**32 - 1) * 8
@@ -45,11 +45,11 @@ class Bandwidth:
 def read_bandwidth(top: Mapping[str, Any], runtime: Mapping[str, Any]) -> Bandwidth:
     """Read `bandwidth` and `netem` of the network (`top`, canonically spelled), and `runtimeConfig`."""
     known = keys.PLACES["bandwidth"]
-    said = keys.spelled(typed(top, "bandwidth", dict, {}), known, "bandwidth")
+    said = keys.normalize_keys(read_typed(top, "bandwidth", dict, {}), known, "bandwidth")
     place = "runtimeConfig.bandwidth"  # containerd writes "IngressRate"
-    asked = keys.spelled(typed(runtime, "bandwidth", dict, {}, path="runtimeConfig."), known, place)
+    asked = keys.normalize_keys(read_typed(runtime, "bandwidth", dict, {}, path="runtimeConfig."), known, place)
     netem = _read_netem(
-        keys.spelled(typed(top, "netem", dict, {}), keys.PLACES["netem"], "netem"), lambda key: f"key 'netem.{key}'"
+        keys.normalize_keys(read_typed(top, "netem", dict, {}), keys.PLACES["netem"], "netem"), lambda key: f"key 'netem.{key}'"
     )
     return Bandwidth(_read_rates(asked, place), _read_rates(said, "bandwidth", netem))
 
@@ -127,11 +127,11 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
 
 def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) -> Limits:
     for key in keys.PARTIAL:
-        if subnets := typed(raw, key, list, [], path=f"{place}."):
+        if subnets := read_typed(raw, key, list, [], path=f"{place}."):
             raise UnsupportedField(
                 f"key '{place}.{key}' is {subnets!r}: a port's limit holds for all of its traffic", "remove it, or the limit"
             )
-    values = {key: typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
+    values = {key: read_typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
     return read_rates(values, lambda key: f"key '{place}.{key}'", netem)
 
 
@@ -171,7 +171,7 @@ def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limi
 def _default_limits(annotations: Mapping[str, str]) -> Limits:
     """Those of kubernetes.io, which know no burst."""
     names = dict(zip(("ingressRate", "egressRate"), _PAIRED, strict=True))
-    said = {key: (name, bounded(annotations, name)) for key, name in names.items()}
+    said = {key: (name, read_annotation(annotations, name)) for key, name in names.items()}
     values = {key: _quantity(text, f"annotation '{name}'") for key, (name, text) in said.items() if text}
     return read_rates(values, lambda key: f"annotation '{names[key]}'")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from userspace_cni.base.errors import UNEXPECTED, UserspaceError
-from userspace_cni.base.log import bound, learn, say
+from userspace_cni.base.log import bind, learn, say
 from userspace_cni.base.notices import give_failure
 from userspace_cni.cni.request import Request, decode_words, read_environment, read_network, read_verb, subject_of, version_of
 from userspace_cni.cni.result import LATEST, error_json, version_answer
@@ -85,7 +85,7 @@ def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: C
     Postponed; it sees no VERSION and no call whose input is refused.
     """
     verb, stdin = "", b""
-    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
+    with bind(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
         try:
             verb = read_verb(environ)
             if verb == "VERSION":

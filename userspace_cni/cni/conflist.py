@@ -72,7 +72,7 @@ def plugins_of(config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[
             yield number, {**plugin, **inherited}
 
 
-def marked(config: Mapping[str, Any], store: str) -> str:
+def mark(config: Mapping[str, Any], store: str) -> str:
     """The text of the file that the installation with this state directory puts in place. Raises InvalidConfig for a long one."""
     text = json.dumps({**config, MARK: store}, indent=2, ensure_ascii=False) + "\n"
     if len(text.encode()) > FILE_MAX:

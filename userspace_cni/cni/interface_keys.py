@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Final, cast
 
-from userspace_cni.base.errors import InvalidConfig, UnsupportedField, quoted
+from userspace_cni.base.errors import InvalidConfig, UnsupportedField, quote
 from userspace_cni.base.port_kinds import AUTO, CHOICES, Datapath, KernelPort
-from userspace_cni.cni.json_values import typed
+from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.network_keys import key_at, read
 
 SMALL_MTU: Final = 1500
@@ -80,7 +80,7 @@ def read_link(
         node_services=top.get("serviceCIDRs") == _OF_NODE,
     )
     if port:
-        require_openable(opened_as(link, port), typed(host, "mtu", int, None, path="host."))
+        require_openable(choose_kernel_port(link, port), read_typed(host, "mtu", int, None, path="host."))
     if link.datapath == "system" and port not in ("", AUTO, "system"):
         raise UnsupportedField(
             f"key 'host.port' is {port!r} with 'host.engine' 'ovs': the kernel's datapath opens links as 'system' alone",
@@ -89,7 +89,7 @@ def read_link(
     return link
 
 
-def opened_as(link: LinkOptions, setting: str) -> KernelPort:
+def choose_kernel_port(link: LinkOptions, setting: str) -> KernelPort:
     """How OVS is to open the host end: as the network says, else the node's setting `kernel_port`; "auto" is "system"."""
     kind = link.opened_as or setting
     return "system" if kind == AUTO or link.datapath == "system" else cast("KernelPort", kind)
@@ -162,10 +162,10 @@ def _require_no_socket(
 def _read_services(top: Mapping[str, Any]) -> tuple[str, ...]:
     if isinstance(said := top.get("serviceCIDRs"), str):
         raise InvalidConfig(
-            f"key 'serviceCIDRs' is {quoted(said)}",
+            f"key 'serviceCIDRs' is {quote(said)}",
             f'it must be a list of networks, or "{_OF_NODE}" for that of the node\'s file',
         )
-    items = typed(top, "serviceCIDRs", list, [])
+    items = read_typed(top, "serviceCIDRs", list, [])
     _, most = key_at("serviceCIDRs").bounds or (0, len(items))
     if len(items) > most:
         raise InvalidConfig(f"key 'serviceCIDRs' has {len(items)} items", f"it can have {most} at most")

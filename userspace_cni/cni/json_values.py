@@ -71,7 +71,7 @@ def object_name(value: str, where: str) -> str:
     return value
 
 
-def typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, path: str = "") -> Any:
+def read_typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, path: str = "") -> Any:
     """Return `raw[key]` of the JSON type `kind`; `default` when it is absent or null. Raises Undecodable for another type."""
     value = raw.get(key)
     if value is None:

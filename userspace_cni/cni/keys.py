@@ -87,18 +87,18 @@ def path_of(place: str, key: str) -> str:
     return f"{place}.{key}" if place else key
 
 
-def folded(key: str) -> str:
+def fold_case(key: str) -> str:
     """A key for comparing without regard to case. Letters beyond ASCII match none (lower() turns U+212A into "k"): a program that
     searches a network's text for a key, as an admission policy does, must find it."""
     return key.lower() if key.isascii() else key
 
 
-def spelled(raw: Mapping[str, Any], known: Iterable[str], place: str) -> dict[str, Any]:
+def normalize_keys(raw: Mapping[str, Any], known: Iterable[str], place: str) -> dict[str, Any]:
     """`raw` with the keys of `known` in canonical spelling; others are left out. Raises InvalidConfig for one given twice."""
     canonical = {key.lower(): key for key in known}
     found: dict[str, Any] = {}
     for key, value in raw.items():
-        name = canonical.get(folded(key))
+        name = canonical.get(fold_case(key))
         if name in found:
             raise InvalidConfig(
                 f"key '{path_of(place, name)}' is given in two spellings", "keys match without regard to case: keep one"
@@ -113,7 +113,7 @@ def check(raw: Mapping[str, Any], warn: Callable[[str], object]) -> None:
     objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
     for place, unknown in objects:
         for key in unknown[:_LOOKED_AT]:
-            if meant := meant_by(place, key) or ("" if place else _written(key)):
+            if meant := guess_key(place, key) or ("" if place else _written(key)):
                 raise Misspelt(place, key, meant)
     first = [(place, key) for place, unknown in objects for key in unknown[:_WARNED_OF]][:_WARNED_OF]
     for place, key in first:
@@ -122,9 +122,9 @@ def check(raw: Mapping[str, Any], warn: Callable[[str], object]) -> None:
         warn(f"{more} more keys beside '{path_of(*first[0])}' are unknown and ignored")
 
 
-def meant_by(place: str, key: str) -> str:
+def guess_key(place: str, key: str) -> str:
     """The path of the known key from which an unknown one of that place differs by one or two letters; "" for none."""
-    name = folded(key)
+    name = fold_case(key)
     if len(name) < _SHORTEST or not name[0].isalnum() or name.startswith(MARKED) or name in _ALLOWED:
         return ""
     candidates = {known.lower(): path_of(place, known) for known in PLACES[place]}
@@ -139,7 +139,7 @@ def meant_by(place: str, key: str) -> str:
 
 def _written(key: str) -> str:
     """How the specification writes a key at the top that is written otherwise, if it decides about the interface; else ""."""
-    return _WRITTEN.get(folded(key), "")
+    return _WRITTEN.get(fold_case(key), "")
 
 
 def is_within(one: str, other: str, edits: int) -> bool:
@@ -173,7 +173,7 @@ def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _held(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects of these names, and those in the one list that we read."""
     for key, value in raw.items():
-        name = folded(key)
+        name = fold_case(key)
         if name in names:
             listed = name == _LISTED and isinstance(value, list) and len(value) <= MIRRORS_MAX
             yield from ((name, held) for held in (value if listed else [value]) if isinstance(held, Mapping))
@@ -182,14 +182,14 @@ def _held(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str,
 def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:
     if place:
         known = {key.lower() for key in PLACES[place]}
-        return [key for key in held if folded(key) not in known]
+        return [key for key in held if fold_case(key) not in known]
     ours = {key.lower() for key in (*TOP, *_KUBEOVN)}
-    return sorted(key for key in held if key not in STANDARD and folded(key) not in ours and not key.startswith(MARKED))
+    return sorted(key for key in held if key not in STANDARD and fold_case(key) not in ours and not key.startswith(MARKED))
 
 
 def _elsewhere(place: str, key: str) -> str:
     """The rest of the warning where the key is known in another spelling, at another place or in other programs; else ""."""
-    name = folded(key)
+    name = fold_case(key)
     if name in _INSTEAD:
         return f": {_INSTEAD[name]}"
     if not place and (standard := next((each for each in STANDARD if each.lower() == name), "")):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.cni import keys
-from userspace_cni.cni.json_values import typed
+from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.mirror_keys import read_mirrors
 from userspace_cni.cni.request import Network
 
@@ -38,11 +38,11 @@ def is_chained(network: Network) -> bool:
 
 def read_part(network: Network) -> ChainedPart:
     """The part that the network describes. Raises InvalidConfig and Undecodable naming the key."""
-    raw, kind = keys.spelled(network.raw, ("bridge", "mirrors"), ""), network.raw.get("type")
-    bridge = typed(raw, "bridge", str, "")
+    raw, kind = keys.normalize_keys(network.raw, ("bridge", "mirrors"), ""), network.raw.get("type")
+    bridge = read_typed(raw, "bridge", str, "")
     sources = read_mirrors(raw, lambda _: None)
     if kind == PRODUCER:
-        _require_directions(typed(raw, "mirrors", list, []))
+        _require_directions(read_typed(raw, "mirrors", list, []))
     if not sources:
         raise InvalidConfig(f"plugin {kind}: key 'mirrors' is missing or empty", 'it must be a list as [{"name": "ids"}]')
     if kind == PRODUCER:
@@ -53,7 +53,7 @@ def read_part(network: Network) -> ChainedPart:
 def _require_directions(entries: list[Any]) -> None:
     """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, in our `mirrors` it is both."""
     for entry in entries:
-        said = keys.spelled(entry, keys.PLACES["mirrors"], "mirrors") if isinstance(entry, dict) else {}
+        said = keys.normalize_keys(entry, keys.PLACES["mirrors"], "mirrors") if isinstance(entry, dict) else {}
         if said.get("ingress") is not True and said.get("egress") is not True:
             raise InvalidConfig(
                 f"plugin {PRODUCER}: key 'mirrors' holds {entry!r}, no direction",

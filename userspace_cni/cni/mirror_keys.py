@@ -12,7 +12,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MIRRORS_MAX, NAME, MirrorSource
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, refusal
-from userspace_cni.cni.json_values import typed
+from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.network_keys import read
 
 KUBEOVN_MIRROR: Final = "m0"
@@ -26,7 +26,7 @@ _EXAMPLE: Final = '{"net1": "ids"}'
 
 def read_mirrors(top: Mapping[str, Any], warn: Callable[[str], object]) -> tuple[MirrorSource, ...]:
     """Read `mirrors` of a network; `warn` is called for ovs-cni's names of directions."""
-    items = typed(top, "mirrors", list, [])
+    items = read_typed(top, "mirrors", list, [])
     if len(items) > MIRRORS_MAX:
         raise InvalidConfig(f"key 'mirrors' has {len(items)} items", f"an interface can be in {MIRRORS_MAX} at most")
     mirrors = tuple(_read_source(item, warn) for item in items)
@@ -93,9 +93,9 @@ def _own_mirrors(annotations: Mapping[str, str], interface: PodInterface) -> tup
 def _read_source(item: object, warn: Callable[[str], object]) -> MirrorSource:
     if not isinstance(item, dict):
         raise InvalidConfig(f"key 'mirrors' holds {item!r}", 'it must be objects as {"name": "ids", "from": true, "to": true}')
-    said = keys.spelled(item, keys.PLACES["mirrors"], "mirrors")
+    said = keys.normalize_keys(item, keys.PLACES["mirrors"], "mirrors")
     name: str = read(said, "mirrors.name")
-    ours, theirs = ([typed(said, key, bool, None, path="mirrors.") for key in pair] for pair in (_OURS, _THEIRS))
+    ours, theirs = ([read_typed(said, key, bool, None, path="mirrors.") for key in pair] for pair in (_OURS, _THEIRS))
     foreign = theirs != [None, None]
     if foreign and ours != [None, None]:
         raise InvalidConfig(f"key 'mirrors' holds {item!r}: directions in two languages", "keep 'from' and 'to'")

@@ -28,7 +28,7 @@ from userspace_cni.cni.json_values import (
     object_name,
     permissions,
     printable,
-    typed,
+    read_typed,
 )
 from userspace_cni.cni.result import ADDRESSES_MAX, ROUTES_MAX
 
@@ -239,7 +239,7 @@ def read(held: Mapping[str, Any], path: str) -> Any:
     if key.also and isinstance(value, key.also) and not isinstance(value, bool):
         value = str(value)
     else:
-        value = typed(held, key.name, key.kind, None, path=f"{key.place}." if key.place else "")
+        value = read_typed(held, key.name, key.kind, None, path=f"{key.place}." if key.place else "")
     if key.kind is int and key.bounds:
         return in_range(value, key.bounds, path)
     if key.kind is str and key.pattern and (value or key.required):

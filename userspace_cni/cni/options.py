@@ -25,8 +25,8 @@ from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
 from userspace_cni.cni.bandwidth import Bandwidth, read_bandwidth, require_possible
-from userspace_cni.cni.interface_keys import LinkOptions, opened_as, read_link, require_no_addresses_needed
-from userspace_cni.cni.json_values import typed, unicast
+from userspace_cni.cni.interface_keys import LinkOptions, choose_kernel_port, read_link, require_no_addresses_needed
+from userspace_cni.cni.json_values import read_typed, unicast
 from userspace_cni.cni.mirror_keys import read_mirror_output, read_mirrors
 from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read
 from userspace_cni.cni.request import Request
@@ -140,8 +140,8 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
     keys.check(raw, warn)
     _require_leasable(request)
     _require_no_logical_port(request)
-    top = keys.spelled(raw, keys.TOP, "")
-    runtime = typed(raw, "runtimeConfig", dict, {})
+    top = keys.normalize_keys(raw, keys.TOP, "")
+    runtime = read_typed(raw, "runtimeConfig", dict, {})
     host, container = _block(top, "host"), _block(top, "container")
     link = read_link(top, host, container, warn)
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
@@ -188,7 +188,7 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
         kubeconfig=read(top, "kubeconfig") or "",
         shared_dir=read(top, "sharedDir") or "",
         consumer=consumer,
-        dns=_read_dns(typed(raw, "dns", dict, {})),
+        dns=_read_dns(read_typed(raw, "dns", dict, {})),
         link=link,
         bandwidth=bandwidth,
         mirrors=mirrors,
@@ -217,12 +217,12 @@ def warn_of_role(role: Role, own: str, warn: Warn, advise: Warn) -> None:
 
 
 def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
-    block = keys.spelled(typed(top, name, dict, {}), keys.PLACES[name], name)
+    block = keys.normalize_keys(read_typed(top, name, dict, {}), keys.PLACES[name], name)
     for part in ("vhost", "bridge"):
         if part in block:
             place = keys.path_of(name, part)
-            block[part] = keys.spelled(typed(block, part, dict, {}, path=f"{name}."), keys.PLACES[place], place)
-    typed(block, "memif", dict, {}, path=f"{name}.")  # the application's own: only passed on
+            block[part] = keys.normalize_keys(read_typed(block, part, dict, {}, path=f"{name}."), keys.PLACES[place], place)
+    read_typed(block, "memif", dict, {}, path=f"{name}.")  # the application's own: only passed on
     return block
 
 
@@ -274,7 +274,7 @@ def _read_limits(
     bandwidth = read_bandwidth(top, runtime)
     kind: PortKind | None = "vhostuser"
     if link:
-        kind = opened_as(link, link.opened_as) if link.opened_as or link.datapath == "system" else None
+        kind = choose_kernel_port(link, link.opened_as) if link.opened_as or link.datapath == "system" else None
     mtu = blocks["host"].get("mtu")
     require_possible(bandwidth.network, kind, mtu, "bandwidth.")
     require_possible(bandwidth.runtime, kind, mtu, "runtimeConfig.bandwidth.")
@@ -282,7 +282,7 @@ def _read_limits(
 
 
 def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
-    mode: str = typed(vhost, "mode", str, "", path=f"{block}.vhost.")
+    mode: str = read_typed(vhost, "mode", str, "", path=f"{block}.vhost.")
     if mode not in _MODES:
         raise InvalidConfig(f"key '{block}.vhost.mode' is {mode!r}", "it can be 'client' or 'server'")
     return mode
@@ -295,7 +295,7 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     modes = key_at(f"{path}vlanMode").choices
     if mode and mode not in modes:
         raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(map(str, modes))}")
-    items = typed(bridge, "trunks", list, [], path=path)
+    items = read_typed(bridge, "trunks", list, [], path=path)
     if len(items) > VLAN_MAX:
         raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {VLAN_MAX} VLANs")
     trunks = vlans_of(each for item in items for each in vlan_ranges(item, f"key '{path}trunks'"))
@@ -372,7 +372,7 @@ def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, 
 
 
 def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tuple[str, ...]:
-    ips = typed(runtime, "ips", list, [], path="runtimeConfig.")
+    ips = read_typed(runtime, "ips", list, [], path="runtimeConfig.")
     _require_few(ips, ADDRESSES_MAX, "runtimeConfig.ips")
     for ip in ips:
         why = _why_no_address(ip)
@@ -396,7 +396,7 @@ def _require_no_logical_port(request: Request) -> None:
     told = (("CNI_ARGS holds {}={!r}", request.environment.args), ("key 'args.cni.{}' is {!r}", _args_cni(request)))
     for words, held in told:
         for key, value in held.items():
-            if keys.folded(key) == _LOGICAL_PORT and value not in (None, ""):
+            if keys.fold_case(key) == _LOGICAL_PORT and value not in (None, ""):
                 raise UnsupportedField(
                     f"{words.format(key, value)}: interfaces here are no logical ports of OVN",
                     f"leave {key} out for an interface on the bridge 'host.bridge.bridgeName' alone",
@@ -405,8 +405,8 @@ def _require_no_logical_port(request: Request) -> None:
 
 def _require_leasable(request: Request) -> None:
     """Refuse what the IPAM plugin could only answer with more than an interface has, or with what none has, before it is run."""
-    ipam = typed(request.network.raw, "ipam", dict, {})
-    if written := next((key for key in ipam if key != "type" and keys.folded(key) == "type"), ""):
+    ipam = read_typed(request.network.raw, "ipam", dict, {})
+    if written := next((key for key in ipam if key != "type" and keys.fold_case(key) == "type"), ""):
         raise keys.Misspelt("ipam", written, "ipam.type")  # the plugin would take it, but none would be run
     for key in TABLE:
         if key.place == "ipam" and key.bounds and isinstance(held := ipam.get(key.name), list):
@@ -446,15 +446,15 @@ def _args_cni(request: Request) -> Mapping[str, Any]:
 
 def _asked_by_args(request: Request) -> Mapping[str, Any]:
     """What `args.cni` asks for: the bridge plugin and ovs-cni take these keys in any case."""
-    return keys.spelled(_args_cni(request), names("args.cni"), "args.cni")
+    return keys.normalize_keys(_args_cni(request), names("args.cni"), "args.cni")
 
 
 def _read_dns(given: Mapping[str, Any]) -> dict[str, Any]:
     """Read `dns` for the result; a wrong type there would make the runtime refuse the whole answer."""
-    raw = keys.spelled(given, names("dns"), "dns")
+    raw = keys.normalize_keys(given, names("dns"), "dns")
     dns: dict[str, Any] = {"domain": read(raw, "dns.domain")}
     for key in names("dns")[1:]:
-        dns[key] = typed(raw, key, list, [], path="dns.")
+        dns[key] = read_typed(raw, key, list, [], path="dns.")
         if not all(isinstance(value, str) for value in dns[key]):
             raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")
     return {key: value for key, value in dns.items() if value}

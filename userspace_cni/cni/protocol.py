@@ -43,7 +43,7 @@ from userspace_cni.cni.wire import (
     PROTOCOL_HEADER,
     VARIABLES,
     VERBS_BY_TARGET,
-    encoded,
+    encode_value,
     request_bytes,
 )
 
@@ -70,11 +70,11 @@ __all__ = [
     "Reply",
     "WrongAgent",
     "addressee",
-    "called",
-    "encoded",
+    "encode_value",
     "environment",
     "fault",
     "parse_head",
+    "read_call_time",
     "read_reply",
     "read_request",
     "reply",
@@ -231,7 +231,7 @@ def addressee(head: Head) -> dict[str, str]:
     return {key: _decoded(header, head.headers[header]) for key, header in ADDRESSEE.items() if head.headers.get(header)}
 
 
-def called(head: Head) -> Called | None:
+def read_call_time(head: Head) -> Called | None:
     """When the caller was called; None where the request does not say."""
     boot_id, boottime_ns = head.headers.get(BOOT_ID, ""), head.headers.get(BOOTTIME_NS, "")
     return Called(boot_id, int(boottime_ns)) if boot_id and _LENGTH.fullmatch(boottime_ns) else None
@@ -252,7 +252,9 @@ def _bounded(warnings: Sequence[str]) -> Iterator[str]:
         shown[WARNINGS_MAX - 1 :] = ["there are more warnings: see the agent's log"]
     for text in shown:
         raw = text.encode("utf-8", "backslashreplace").replace(b"\0", b"\\0")
-        yield encoded((raw if len(raw) <= WARNING_MAX else raw[: WARNING_MAX - 3] + b"...").decode("utf-8", "surrogateescape"))
+        yield encode_value(
+            (raw if len(raw) <= WARNING_MAX else raw[: WARNING_MAX - 3] + b"...").decode("utf-8", "surrogateescape")
+        )
 
 
 def warnings_of(headers: Headers) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
 from userspace_cni.cni import keys, outline
-from userspace_cni.cni.json_values import json_type, typed
+from userspace_cni.cni.json_values import json_type, read_typed
 from userspace_cni.cni.network_keys import read
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
 from userspace_cni.pod.strict_json import JsonReader
@@ -242,8 +242,8 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
     if verb != "DEL" and not outline.is_within(stdin, most):
         raise outline.too_large(stdin, most)
     raw = decode_words(stdin)
-    name = typed(raw, "name", str, "")
-    version = typed(raw, "cniVersion", str, "")
+    name = read_typed(raw, "name", str, "")
+    version = read_typed(raw, "cniVersion", str, "")
     if not _IDENTIFIER.fullmatch(name):
         what = "missing" if not name else f"{name!r}, which does not match {_IDENTIFIER.pattern}"
         raise InvalidConfig("the network has no valid name", f"key 'name' is {what}")
@@ -252,13 +252,13 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
             "the network has no valid name", f"key 'name' has {len(name)} characters, at most {_NAME_MAX} are taken"
         )
     version = _check_version(version, verb)
-    ipam: str = typed(typed(raw, "ipam", dict, {}), "type", str, "", path="ipam.")
+    ipam: str = read_typed(read_typed(raw, "ipam", dict, {}), "type", str, "", path="ipam.")
     subnet = _read_subnet(raw)
     return Network(name, version, ipam or (SUBNET_IPAM if subnet else ""), raw, subnet)
 
 
 def _read_subnet(raw: Mapping[str, Any]) -> str:
-    return read(keys.spelled(raw, ("subnet",), ""), "subnet") or ""
+    return read(keys.normalize_keys(raw, ("subnet",), ""), "subnet") or ""
 
 
 def _check_version(version: str, verb: Verb) -> str:

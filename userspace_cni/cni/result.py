@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from userspace_cni.base.errors import DelegateBroken, InvalidConfig, Undecodable, UserspaceError, shortened
+from userspace_cni.base.errors import DelegateBroken, InvalidConfig, Undecodable, UserspaceError, shorten
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Interface, IPv6Interface
@@ -160,7 +160,7 @@ def encode(obj: object) -> bytes:
 def error_json(error: UserspaceError, version: str, *, for_del: bool = False) -> bytes:
     """Encode the error for stdout; `for_del` rewords what runtimes would take for success (`safe_for_del`)."""
     code = error.code if isinstance(error.code, int) and 0 <= error.code <= _CODE_MAX else error.default_code
-    message, details = (_printable(shortened(text)) for text in (error.message, error.details))
+    message, details = (_printable(shorten(text)) for text in (error.message, error.details))
     if for_del:
         message, details = safe_for_del(message), safe_for_del(details)
     answer: dict[str, Any] = {"cniVersion": version, "code": code, "msg": message}

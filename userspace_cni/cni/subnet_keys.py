@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.cni import keys
-from userspace_cni.cni.json_values import typed
+from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.request import SUBNET_IPAM, Network, Request
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def require_possible(network: Network) -> None:
     if not network.subnet:
         return
     named = f"beside 'subnet' {network.subnet!r}"
-    top = keys.spelled(network.raw, keys.TOP, "")
+    top = keys.normalize_keys(network.raw, keys.TOP, "")
     for key in ("addresses", "mirrorOutput"):
         if top.get(key):
             raise InvalidConfig(f"key '{key}' is {top[key]!r} {named}: the Subnet gives the addresses", "remove one of the two")
@@ -45,7 +45,7 @@ def require_possible(network: Network) -> None:
             f"key 'ipam.type' is {network.ipam!r} {named}: it has other keys for ranges",
             f"use {SUBNET_IPAM!r}, or name the ranges in 'ipam' and remove 'subnet'",
         )
-    ipam = typed(network.raw, "ipam", dict, {})
+    ipam = read_typed(network.raw, "ipam", dict, {})
     said = [key for key in _OF_THE_SUBNET if ipam.get(key) is not None]
     if said:
         raise InvalidConfig(f"key 'ipam.{said[0]}' is {ipam[said[0]]!r} {named}: the Subnet gives it", "remove one of the two")
@@ -57,16 +57,16 @@ def require_possible(network: Network) -> None:
             )
 
 
-def completed(request: Request, placement: Placement, leases: str, *, shared: bool) -> Request:
+def complete_request(request: Request, placement: Placement, leases: str, *, shared: bool) -> Request:
     """The request with everything in its network that the Subnet gives on this node; `leases`: the directory for host-local.
 
     `shared`: all nodes give out the same addresses. Raises InvalidConfig for what the network says otherwise, and for a Subnet
     without ranges of the nodes in a network that does not say that host-local's own store is enough.
     """
     network = request.network
-    raw = {key: value for key, value in json.loads(json.dumps(network.raw)).items() if keys.folded(key) != "subnet"}
+    raw = {key: value for key, value in json.loads(json.dumps(network.raw)).items() if keys.fold_case(key) != "subnet"}
     said = f"Subnet '{placement.subnet}'"
-    ipam = typed(raw, "ipam", dict, {})
+    ipam = read_typed(raw, "ipam", dict, {})
     if shared and not ipam.get("type"):
         raise InvalidConfig(
             f"key 'subnet' is {placement.subnet!r}, whose nodes have no ranges of their own: two would give out one address",
@@ -94,7 +94,7 @@ def as_leased(request: Request, leases: str, leased: Mapping[str, Any] | None) -
     """
     network = request.network
     ipam = (leased or {}).get("ipam") or {
-        **typed(network.raw, "ipam", dict, {}),
+        **read_typed(network.raw, "ipam", dict, {}),
         "type": SUBNET_IPAM,
         "dataDir": leases,
         "ranges": _ANY,
@@ -114,14 +114,14 @@ def _ranges(pool: AddressPool) -> list[dict[str, str]]:
 
 
 def _bridge(raw: Mapping[str, Any]) -> dict[str, Any]:
-    host = keys.spelled(typed(keys.spelled(raw, keys.TOP, ""), "host", dict, {}), keys.PLACES["host"], "host")
-    return keys.spelled(typed(host, "bridge", dict, {}, path="host."), keys.PLACES["host.bridge"], "host.bridge")
+    host = keys.normalize_keys(read_typed(keys.normalize_keys(raw, keys.TOP, ""), "host", dict, {}), keys.PLACES["host"], "host")
+    return keys.normalize_keys(read_typed(host, "bridge", dict, {}, path="host."), keys.PLACES["host.bridge"], "host.bridge")
 
 
 def _held(holder: dict[str, Any], name: str, place: str) -> dict[str, Any]:
     """The object of that name, made where there is none."""
     key = _spelling(holder, name)
-    held: dict[str, Any] = typed(holder, key, dict, {}, path=f"{place}." if place else "")
+    held: dict[str, Any] = read_typed(holder, key, dict, {}, path=f"{place}." if place else "")
     holder[key] = held
     return held
 
@@ -138,4 +138,4 @@ def _put(holder: dict[str, Any], name: str, value: object, where: tuple[str, str
 
 def _spelling(holder: Mapping[str, Any], name: str) -> str:
     """How the key is written there: in any case."""
-    return next((key for key in holder if keys.folded(key) == name.lower()), name)
+    return next((key for key in holder if keys.fold_case(key) == name.lower()), name)

@@ -62,13 +62,13 @@ def request_bytes(
 ) -> bytes:
     """Write a whole request: the variables of `environ` that travel, then the headers `extra` as they are, then the body."""
     fields = {"Host": "userspace-cni", PROTOCOL_HEADER: str(PROTOCOL)}
-    fields |= {header: encoded(environ[name]) for name, header in VARIABLES.items() if environ.get(name)}
+    fields |= {header: encode_value(environ[name]) for name, header in VARIABLES.items() if environ.get(name)}
     fields |= {**(extra or {}), "Content-Length": str(len(body)), "Connection": "close"}
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join(lines).encode("ascii") + HEAD_END + body
 
 
-def encoded(value: str) -> str:
+def encode_value(value: str) -> str:
     """A variable's value as a header value: every byte outside `A-Za-z0-9._/:;=,-` as %XX."""
     return "".join([_ENCODED[byte] for byte in value.encode("utf-8", "surrogateescape")])
 

@@ -93,9 +93,9 @@ class PodConsumer:
         """Not derived: a note tells the application."""
         return ""
 
-    def derived_mac(self, request: Request, pod: Pod) -> str:  # noqa: ARG002
+    def derive_mac(self, request: Request, pod: Pod) -> str:  # noqa: ARG002
         """A MAC of network, container and interface."""
-        return mac.derived_mac(request.network.name, request.environment.container_id, request.environment.ifname)
+        return mac.derive_mac(request.network.name, request.environment.container_id, request.environment.ifname)
 
     def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
         return {}
@@ -107,8 +107,8 @@ def _shared_volume(pod: Pod, settings: Settings) -> Volume | None:
 
 def _sees(pod: Pod, directory: str, root: HostRoot) -> bool:
     """Whether a hostPath of the pod, whatever its name, has the directory in it."""
-    path = root.resolved(directory)
-    return any(_is_in(path, root.resolved(volume.path).rstrip("/")) for volume in pod.volumes if volume.path)
+    path = root.resolve(directory)
+    return any(_is_in(path, root.resolve(volume.path).rstrip("/")) for volume in pod.volumes if volume.path)
 
 
 def _why_unseen(pod: Pod, settings: Settings) -> str:
@@ -130,7 +130,7 @@ def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> S
 
     In an allowed directory that is there it is made when missing, with its last component alone: what is between would stay.
     """
-    path = root.resolved(volume.path).rstrip("/") or "/"
+    path = root.resolve(volume.path).rstrip("/") or "/"
     allowed = _allowed(path, bounds, root) if bounds else ""
     if allowed not in ("", path) and root.is_directory(path.rpartition("/")[0] or "/"):
         return SocketPlace(path, trusted=allowed, create=True, own=False)
@@ -146,7 +146,7 @@ def _host_path_place(volume: Volume, bounds: Bounds | None, root: HostRoot) -> S
 
 def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> SocketPlace:
     """The place in `shared_dir`, with its links resolved once. Directories below the allowed one may be a tenant's."""
-    path = root.resolved(shared_dir).rstrip("/")
+    path = root.resolve(shared_dir).rstrip("/")
     if ours := _kept_for_us(path, bounds, root):
         raise InvalidConfig(
             f"key 'sharedDir' is {shared_dir!r}, in {ours}, where this plugin keeps its own things",
@@ -165,13 +165,13 @@ def _allowed(path: str, bounds: Bounds, root: HostRoot) -> str:
     """The allowed directory, links followed, that is the path or has it in it; "" for none."""
     if _kept_for_us(path, bounds, root):
         return ""
-    trusted = (root.resolved(each).rstrip("/") for each in bounds.directories)
+    trusted = (root.resolve(each).rstrip("/") for each in bounds.directories)
     return next((each or "/" for each in trusted if _is_in(path, each)), "")
 
 
 def _kept_for_us(path: str, bounds: Bounds, root: HostRoot) -> str:
     """The directory of this plugin's own things that is the path or has it in it; "" for none."""
-    return next((own for own in bounds.never if _is_in(path, root.resolved(own))), "")
+    return next((own for own in bounds.never if _is_in(path, root.resolve(own))), "")
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -21,7 +21,7 @@ class Absence:
         self._since: dict[str, float] = {}
         self._looked = 0.0
 
-    def held(self, nodes: Collection[str], named: Iterable[str], now: float) -> frozenset[str]:
+    def list_retained(self, nodes: Collection[str], named: Iterable[str], now: float) -> frozenset[str]:
         """The nodes that are not gone: those present, and those of `named` that have been absent for less than `gone_s`.
 
         `now`: seconds of a clock that never goes back.

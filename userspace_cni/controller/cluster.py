@@ -72,7 +72,7 @@ class ClusterState:
     nodes_watched: bool = True
 
 
-def kept(thing: Mapping[str, Any]) -> SummedObject:
+def read_object(thing: Mapping[str, Any]) -> SummedObject:
     """What is kept of a ProviderNetwork, Vlan, Subnet or Route. Raises KeyError for what is no object."""
     metadata = thing["metadata"]
     version, created = text(metadata, "resourceVersion"), text(metadata, "creationTimestamp")
@@ -80,7 +80,7 @@ def kept(thing: Mapping[str, Any]) -> SummedObject:
     return SummedObject(metadata["uid"], version, created, table(thing, "spec"), table(thing, "status"), generation)
 
 
-def reported(thing: Mapping[str, Any]) -> ReportedState:
+def read_node_state(thing: Mapping[str, Any]) -> ReportedState:
     """What is kept of a NodeState. Raises KeyError for what is no object."""
     status = table(thing, "status")
     routes = tables(status, "routes") if "routes" in status else None

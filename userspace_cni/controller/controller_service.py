@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.base.log import begin, bound, say
+from userspace_cni.base.log import begin, bind, say
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
-from userspace_cni.controller.status_events import COMPONENT, told
+from userspace_cni.controller.status_events import COMPONENT, make_notifier
 from userspace_cni.controller.status_rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
 from userspace_cni.kube.credentials import ApiSession
@@ -44,7 +44,7 @@ class Controller(Supervisor):
         self.election = Election(objects, namespace, on_change=self._changed)
         self.metrics = ControllerMetrics(lambda: self.election.leading, self.watches.counts())
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
-        hearing = WriteListener(self.metrics.count_write, told(self.events.tell))
+        hearing = WriteListener(self.metrics.count_write, make_notifier(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
         self.page_ports: Sequence[StayingThread] = ()
 
@@ -86,7 +86,7 @@ def serve(settings: Settings, environ: Mapping[str, str], page_ports: Callable[[
     Signals(stop, (signal.SIGTERM, signal.SIGINT), ignored_too=True).hear()
     woken = waking()
     begin(settings.log_level, settings.log_format)
-    with bound(settings.log_level):
+    with bind(settings.log_level):
         controller = Controller(account(settings, environ), settings.controller_namespace)
         controller.page_ports = page_ports(controller)
         say("info", "the controller starts", identity=controller.election.identity)

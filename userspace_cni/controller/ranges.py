@@ -58,13 +58,13 @@ def divide(
             given[node] = network
             insort(runs, _run(network))
     waiting = sorted(set(nodes) - given.keys())
-    given |= dict(zip(waiting, _free(block, subnet.per_node_prefix, merged([*runs, *_never_given(subnet)])), strict=False))
+    given |= dict(zip(waiting, _free(block, subnet.per_node_prefix, merge([*runs, *_never_given(subnet)])), strict=False))
     before = {each.node: each.address for each in now}
     ranges = (NodeRange(node, str(network), nodes.get(node) or before.get(node, "")) for node, network in sorted(given.items()))
     return Division(tuple(ranges), tuple(node for node in waiting if node not in given))
 
 
-def remaining(subnet: Subnet, now: Sequence[NodeRange], held: Collection[str]) -> Division:
+def find_remaining(subnet: Subnet, now: Sequence[NodeRange], held: Collection[str]) -> Division:
     """What is left of the ranges `now` of a Subnet that is divided no longer: those of `held` that lie in it."""
     networks = ((each, _network(each.range)) for each in now if each.node in held)
     return Division(tuple(each for each, network in networks if network and any(_fits(network, block) for block in subnet.cidrs)))
@@ -116,7 +116,7 @@ def _network(text: str) -> Cidr | None:
         return None
 
 
-def merged(runs: Iterable[Run]) -> tuple[Run, ...]:
+def merge(runs: Iterable[Run]) -> tuple[Run, ...]:
     """The same addresses, in runs that neither meet nor overlap."""
     joined: list[Run] = []
     for first, last in sorted(runs):

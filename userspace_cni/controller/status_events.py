@@ -31,7 +31,7 @@ _OF_SUBNETS: Final[Mapping[str, NoticeReason]] = {"Invalid": SUBNET_INVALID, "Fu
 """Of the reasons of a Subnet's condition; each other one is about nodes."""
 
 
-def told(send: Callable[[Recipient, Sequence[Finding]], None]) -> Callable[[Summary], None]:
+def make_notifier(send: Callable[[Recipient, Sequence[Finding]], None]) -> Callable[[Summary], None]:
     """What tells of a status that was written, by `send`, which must not wait."""
 
     def tell(write: Summary) -> None:

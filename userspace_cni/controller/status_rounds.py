@@ -21,7 +21,7 @@ from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
-from userspace_cni.controller.writes import Garbage, Summary, Version, garbage, named, summaries, versions
+from userspace_cni.controller.writes import Garbage, Summary, Version, garbage, list_nodes, summaries, versions
 from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import ApiResource
 
@@ -123,8 +123,8 @@ class Rounds(Loop):
         if not cluster.nodes_watched:
             self._absence.forget()
             self._due = time.monotonic() + self.back_off.most_s
-            return frozenset((*cluster.nodes, *named(cluster)))
-        held = self._absence.held(cluster.nodes, named(cluster), time.monotonic())
+            return frozenset((*cluster.nodes, *list_nodes(cluster)))
+        held = self._absence.list_retained(cluster.nodes, list_nodes(cluster), time.monotonic())
         self._due = self._absence.next_due
         return held
 

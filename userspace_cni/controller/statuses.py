@@ -16,7 +16,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.gateways import gateway_port
 from userspace_cni.base.subnets import Cidr, Subnet, read_subnet, without
 from userspace_cni.controller.cluster import Address, ClusterState, SummedObject, number, tables, text
-from userspace_cni.controller.ranges import Division, NodeRange, divide, remaining
+from userspace_cni.controller.ranges import Division, NodeRange, divide, find_remaining
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN
 
 MESSAGE_MAX: Final = 256
@@ -92,7 +92,7 @@ class StatusSums:
         if subnet is None:
             return Division(now)
         if not subnet.per_node_prefix:  # nodes have pods in what was given, and a mistake may have removed the field
-            return remaining(subnet, now, self._held)
+            return find_remaining(subnet, now, self._held)
         nodes = {node: self._cluster.nodes[node].address for node in self._cluster.states if node in self._cluster.nodes}
         return divide(subnet, now, nodes, self._held, self._used[subnet.name])
 

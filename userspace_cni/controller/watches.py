@@ -14,11 +14,11 @@ from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, ApiResource
 
 _KEPT: Final[tuple[tuple[str, ApiResource, Callable[[Mapping[str, Any]], Any]], ...]] = (
-    ("provider_networks", PROVIDER_NETWORKS, cluster.kept),
-    ("vlans", VLANS, cluster.kept),
-    ("subnets", SUBNETS, cluster.kept),
-    ("routes", ROUTES, cluster.kept),
-    ("states", NODE_STATES, cluster.reported),
+    ("provider_networks", PROVIDER_NETWORKS, cluster.read_object),
+    ("vlans", VLANS, cluster.read_object),
+    ("subnets", SUBNETS, cluster.read_object),
+    ("routes", ROUTES, cluster.read_object),
+    ("states", NODE_STATES, cluster.read_node_state),
     ("nodes", NODES, cluster.node),
     ("addresses", IPS, cluster.address),
 )

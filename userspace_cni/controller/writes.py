@@ -96,7 +96,7 @@ def garbage(cluster: ClusterState, held: Collection[str]) -> Iterator[Garbage]:
             yield Garbage(IPS, name, address.uid)
 
 
-def named(cluster: ClusterState) -> Iterator[str]:
+def list_nodes(cluster: ClusterState) -> Iterator[str]:
     yield from cluster.states
     yield from (each.node for each in cluster.addresses.values())
     for subnet in cluster.subnets.values():

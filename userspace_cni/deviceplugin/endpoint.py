@@ -37,11 +37,11 @@ class Devices(Protocol):
     @property
     def resource(self) -> str: ...
 
-    def listed(self) -> v1beta1.ListAndWatchResponse:
+    def list_devices(self) -> v1beta1.ListAndWatchResponse:
         """Every device, as it is now."""
         ...
 
-    def allocated(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
+    def allocate(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
         """What the container is given with these devices. Raises UserspaceError."""
         ...
 
@@ -145,7 +145,7 @@ class DeviceEndpoint:
                 if stream not in self._streams:
                     return
                 told, last = self._version, self._last
-            yield self._devices.listed()
+            yield self._devices.list_devices()
             if last:
                 return
 
@@ -153,7 +153,7 @@ class DeviceEndpoint:
         answer = v1beta1.AllocateResponse()
         try:
             for container in request.container_requests:
-                answer.container_responses.append(self._devices.allocated(list(container.devices_ids)))
+                answer.container_responses.append(self._devices.allocate(list(container.devices_ids)))
         except UserspaceError as error:
             say("error", "devices could not be allocated", resource=self._devices.resource, error=error)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

@@ -27,13 +27,13 @@ Identity = tuple[int, int, int]
 
 
 class Kubelet:
-    """`directory`: `device-plugins` in the kubelet's root directory, as this process sees it. Used by one thread, but `seen`."""
+    """`directory`: `device-plugins` in the kubelet's root directory, as this process sees it. `identify` is for any thread."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._locked: int | None = None
 
-    def seen(self) -> Identity | None:
+    def identify(self) -> Identity | None:
         """Names the kubelet's socket: another one has another name. None while there is none. Waits for nothing."""
         try:
             facts = os.stat(f"{self.directory}/{_SOCKET}")

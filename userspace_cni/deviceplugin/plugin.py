@@ -88,7 +88,7 @@ class _BridgeDevices:
         self._room = room
         self._counting = counting
 
-    def listed(self) -> v1beta1.ListAndWatchResponse:
+    def list_devices(self) -> v1beta1.ListAndWatchResponse:
         """Every device, with the bridge's health and NUMA node."""
         bridge = self.bridge
         topology = None if bridge.numa is None else v1beta1.TopologyInfo(nodes=[v1beta1.NUMANode(ID=bridge.numa)])
@@ -96,7 +96,7 @@ class _BridgeDevices:
         devices = [v1beta1.Device(ID=device, health=health, topology=topology) for device in self.devices]
         return v1beta1.ListAndWatchResponse(devices=devices)
 
-    def allocated(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
+    def allocate(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
         """A mount for each device, and a variable that names where they are."""
         try:
             answer = self._mounts(devices)
@@ -147,7 +147,7 @@ class DevicePlugin(Loop):
 
     def look(self) -> None:
         """Wake the thread if bridges or kubelet have changed. Called once a second; waits for nothing."""
-        bridges, seen = self._room.bridges(), self._kubelet.seen()
+        bridges, seen = self._room.bridges(), self._kubelet.identify()
         known = None if bridges is None else {bridge.name: bridge for bridge in bridges}
         with self._wake:
             if (known is not None and known != self._bridges) or seen != self._seen:

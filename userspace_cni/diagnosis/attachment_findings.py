@@ -47,7 +47,7 @@ def check_one(record: Record, node: Node, limit: Callable[[], Deadline], away: U
                 raise away
             driver = node.driver(step)
             _add(drifts, step, driver.check(step, deadline))
-            _add(drifts, step, driver.unseen(step, record.netns_inode, deadline))
+            _add(drifts, step, driver.find_unseen(step, record.netns_inode, deadline))
         except UserspaceError as error:
             unchecked.append({**whose(record), "step": step.kind, "error": str(error)})
     if (drifts or unchecked) and node.store.journal.read_key(record.key) != record:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kubevirt.lint.kinds import GROUPS, group_of, judge_kind
-from kubevirt.lint.linted_documents import flattened, label_of
+from kubevirt.lint.linted_documents import flatten, label_of
 from kubevirt.lint.network import OUR_TYPE
 from kubevirt.lint.reading import DocumentReport
 from userspace_cni.base.findings import Finding, Severity
@@ -61,7 +61,7 @@ class JudgedNetworks:
 
 def judge_document(judged: JudgedNetworks, file: str, number: int, content: object) -> None:
     """Judge what is in one document: a definition, a CNI configuration, or a list of such."""
-    for kind, each in flattened(content):
+    for kind, each in flatten(content):
         label = label_of(kind, each)
         place = Place(file, number, label.removeprefix(f"{_DEFINITION} "))
         if kind == _DEFINITION and isinstance(each, Mapping):

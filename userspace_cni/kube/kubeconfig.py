@@ -193,7 +193,7 @@ class Kubeconfig:
         what = str(self) if path == self.path else f"{self}: file {path}"
         if not path.startswith("/"):
             raise InvalidConfig(f"{what}: not an absolute path")
-        real = self._root.resolved(path)
+        real = self._root.resolve(path)
         if self._bounds:
             self._bounds.require(real, what, self._root)
         try:
@@ -251,7 +251,7 @@ def _named(config: Mapping[str, Any], kind: str, name: object, *, needed: bool =
 
 
 def _is_below(real: str, directory: str, root: HostRoot) -> bool:
-    return any(real.startswith(f"{name.rstrip('/')}/") for name in {directory, root.resolved(directory)})
+    return any(real.startswith(f"{name.rstrip('/')}/") for name in {directory, root.resolve(directory)})
 
 
 def _signature(facts: os.stat_result) -> Signature:

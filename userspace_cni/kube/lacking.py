@@ -50,7 +50,7 @@ class MissingObjects:
         self.confirmed = False
         """Whether two lists have told what there is: then what is not known does not exist. Once true it stays so."""
 
-    def listed(self, known: Collection[Hashable], keys: Collection[Hashable], version: str, asked_at: float) -> set[Hashable]:
+    def note_list(self, known: Collection[Hashable], keys: Collection[Hashable], version: str, asked_at: float) -> set[Hashable]:
         """Take a complete list over, which was asked for at `asked_at`; which of the `known` things are gone by it."""
         witness = _Witness(self._clock(), version)
         lacked = {key: self._lacked.get(key) for key in known if key not in keys}
@@ -62,7 +62,7 @@ class MissingObjects:
         self._set_due()
         return gone
 
-    def told(self, key: Hashable) -> None:
+    def note_event(self, key: Hashable) -> None:
         """An event has told of this thing, so it is known whether it is there."""
         self._lacked.pop(key, None)
 

@@ -230,7 +230,7 @@ class ListWatch(Loop):
             first, token = first or page.version, page.token
             if not token:
                 break
-        gone = self._lacking.listed(self._store.keys(), {key for key, _ in things}, first, asked_at)
+        gone = self._lacking.note_list(self._store.keys(), {key for key, _ in things}, first, asked_at)
         self._store.take_over(things, gone)
         if math.isinf(self._lacking.due):
             self._page = self._times.page
@@ -294,7 +294,7 @@ class ListWatch(Loop):
         # after a silence only a bookmark proves that no event is outstanding
         confirmed = kind == "BOOKMARK" or self.fresh
         if read is not None:
-            self._lacking.told(read[0])
+            self._lacking.note_event(read[0])
             self._store.change(kind, read)
         if confirmed:
             with self._wake:

@@ -91,9 +91,9 @@ class Answer:
 class NetlinkConnection(Closing):
     """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError.
 
-    `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone. `chosen`: a program of
-    classic BPF that says which of them it sends. `most`: how many replies
-    to one message are taken, 0 for any number; E2BIG for more.
+    `groups`: a mask of those of which the kernel sends notices; such a connection is for `read_notices` alone. `chosen`: a
+    program of classic BPF that says which of them it sends. `most`: how many replies to one message are taken, 0 for any
+    number; E2BIG for more.
     """
 
     def __init__(self, protocol: int, groups: int = 0, most: int = 0, chosen: bytes = b"") -> None:
@@ -154,7 +154,7 @@ class NetlinkConnection(Closing):
                     answer.error = InterruptedError(errno.EINTR, "the list changed meanwhile")
         return list(answers.values())
 
-    def noticed(self) -> list[tuple[int, bytes]]:
+    def read_notices(self) -> list[tuple[int, bytes]]:
         """Wait for notices; type and payload of each. ENOBUFS: some were lost."""
         return [(kind, payload) for _, kind, _, payload in _messages(self._received())]
 
@@ -198,7 +198,7 @@ def attribute(kind: int, value: bytes) -> bytes:
     return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
 
 
-def nested(kind: int, *attributes: bytes) -> bytes:
+def nest(kind: int, *attributes: bytes) -> bytes:
     """An attribute that consists of attributes."""
     return attribute(kind | _NESTED, b"".join(attributes))
 

@@ -31,7 +31,7 @@ SAID_BY: Final = "nic-to-bridge"
 _UNKNOWN: Final = Desired(COMMANDS, complete=False)
 
 
-def commanded(run_dir: str) -> Desired:
+def read_command_specs(run_dir: str) -> Desired:
     """What commands spec; a file that cannot be read is no complete list."""
     try:
         return _read(Path(run_dir) / NAME)

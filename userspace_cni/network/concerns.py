@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.findings import Finding, dated
+from userspace_cni.base.findings import Finding, date_findings
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.node_net import legacy_rules
 from userspace_cni.host.node_net.forward_path import generation
 from userspace_cni.host.node_net.forwarding import NodeNamespace
@@ -82,7 +82,7 @@ class Concerns(Loop):
     def _look(self, *, due: bool) -> None:
         gateways = self._gateways()
         tried = self._trials.made(gateways) if due or self._trials.are_due(gateways) else self.passages
-        found = dated((*_lacking(gateways, self._here, self._switch), *_of_passages(tried)), self.found, time.time())
+        found = date_findings((*_lacking(gateways, self._here, self._switch), *_of_passages(tried)), self.found, time.time())
         for each in found:
             if each not in self.found:
                 say("warning", "a gateway lacks something", concern=sentence(each))
@@ -118,7 +118,7 @@ class _Trials:
         """Try them now. Never fails."""
         self._gateways = gateways
         self._rules, self._sysctls = self._seen()
-        self._passages = forwarded(gateways, self._here, self._switch)
+        self._passages = try_forwarding(gateways, self._here, self._switch)
         own = CHANGES * len(self._passages)
         rules, _ = self._seen()
         if rules == self._rules + own:
@@ -137,7 +137,7 @@ class _Trials:
     def _has_legacy_rules(self) -> bool:
         """Of their changes nothing tells."""
         try:
-            with opened_switch(self._here.settings.switch_netns, self._here.root) as netns:
+            with open_switch_netns(self._here.settings.switch_netns, self._here.root) as netns:
                 return any(legacy_rules.has_tables(netns, version) for version in _FORWARDING)
         except UserspaceError:
             return False
@@ -149,18 +149,18 @@ def sentence(concern: Finding) -> str:
     return f"{concern.subject}: {concern.message}; needed: {needed}"
 
 
-def lacking(concerns: Iterable[Finding]) -> list[tuple[str, str]]:
+def list_lacks(concerns: Iterable[Finding]) -> list[tuple[str, str]]:
     """Of each the gateway's port, and what it lacks."""
     return [(each.subject.removeprefix(_SUBJECT), each.path) for each in concerns]
 
 
 def look_at(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> GatewayLook:
     """What is to be said of these gateways, which the node has, and whether it forwards for them. Never fails."""
-    tried = forwarded(gateways, here, switch)
+    tried = try_forwarding(gateways, here, switch)
     return GatewayLook((*_lacking(gateways, here, switch), *_of_passages(tried)), tried)
 
 
-def forwarded(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Sequence[Passage]:
+def try_forwarding(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Sequence[Passage]:
     """Whether the node forwards for these gateways, by trying each. Takes a third of a second for each version of IP of one
     as a rule, and TRIALS_S at most. Never fails."""
     if not gateways:
@@ -232,7 +232,7 @@ def _sysctls(gateways: Sequence[Gateway], _switch: LocalSwitch, place: NodeNames
 
 
 def _guards(gateways: Sequence[Gateway], switch: LocalSwitch, _place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
-    guarded, needed = switch.guarded()
+    guarded, needed = switch.count_guarded()
     if guarded < needed:
         what, why = "the count of pods' host ends with a guard", "pods of others reach the node's stack past their VLAN"
         yield _concern("gateway-guards", gateways[0].port, what, f"{guarded} of {needed}", "all", why)
@@ -244,7 +244,7 @@ def _routers(gateways: Sequence[Gateway], _switch: LocalSwitch, place: NodeNames
     wanted = {each.port: _hops(each, {version: hop for version, (hop, _) in defaults.items()}) for each in gateways}
     ways = dict(defaults.values())
     ways |= place.ways(hop for hops in wanted.values() for hop in hops if hop not in ways)
-    silent = place.silent(ways, deadline)
+    silent = place.find_silent(ways, deadline)
     for port, hops in wanted.items():
         for hop in hops:
             if hop in silent or hop not in ways:

@@ -35,7 +35,7 @@ from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel, at_node
 from userspace_cni.host.node_net.mtu import USUAL, node_mtu
 from userspace_cni.network.spec_list import GATEWAY, SETTINGS, TRANSLATION
-from userspace_cni.pod.mac import derived_mac
+from userspace_cni.pod.mac import derive_mac
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import EgressGateway, Gateway
@@ -67,7 +67,7 @@ def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: GatewayBri
     port = OvsPort(
         bridge=gateway.bridge,
         name=gateway.port,
-        interface=Internal(gateway.mac or derived_mac(store, gateway.port), gateway.mtu or bridge.mtu),
+        interface=Internal(gateway.mac or derive_mac(store, gateway.port), gateway.mtu or bridge.mtu),
         vlan=Vlan(gateway.vlan),
         marks=node_marks(GATEWAY, gateway.port, store),
         foreign_bridge=bridge.is_foreign,

@@ -54,10 +54,10 @@ class NodeNetwork(Supervisor):
         self._serving = False
         self._sources = SpecSources(node, environ, self._others(), self._addresses, lambda: self._serving)
         self._keeper = Keeper(
-            Specs(node, self._sources.kept, self._sources.urgent),
+            Specs(node, self._sources.plan_as_recorded, self._sources.find_networks_to_release),
             self._sources.specs,
             node.installation.settings.tick_s,
-            due=self._sources.due,
+            due=self._sources.is_due,
             told=self._told,
         )
         self._objects: NodeObjects | None = None
@@ -151,18 +151,18 @@ class NodeNetwork(Supervisor):
         self._sources.settings.read_again()
         return self._keeper.reconcile(deadline)
 
-    def told_routes(self, routes: Sequence[RouteUse]) -> None:
+    def note_routes(self, routes: Sequence[RouteUse]) -> None:
         """Report what this node has of Routes, too. Never waits."""
         if self._report:
-            self._report.told_routes(routes)
+            self._report.note_routes(routes)
 
     @property
     def statuses(self) -> Sequence[SpecStatus]:
         return self._keeper.statuses
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
-            "specs": [described(each) for each in self.statuses],
+            "specs": [describe_spec(each) for each in self.statuses],
             "concerns": [sentence(each) for each in self.concerns.found],
             "passages": [asdict(each) for each in self.concerns.passages],
             "mirrors": mirror_problems(self.statuses),
@@ -188,16 +188,16 @@ class NodeNetwork(Supervisor):
         return [*objects, self._of_annotations]
 
     def _of_objects(self) -> Desired:
-        from userspace_cni.network.object_specs import desired
+        from userspace_cni.network.object_specs import read_desired
         from userspace_cni.node.objects import KnownObjects
 
-        return desired(self._objects.seen() if self._objects else KnownObjects(self._node.installation.name))
+        return read_desired(self._objects.read_known() if self._objects else KnownObjects(self._node.installation.name))
 
     def _of_annotations(self) -> Desired:
-        from userspace_cni.network.node_annotations import desired
+        from userspace_cni.network.node_annotations import read_desired
 
         own = self._own()
-        return desired(own.annotations if own else None, self._node.installation.settings)
+        return read_desired(own.annotations if own else None, self._node.installation.settings)
 
     def _addresses(self) -> frozenset[str] | None:
         """By which the cluster knows the node: none where it is in none, None while they are not known yet."""
@@ -207,7 +207,7 @@ class NodeNetwork(Supervisor):
         return None if self._node.installation.settings.network_objects and self._node.installation.has_account else frozenset()
 
     def _own(self) -> OwnNode | None:
-        return self._objects.seen().own if self._objects else None
+        return self._objects.read_known().own if self._objects else None
 
     def _told(self, statuses: Sequence[SpecStatus]) -> None:
         kinds = frozenset((each.kind, each.name, *(step.kind for step in each.steps)) for each in statuses)
@@ -222,12 +222,12 @@ class NodeNetwork(Supervisor):
         self._problems = problems
         self._tell_pods(statuses)
         if self._report:
-            self._report.told(statuses)
-            self._report.told_subnets(self._node.subnets.uses())
+            self._report.note_specs(statuses)
+            self._report.note_subnets(self._node.subnets.uses())
 
     def _tell_pods(self, statuses: Sequence[SpecStatus]) -> None:
         """Tell pods of their uplinks, as far as switch and records can be looked at now."""
-        ports = self._node.switch.known()
+        ports = self._node.switch.list_ports()
         if ports is None:
             return
         try:
@@ -241,7 +241,7 @@ def mirror_problems(statuses: Iterable[SpecStatus]) -> dict[str, str]:
     return {each.name: each.problem for each in statuses if each.kind == MIRROR and not each.holds}
 
 
-def described(status: SpecStatus) -> dict[str, Any]:
+def describe_spec(status: SpecStatus) -> dict[str, Any]:
     """What became of a spec, as JSON values. `steps`: what the node has of it."""
     return {
         "kind": status.kind,

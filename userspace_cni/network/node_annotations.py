@@ -33,7 +33,7 @@ _UNNAMED: Final = "annotations"
 """What a gateway is told as that has no name."""
 
 
-def desired(annotations: Mapping[str, str] | None, settings: Settings) -> Desired:
+def read_desired(annotations: Mapping[str, str] | None, settings: Settings) -> Desired:
     """What the node's annotations spec; `annotations` is None while they are not known."""
     if not (settings.kubeovn_annotations and settings.gateway_bridge):
         return Desired(ANNOTATIONS, complete=True)

@@ -78,7 +78,7 @@ class _KnownSubnet:
     ranges: Any
 
 
-def desired(seen: KnownObjects) -> Desired:
+def read_desired(seen: KnownObjects) -> Desired:
     """What the objects spec of this node. It is complete when two lists have told them all, and its own Node is known."""
     if seen.own is None or seen.provider_networks is None or seen.vlans is None:
         return Desired(OBJECTS, complete=False)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.netlink.node_kernel import Kernel, at_node
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.netlink.trace_messages import BACK, RULE, THERE
 from userspace_cni.host.node_net import legacy_rules, nft_program, packet_trail
 from userspace_cni.host.node_net.forward_path import ForwardPath, PathEnds, forward_path
 from userspace_cni.host.node_net.packet_trail import AFTER, BEFORE, ROUTING, Trail
-from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
+from userspace_cni.host.node_net.udp_frames import Datagram, build_frame, read
 
 if TYPE_CHECKING:
     from userspace_cni.base.gateways import Gateway
@@ -174,7 +174,7 @@ class _PassageTrial:
         asked = Datagram(way.inside, _any_port(), way.outside, _any_port(), secrets.token_bytes(16))
 
         def send() -> None:
-            switch.hand(framed(asked, way.gateway, self._mac), self._deadline)
+            switch.hand(build_frame(asked, way.gateway, self._mac), self._deadline)
 
         def arrived() -> Datagram | None:
             return next((each for each in way.read() if each.said == asked.said), None)
@@ -189,7 +189,7 @@ class _PassageTrial:
             way.write(answer)
 
         def returned() -> Datagram | None:
-            found = read(switch.heard(self._deadline))
+            found = read(switch.read_frame(self._deadline))
             return found if found and found.said == answer.said else None
 
         back = Trail(way.table, BACK)
@@ -218,11 +218,11 @@ class _PassageTrial:
         while end.remaining() and (silent.remaining() or trail.may_come):
             until = end if trail.may_come else end.within(silent.remaining())
             readable = {fd for fd, _ in waiting.poll(until.milliseconds())}
-            if traced in readable and [each for each in way.traced() if trail.follow(each)]:
+            if traced in readable and [each for each in way.read_traces() if trail.follow(each)]:
                 silent = Deadline.after(_SILENCE_S)
             if at in readable and (found := came()):
                 while told.poll(0):
-                    _ = [trail.follow(each) for each in way.traced()]
+                    _ = [trail.follow(each) for each in way.read_traces()]
                 return found
             if trail.end:
                 break
@@ -256,14 +256,14 @@ class _PassageTrial:
 
     def _legacy(self, way: ForwardPath, begin: str, again: Callable[[], None]) -> str:
         """The rule of the legacy iptables that has ended the datagram, by its counter; "" where none has."""
-        with opened_switch(*self._place) as netns:
+        with open_switch_netns(*self._place) as netns:
             if not legacy_rules.has_tables(netns, self.version):
                 return ""
-        before = legacy_rules.ending(self._saved())
+        before = legacy_rules.list_ending_rules(self._saved())
         for _ in range(_AGAIN):
             again()
         self._await_again(way, begin)
-        after = legacy_rules.ending(self._saved())
+        after = legacy_rules.list_ending_rules(self._saved())
         rose = [rule for rule, count in after.items() if count - before.get(rule, count) >= _AGAIN]
         return f"by legacy iptables, table {' or '.join(rose)}" if rose else ""
 
@@ -274,10 +274,10 @@ class _PassageTrial:
         waiting.register(traced, select.POLLIN)
         end, left = self._deadline.within(_ARRIVAL_S / 2), _AGAIN
         while left > 0 and waiting.poll(end.milliseconds()):
-            left -= sum((each.table, each.chain, each.kind) == (way.table, begin, RULE) for each in way.traced())
+            left -= sum((each.table, each.chain, each.kind) == (way.table, begin, RULE) for each in way.read_traces())
 
     def _saved(self) -> str:
-        return legacy_rules.saved(self.version, *self._place, deadline=self._deadline)
+        return legacy_rules.dump_tables(self.version, *self._place, deadline=self._deadline)
 
     def _asking(self, trails: Sequence[Trail], way: ForwardPath, *, diverting: bool) -> str:
         """Which rules on the way ask for the uplink, by which no datagram of ours goes; "" for none."""
@@ -285,8 +285,8 @@ class _PassageTrial:
         if link is None:
             return ""
         chains = {chain for each in trails for chain in each.chains}
-        with opened_switch(*self._place) as netns:
-            found = [f"chain {each}" for each in packet_trail.asking_for(link, chains, netns, diverting=diverting)]
+        with open_switch_netns(*self._place) as netns:
+            found = [f"chain {each}" for each in packet_trail.find_asking_chains(link, chains, netns, diverting=diverting)]
             has_legacy = legacy_rules.has_tables(netns, self.version)
         if has_legacy and legacy_rules.names(self._saved(), link.name, diverting=diverting):
             found.append("legacy iptables")

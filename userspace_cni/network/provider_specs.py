@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.specs import KeepsLess, kept
+from userspace_cni.attachment.specs import KeepsLess, plan_as_recorded
 from userspace_cni.attachment.steps import (
     AddressMove,
     Internal,
@@ -80,7 +80,7 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
                 f"the addresses of {', '.join(network.nics)} are there, and move to {network.bridge} when it lives again",
             )
         had = former.steps if former else ()
-        asked = replace(network, vlans=carried(network, record.steps if record else ()))
+        asked = replace(network, vlans=choose_vlans(network, record.steps if record else ()))
         seen = look(asked, had, site.node, site.node_addresses())
         site.node.switch.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
         wanted = steps_of(asked, seen, site.node.store.journal.identity())
@@ -99,12 +99,12 @@ def keep(site: ProviderSite) -> Plan:
         gone = site.switch_gone_s() >= GIVE_BACK_S
         if gone and record and record.boot_id == boot_id and _has_to_leave(record):
             return _given_back(record)
-        return kept(record, boot_id)
+        return plan_as_recorded(record, boot_id)
 
     return steps
 
 
-def refused(why: str, site: ProviderSite) -> Plan:
+def refuse(why: str, site: ProviderSite) -> Plan:
     """The plan of a spec that is refused before any look: what it has stays, but no address on the bridge of a dead switch."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
@@ -152,7 +152,7 @@ def _may_move(wanted: Sequence[Step], seen: UplinkLook) -> bool:
     return seen.is_open or not seen.had.uplinks
 
 
-def carried(network: ProviderNetwork, before: Sequence[Step]) -> tuple[int, ...]:
+def choose_vlans(network: ProviderNetwork, before: Sequence[Step]) -> tuple[int, ...]:
     """The VLANs that the uplink is to carry beside untagged frames, () for all. `before`: the steps of its record, of any boot.
 
     The absence of objects never makes that more: an uplink that carried some carries untagged frames alone without any; while

@@ -19,7 +19,7 @@ from userspace_cni.attachment.steps import RuntimeNetwork, Step, Steps
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NotServing, Unavailable, Undecodable, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.cni.conflist import LARGEST, OUR_TYPE, marked, plugins_of, read_list, require_name
+from userspace_cni.cni.conflist import LARGEST, OUR_TYPE, mark, plugins_of, read_list, require_name
 from userspace_cni.host.files.whole_files import read_of_root
 from userspace_cni.host.runtimes.runtime_networks import look_at, require_ours
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
@@ -57,7 +57,7 @@ def specs(settings: Settings, node: LocalNode, serving: Callable[[], bool]) -> t
             return [Spec(RUNTIME_NETWORK, NAME, SETTINGS, path, _refused(error), content=str(error))], frozenset()
         return [_spec(SETTINGS, path, given, node, serving)], frozenset()
     try:
-        kept = installed(node.installation.root.path(node.installation.settings.state_dir))
+        kept = read_installed(node.installation.root.path(node.installation.settings.state_dir))
     except UserspaceError as error:
         say("warning", "the network that install was given cannot be read", error=error)
         return [], frozenset()
@@ -97,7 +97,7 @@ def require_usable(given: PluginList) -> dict[str, object]:
     return config
 
 
-def installed(state_dir: str) -> PluginList | None:
+def read_installed(state_dir: str) -> PluginList | None:
     """What `install` was given, by this process's path of the state directory; None for nothing. Raises UserspaceError."""
     path = Path(state_dir) / RUNTIME_NETWORK_COPY
     try:
@@ -113,7 +113,7 @@ def installed(state_dir: str) -> PluginList | None:
 
 
 def copy_of(given: PluginList) -> bytes:
-    """What `install` writes for `installed`."""
+    """What `install` writes for `read_installed`."""
     return json.dumps({"name": given.name, "text": given.text.decode()}).encode()
 
 
@@ -147,7 +147,7 @@ def _plan(given: PluginList, node: LocalNode, serving: Callable[[], bool]) -> Pl
     def steps(record: Record | None) -> tuple[Step, ...]:
         config, store = require_usable(given), node.store.journal.identity()
         step = RuntimeNetwork(
-            node.installation.settings.cni_conf_dir, given.name, marked(config, store), store, former_names(record, given)
+            node.installation.settings.cni_conf_dir, given.name, mark(config, store), store, former_names(record, given)
         )
         found = look_at(step, node.installation.root)
         require_ours(step, found)

@@ -70,7 +70,7 @@ class SpecList:
     mirrors: tuple[tuple[str, NodeMirror], ...]
 
 
-def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> SpecList:
+def merge_sources(desired: Sequence[Desired], holders: Mapping[str, str]) -> SpecList:
     """Put together what the sources spec, the most important source first.
 
     `holders`: which provider network has which interface now, by interface.

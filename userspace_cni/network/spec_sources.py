@@ -21,7 +21,7 @@ from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
 from userspace_cni.base.settings import Settings, files, load
 from userspace_cni.host.node_net import pci
 from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network
-from userspace_cni.network.commanded import commanded, is_there
+from userspace_cni.network.commanded import is_there, read_command_specs
 from userspace_cni.network.spec_list import (
     COMMANDS,
     GATEWAY,
@@ -30,7 +30,7 @@ from userspace_cni.network.spec_list import (
     TRANSLATION,
     Desired,
     SpecList,
-    agreed,
+    merge_sources,
 )
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class SettingsSource:
         return self._settings
 
     def read_again(self) -> None:
-        """Have the tables of specs read again with the next `desired`. Other settings need a restart. Never waits."""
+        """Have the tables of specs read again with the next `read_desired`. Other settings need a restart. Never waits."""
         self._again = True
 
-    def desired(self) -> Desired:
+    def read_desired(self) -> Desired:
         """They are complete where a file was read: one that is absent was not read to its end. What cannot be read again stays
         as it was, also while a file that was read before is away."""
         if self._again:
@@ -150,7 +150,7 @@ class SpecSources:
         """All specs, in the order in which they are met, and the sources that are complete. Raises RecordRefused."""
         desired = self._desired()
         records = self._node.store.journal.node_records()
-        found = agreed(desired, holders(records))
+        found = merge_sources(desired, holders(records))
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
         moved = (key_of(record)[1] for record in records if record.moves)
         self._patience = {**dict.fromkeys(moved, provider_specs.GIVE_BACK_S), **moving}
@@ -166,11 +166,11 @@ class SpecSources:
         specs = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_mirrors)
         return (*specs, *of_runtimes), complete | installed
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move, or a PCI device has another
         driver than before or none. To be asked once a second: a driver that waits for DPDK to let go tells of it in no other way.
         """
-        now = self.urgent(), self._drivers_of(self._drivers)
+        now = self.find_networks_to_release(), self._drivers_of(self._drivers)
         changed = now != (self._given_back, self._drivers)
         self._given_back, self._drivers = now
         return changed
@@ -178,12 +178,12 @@ class SpecSources:
     def _drivers_of(self, devices: Iterable[str]) -> Mapping[str, str]:
         return pci.drivers_of(devices, self._node.installation.root)
 
-    def urgent(self) -> frozenset[Key]:
+    def find_networks_to_release(self) -> frozenset[Key]:
         """The provider networks of which no address may be on a bridge now, for ovs-vswitchd has gone for so long. By a look."""
         gone_s = self._absence.look() if self._patience else self._absence.forget()
         return frozenset((PROVIDER_NETWORK, name) for name, after_s in self._patience.items() if gone_s >= after_s)
 
-    def kept(self, record: Record | None) -> tuple[Step, ...]:
+    def plan_as_recorded(self, record: Record | None) -> tuple[Step, ...]:
         """The plan of what a source has asked for that is not known now: as recorded, but no address stays on a dead bridge.
 
         Of what a command asked for, nothing outlives a boot.
@@ -193,7 +193,7 @@ class SpecSources:
         return self._kept(record)
 
     def _desired(self) -> list[Desired]:
-        return [self.settings.desired(), commanded(self._run_dir), *(read() for read in self._others)]
+        return [self.settings.read_desired(), read_command_specs(self._run_dir), *(read() for read in self._others)]
 
     @property
     def _run_dir(self) -> str:
@@ -223,7 +223,7 @@ class SpecSources:
     def _refused(self, found: SpecList) -> Iterable[Spec]:
         """Refused specs keep what they have: their plan refuses, too."""
         for (kind, name), refusal in found.refused.items():
-            plan = provider_specs.refused(refusal.why, self._site)
+            plan = provider_specs.refuse(refusal.why, self._site)
             yield Spec(kind, name, refusal.source, refusal.source, plan, content=refusal)
 
 

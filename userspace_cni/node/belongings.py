@@ -71,7 +71,7 @@ def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
         found = [f"{former}/{name}: an attachment of the former plugin" for name in names_in(root.path(former), _OF_FORMER)]
     except OSError as error:
         found = [f"{former}: {error.strerror}: whether the former plugin has attachments cannot be known"]
-    short = root.resolved(settings.short_dir)
+    short = root.resolve(settings.short_dir)
     points = (point.rpartition("/") for point in mount_points(root))
     mounted = sorted(f"{short}/{name}" for above, _, name in points if above == short and _OF_SHORT.fullmatch(name))
     return found + [f"{point}: a mount of a pod's directory that no attachment holds" for point in mounted]
@@ -173,7 +173,7 @@ def _clear(directory: str, names: re.Pattern[str], root: HostRoot) -> list[str]:
     """Delete what has such names in the directory, each with all that is in it, unless something is mounted there."""
     if os.path.islink(directory):
         return []
-    seen = root.resolved(directory.removeprefix(root.path("/").rstrip("/")))
+    seen = root.resolve(directory.removeprefix(root.path("/").rstrip("/")))
     if within := [point for point in mount_points(root) if point == seen or point.startswith(f"{seen}/")]:
         return [f"{directory}: {within[0]} is mounted there"]
     try:

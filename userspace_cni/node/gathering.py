@@ -25,13 +25,13 @@ from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedFie
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_opened, require_port
-from userspace_cni.cni.addressing import chosen_vlan, read_addresses_noted
+from userspace_cni.cni.addressing import choose_vlan, read_addresses_noted
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, resolve
-from userspace_cni.cni.interface_keys import opened_as, require_openable
+from userspace_cni.cni.interface_keys import choose_kernel_port, require_openable
 from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.result import EMPTY
-from userspace_cni.node.pod_annotations import awaited_addresses, has_enough, interface_of, noted_of, require_addresses
+from userspace_cni.node.pod_annotations import find_awaited_addresses, has_enough, interface_of, read_addresses, require_addresses
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class LocalGathering:
     consumer: Consumer
     deadline: Deadline
 
-    def awaited(self) -> Awaited | None:
+    def find_awaited(self) -> Awaited | None:
         """The annotations that the pod lacks yet, where the network says that its addresses are there.
 
         Raises as `attachment.node.Gathering`.
@@ -95,7 +95,7 @@ class LocalGathering:
         def sources() -> tuple[PodWatch | None, KubeClient]:
             return None if kubeconfig else self.node.watch, self.node.installation.clients.of(kubeconfig)
 
-        return awaited_addresses(sources, self._ask_for_pod(kubeconfig), interface, self.deadline)
+        return find_awaited_addresses(sources, self._ask_for_pod(kubeconfig), interface, self.deadline)
 
     def facts(self, netns_inode: int) -> Facts:
         """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Gathering`."""
@@ -183,8 +183,8 @@ class LocalGathering:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
         options, environment, settings = self.options, self.request.environment, self.node.installation.settings
         interface = interface_of(self.request, settings)
-        noted = noted_of(pod, interface, kind)
-        vlan = chosen_vlan(options.vlan, noted)
+        noted = read_addresses(pod, interface, kind)
+        vlan = choose_vlan(options.vlan, noted)
         require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
         asked = limits_of(pod.annotations, interface)
         limits = resolve(options.bandwidth, asked)
@@ -278,7 +278,7 @@ class LocalGathering:
 
         settings = self.node.installation.settings
         said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.installation.root)
-        kind = opened_as(link, settings.kernel_port)
+        kind = choose_kernel_port(link, settings.kernel_port)
         require_openable(kind, said.link)
         if kind != "system" or link.datapath != "netdev":
             lack = self.node.switch.ports.able(self.deadline).lacks(kind, link.datapath)
@@ -329,7 +329,7 @@ class LocalGathering:
         return view
 
 
-def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> ChangeableOptions:
+def read_changeable_options(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> ChangeableOptions:
     """What the pod says now of the interface of a living attachment.
 
     Raises BadRequest for what cannot be read of it, what the rules do not allow, and what the port's kind cannot do.

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, Unavailable
-from userspace_cni.base.subnets import Placement, Subnet, node_ranges, placed, read_subnet, read_vlan
-from userspace_cni.cni.subnet_keys import as_leased, completed, require_possible
+from userspace_cni.base.subnets import Placement, Subnet, node_ranges, place, read_subnet, read_vlan
+from userspace_cni.cni.subnet_keys import as_leased, complete_request, require_possible
 from userspace_cni.kube.kept_objects import DesiredObjects, KeptObjects
 from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.resources import IPS, SUBNETS, VLANS, ApiResource
 from userspace_cni.linux.boot import boottime_ns
 from userspace_cni.node.ip_objects import NODE_LABEL, ip_objects, label, subnet_of
-from userspace_cni.node.objects import KeptObject, kept
+from userspace_cni.node.objects import KeptObject, read_object
 from userspace_cni.node.reporting import MANAGER
 from userspace_cni.node.state import SubnetUse
 
@@ -80,7 +80,7 @@ class Subnets:
                 f"key 'subnet' is {subnet.name!r}, which pods of namespace {namespace!r} cannot have",
                 f"its 'namespaces' are {', '.join(subnet.namespaces)}",
             )
-        return completed(request, placement, self._leases, shared=not subnet.per_node_prefix)
+        return complete_request(request, placement, self._leases, shared=not subnet.per_node_prefix)
 
     def as_leased(self, request: Request, lease: Lease | None) -> Request:
         """The request as host-local is to have it for another verb than ADD; `lease`: which it is about, if that is known."""
@@ -108,7 +108,7 @@ class Subnets:
         vlan: tuple[int | None, str] = (None, "")
         if subnet.vlan:
             vlan = read_vlan(subnet.vlan, self._find(VLANS, subnet.vlan, deadline).spec or {})
-        return subnet, placed(subnet, vlan, node_ranges(subnet, {"nodeRanges": found.ranges}, installation.name))
+        return subnet, place(subnet, vlan, node_ranges(subnet, {"nodeRanges": found.ranges}, installation.name))
 
     def known(self, resource: ApiResource, deadline: Deadline) -> Mapping[str, KeptObject]:
         """All ProviderNetworks, Vlans or Subnets by name. Raises Unavailable while they were not listed once."""
@@ -121,13 +121,13 @@ class Subnets:
             raise Unavailable(f"{resource.title} are not known yet: they are not followed", "the agent is starting")
         deadline.require(f"listing {resource.title}")
         listed = Objects(self._installation.clients.of("").session).list(resource)
-        return {each["metadata"]["name"]: kept(each) for each in listed}
+        return {each["metadata"]["name"]: read_object(each) for each in listed}
 
     def _find(self, resource: ApiResource, name: str, deadline: Deadline) -> KeptObject:
         """The object of that name. Raises Unavailable while objects are not known, InvalidConfig when there is none."""
         asked = f"{resource.kind} '{name}'"
         if self._objects:
-            confirmed, known = self._objects.confirmed(resource), self._objects.of(resource)
+            confirmed, known = self._objects.is_absence_confirmed(resource), self._objects.of(resource)
             if known is None or (name not in known and not confirmed):
                 why = (
                     "were not listed to the end"
@@ -139,7 +139,7 @@ class Subnets:
         else:
             deadline.require(f"reading {asked}")
             read = Objects(self._installation.clients.of("").session).get(resource, name)
-            found = kept(read) if read else None
+            found = read_object(read) if read else None
         if found is None:
             raise InvalidConfig(f"{asked} does not exist", f"kubectl get {resource.title}")
         return found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from userspace_cni.switch.ports import PortDriver
 
 
-def limited(records: Iterable[Record], ports: PortDriver, root: HostRoot, deadline: Deadline) -> list[LimitedDirection]:
+def list_limited(records: Iterable[Record], ports: PortDriver, root: HostRoot, deadline: Deadline) -> list[LimitedDirection]:
     """Each limited direction of these attachments; for a process that lives on. What does not answer leaves drops unknown."""
     found = [(each, each.port) for each in records if each.state == "ready" and each.port and limits_of(each)]
     counted = _of_switch(ports, deadline) if found else {}

@@ -21,10 +21,10 @@ _SWEEP_S: Final = 5.0
 
 def guards(here: Installation, journal: Journal) -> tuple[int, int]:
     """How many of the recorded host ends that need a guard have one that drops, and how many need one. Raises UserspaceError."""
-    from userspace_cni.host.pod_net.guards import guarded
+    from userspace_cni.host.pod_net.guards import find_guarded
 
     needed = [record.guard for record in journal.records() if record.guard]
-    there = guarded(here.settings.switch_netns, journal.identity(), here.root) if needed else {}
+    there = find_guarded(here.settings.switch_netns, journal.identity(), here.root) if needed else {}
     return sum(there.get(step.link, False) for step in needed), len(needed)
 
 
@@ -48,11 +48,11 @@ def sweep(here: Installation, journal: Journal, ports: PortDriver | None) -> int
 
 
 def _sweep_guards(here: Installation, journal: Journal) -> int:
-    from userspace_cni.host.pod_net.guards import GuardDriver, guarded
+    from userspace_cni.host.pod_net.guards import GuardDriver, find_guarded
     from userspace_cni.host.pod_net.pod_links import host_ends
 
     store, netns = journal.identity(), here.settings.switch_netns
-    there = guarded(netns, store, here.root)
+    there = find_guarded(netns, store, here.root)
     if not there:
         return 0
     # in this order: an ADD records its guard before it makes it

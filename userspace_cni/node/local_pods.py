@@ -52,7 +52,7 @@ class LocalPods:
 
         return CONSUMERS
 
-    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> LocalGathering:
+    def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> LocalGathering:
         """What this ADD asks of node and pod, and of the API server if there is one."""
         from userspace_cni.node.gathering import FactSources, LocalGathering
 
@@ -63,16 +63,16 @@ class LocalPods:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""
         require_mirrors(self._installation.settings.rules, environment.pod_namespace, mirrors, outputs)
 
-    def noted(self, record: Record) -> ChangeableOptions | None:
+    def read_changeable_options(self, record: Record) -> ChangeableOptions | None:
         """What the attachment's pod says of its interface now; None where the pod is not watched. Raises BadRequest."""
         if not self.watch or not record.port:
             return None
         pod = self.watch.view(record.pod_namespace, record.pod_name, record.pod_uid)
         if pod is None:
             return None
-        from userspace_cni.node.gathering import noted
+        from userspace_cni.node.gathering import read_changeable_options
 
-        return noted(record.port, pod, record, self._installation.settings)
+        return read_changeable_options(record.port, pod, record, self._installation.settings)
 
     def is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in the API's list or, where that is not known, in the kubelet's directory."""

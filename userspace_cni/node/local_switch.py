@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, UserspaceError
-from userspace_cni.cni.interface_keys import opened_as
+from userspace_cni.cni.interface_keys import choose_kernel_port
 from userspace_cni.node.switch_sockets import NodeSockets
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class LocalSwitch:
 
     # -- ports ------------------------------------------------------------------------------------------------------------
 
-    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+    def list_marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """All ports with our owner mark for this network, None for any."""
-        return self.ports.marked(deadline, network=network)
+        return self.ports.list_marked(deadline, network=network)
 
-    def owned(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+    def list_owned(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         self.ports.connect(deadline)
-        return self.ports.owned()
+        return self.ports.list_owned()
 
     def of_node(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
@@ -111,10 +111,10 @@ class LocalSwitch:
         self.ports.connect(deadline)
         return left_of_runs(self._installation, self.ports, self._journal.identity())
 
-    def known(self) -> list[KnownPort] | None:
+    def list_ports(self) -> list[KnownPort] | None:
         """Every port with what the switch says of it; None while it cannot be asked."""
         try:
-            return self.ports.known()
+            return self.ports.list_ports()
         except UserspaceError:
             return None
 
@@ -122,27 +122,27 @@ class LocalSwitch:
         """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
         return self.ports.counters(Deadline.after(_COUNTERS_S))
 
-    def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
+    def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
-        from userspace_cni.node.limited_directions import limited
+        from userspace_cni.node.limited_directions import list_limited
 
-        return limited(records, self.ports, self._installation.root, Deadline.after(_COUNTERS_S))
+        return list_limited(records, self.ports, self._installation.root, Deadline.after(_COUNTERS_S))
 
     # -- whether it serves ------------------------------------------------------------------------------------------------
 
-    def serving(self, options: Options, deadline: Deadline) -> None:
+    def require_serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD could be served now."""
         link = options.link
         if link is None:
-            self.ports.serving(options.bridge, deadline)
+            self.ports.require_serving(options.bridge, deadline)
         else:
-            dpdk = opened_as(link, self._installation.settings.kernel_port).startswith("af_")
-            self.ports.serving(options.bridge, deadline, datapath=link.datapath, needs_dpdk=dpdk)
+            dpdk = choose_kernel_port(link, self._installation.settings.kernel_port).startswith("af_")
+            self.ports.require_serving(options.bridge, deadline, datapath=link.datapath, needs_dpdk=dpdk)
         self._require_writable()
 
     def ready(self, deadline: Deadline) -> None:
         """Raise NotServing unless the switch and the directories could take a vhost-user port now."""
-        self.ports.serving("", deadline)
+        self.ports.require_serving("", deadline)
         self._require_writable()
 
     def _require_writable(self) -> None:
@@ -170,7 +170,7 @@ class LocalSwitch:
         """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
         return self.sockets.free_sources(self._journal.records)
 
-    def guarded(self) -> tuple[int, int]:
+    def count_guarded(self) -> tuple[int, int]:
         """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
         from userspace_cni.node.links import guards
 

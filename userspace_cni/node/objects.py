@@ -75,7 +75,7 @@ class NodeObjects(Supervisor):
         super().__init__()
         self._node = node
         self._watches: dict[ApiResource, ObjectWatch] = {
-            each: ObjectWatch(session, each, keep=kept, on_change=on_change, times=times) for each in specs
+            each: ObjectWatch(session, each, keep=read_object, on_change=on_change, times=times) for each in specs
         }
         self._watches[NODES] = ObjectWatch(
             session, NODES, field_selector=f"metadata.name={node}", keep=_own_node, on_change=on_change, times=times
@@ -89,7 +89,7 @@ class NodeObjects(Supervisor):
     def problem(self) -> str:
         """Why something is not watched now, or cannot be used; "" when all is well."""
         problems = [watch.problem for watch in self._watches.values() if watch.problem]
-        if not problems and self.seen().own is None:
+        if not problems and self.read_known().own is None:
             problems = [
                 f"the API server knows no node {self._node}: does the API know this node by this name? See the setting node_name"
             ]
@@ -99,12 +99,12 @@ class NodeObjects(Supervisor):
         """The ProviderNetworks, Vlans or Subnets by name; None where they were not listed to the end, or are not followed."""
         return self._watches[resource].objects() if resource in self._watches else None
 
-    def confirmed(self, resource: ApiResource) -> bool:
+    def is_absence_confirmed(self, resource: ApiResource) -> bool:
         """Whether a ProviderNetwork, Vlan or Subnet that is not known does not exist. To be asked before `of`."""
         return resource in self._watches and self._watches[resource].confirmed
 
-    def seen(self) -> KnownObjects:
-        unconfirmed = frozenset(each for each in SPECS if not self.confirmed(each))
+    def read_known(self) -> KnownObjects:
+        unconfirmed = frozenset(each for each in SPECS if not self.is_absence_confirmed(each))
         networks, vlans, subnets = map(self.of, SPECS)
         own = (self._watches[NODES].objects() or {}).get(self._node)
         return KnownObjects(self._node, own, networks, vlans, subnets, unconfirmed=unconfirmed)
@@ -116,7 +116,7 @@ def look(session: ApiSession, node: str) -> KnownObjects:
     Raises UserspaceError where any of it cannot be read: what is not known is not made up.
     """
     objects = Objects(session)
-    found = [{each["metadata"]["name"]: kept(each) for each in objects.list(resource)} for resource in SPECS]
+    found = [{each["metadata"]["name"]: read_object(each) for each in objects.list(resource)} for resource in SPECS]
     own = objects.list(NODES, fields=f"metadata.name={node}")  # `get` is no right of an agent's account
     if not own:
         raise ObjectRefused(
@@ -125,7 +125,7 @@ def look(session: ApiSession, node: str) -> KnownObjects:
     return KnownObjects(node, _own_node(own[0]), *found)
 
 
-def kept(thing: Mapping[str, Any]) -> KeptObject:
+def read_object(thing: Mapping[str, Any]) -> KeptObject:
     """What is kept of an object as the server sends it."""
     status = thing.get("status") if thing.get("kind") == SUBNETS.kind else None
     ranges = status.get("nodeRanges") if isinstance(status, dict) else None

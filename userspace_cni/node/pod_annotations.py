@@ -42,7 +42,7 @@ def interface_of(request: Request, settings: Settings) -> PodInterface:
     return PodInterface(request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations)
 
 
-def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAddresses:
+def read_addresses(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAddresses:
     """What the pod's annotations say of the interface; the pod gets an Event about the difference. Raises InvalidConfig.
 
     `kind`: the port that the network makes.
@@ -58,7 +58,7 @@ def noted_of(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAddresse
     return noted
 
 
-def awaited_addresses(sources: Sources, pod: Pod | None, interface: PodInterface, deadline: Deadline) -> Awaited | None:
+def find_awaited_addresses(sources: Sources, pod: Pod | None, interface: PodInterface, deadline: Deadline) -> Awaited | None:
     """What the ADD has to wait for until the pod's annotations have the interface's addresses; None when they are there.
 
     `sources`: by what the pod is followed, asked for when it has to be. `pod`: as it is known by now, with its UID, None
@@ -93,7 +93,7 @@ def _lacking(pod: Pod, interface: PodInterface) -> str:
 def require_addresses(pod: Pod | None, interface: PodInterface) -> None:
     """Raise unless the annotations of the pod, as it is known now, have the interface's addresses.
 
-    Unavailable names what is missing; ContainerGone for a pod that is being deleted; InvalidConfig as `awaited_addresses`.
+    Unavailable names what is missing; ContainerGone for a pod that is being deleted; InvalidConfig as `find_awaited_addresses`.
     """
     known = _require_pod(pod)
     lacking = missing(known.annotations, interface)

@@ -141,7 +141,7 @@ class ProbePorts:
         self._adopted = True
         removed: list[str] = []
         deadline = self._deadline()
-        for record in runs.ended(self._node.store, self._node.switch, deadline):
+        for record in runs.list_ended_runs(self._node.store, self._node.switch, deadline):
             try:
                 done = runs.undo_ended(record, self._node.store, self._node.driver, deadline)
             except UserspaceError as error:
@@ -201,7 +201,7 @@ class ProbePorts:
         what = f"port {port.name}: looking at its mirror"
         return self._ports.look(lambda session: is_mirrored(session, port.bridge, port.name), {}, what, self._deadline())
 
-    def counted(self, port: ProbePort) -> Mapping[str, int]:
+    def read_counters(self, port: ProbePort) -> Mapping[str, int]:
         """The switch's counters of the port, by the names of Interface.statistics (tx is what it sent to us)."""
         ports: dict[int, tuple[str, Mapping[str, str]]] = {self._ofport(port): (port.name, {})}
         found = counters.ask_bridge(self._ports.management(port.bridge), ports, self._deadline().within(FLOW_S))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import Undecodable, UserspaceError
 from userspace_cni.base.findings import Finding
-from userspace_cni.cni.keys import Misspelt, folded
+from userspace_cni.cni.keys import Misspelt, fold_case
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.cni.subnet_keys import require_possible
@@ -75,7 +75,7 @@ def _correct(config: dict[str, Any], error: Misspelt) -> bool:
     value = holder.pop(error.key)
     place, _, name = error.meant.rpartition(".")
     target = _object(config, place)
-    if not any(folded(key) == name.lower() for key in target):
+    if not any(fold_case(key) == name.lower() for key in target):
         target[name] = value
     return True
 
@@ -84,7 +84,7 @@ def _object(config: dict[str, Any], place: str) -> dict[str, Any]:
     """The object at a place, made where it is missing; a new one, left out of it, where another value is in the way."""
     held = config
     for name in place.split(".") if place else []:
-        key = next((key for key in held if folded(key) == name.lower()), name)
+        key = next((key for key in held if fold_case(key) == name.lower()), name)
         below = held.setdefault(key, {})
         if not isinstance(below, dict):
             return {}

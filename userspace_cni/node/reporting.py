@@ -1,8 +1,9 @@
 """What this node tells the API of itself: its NodeState, and labels and annotations of its own Node.
 
 It is written when it differs from what the server has, and not otherwise: a thousand nodes at rest write nothing. It is never on
-a verb's path: `told` only notes, and one thread writes, a moment later, so that changes that come together are one write. While
-the server is away the latest is kept and tried again. What others have changed in it, or deleted, a look from time to time mends.
+a verb's path: `note_specs` only notes, and one thread writes, a moment later, so that changes that come together are one write.
+While the server is away the latest is kept and tried again. What others have changed in it, or deleted, a look
+from time to time mends.
 
 Of its Node it owns its labels and annotations alone, by server-side apply, and says the Node's UID with it: a Node is never made.
 """
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.base.back_off import BackOff
-from userspace_cni.base.errors import ObjectRefused, UserspaceError, combined
+from userspace_cni.base.errors import ObjectRefused, UserspaceError, combine
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.loops import Loop, TryAgain
 from userspace_cni.base.notices import Recipient
@@ -62,7 +63,7 @@ class Report(Loop):
     `chassis` gives the switch's name, and may wait and raise UserspaceError. `tell` is called with what is news in a NodeState
     that was written, for Events about it; it must not wait.
 
-    Nothing is written before `told` was called: what the former agent has written stands.
+    Nothing is written before `note_specs` was called: what the former agent has written stands.
     """
 
     failing = "this node cannot report its state now; it tries again: "
@@ -94,14 +95,14 @@ class Report(Loop):
         self._applied: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         """Labels and annotations of the last write to the Node: what is there beside them after it is another's."""
 
-    def told(self, statuses: Sequence[SpecStatus]) -> None:
+    def note_specs(self, statuses: Sequence[SpecStatus]) -> None:
         """Note what became of the specs. Never waits."""
         with self._wake:
             if statuses != self._statuses:
                 self._statuses = tuple(statuses)
                 self.ask()
 
-    def told_subnets(self, subnets: Iterable[SubnetUse] | None) -> None:
+    def note_subnets(self, subnets: Iterable[SubnetUse] | None) -> None:
         """Note what this node has of Subnets; None where that is not known. Never waits."""
         now = None if subnets is None else tuple(subnets)
         with self._wake:
@@ -109,7 +110,7 @@ class Report(Loop):
                 self._subnets = now
                 self.ask()
 
-    def told_routes(self, routes: Sequence[RouteUse]) -> None:
+    def note_routes(self, routes: Sequence[RouteUse]) -> None:
         """Note what this node has of Routes. Never waits."""
         with self._wake:
             if routes != self._routes:
@@ -144,7 +145,7 @@ class Report(Loop):
             except UserspaceError as error:
                 errors.append(error)
         if errors:
-            raise combined("the state of this node is not in the API", errors)
+            raise combine("the state of this node is not in the API", errors)
 
     def _named(self, known: Mapping[str, Any], node: Mapping[str, Any]) -> str:
         """The switch's name; while the switch is away, the one that was reported, in the NodeState or at the Node."""

@@ -39,12 +39,12 @@ class NodeSockets:
         """Remove a dead socket at the path where OVS makes the socket of a port of that name."""
         self.free_source(f"{self.directory(deadline)}/{name}", deadline)
 
-    def waiting(self, path: str, netns: str) -> int:
+    def find_waiting_socket(self, path: str, netns: str) -> int:
         """The inode of the socket at `path` at which a process of that namespace listens, and to which no program is connected; 0
         where it is not so, or cannot be seen."""
-        from userspace_cni.host.files.waiting_application import waiting
+        from userspace_cni.host.files.waiting_application import find_waiting_socket
 
-        return waiting(path, netns, self._settings.switch_netns, self._root)
+        return find_waiting_socket(path, netns, self._settings.switch_netns, self._root)
 
     def free_source(self, path: str, deadline: Deadline) -> bool:
         """Remove a dead socket at `path`, where OVS makes the port's; whether there was one. `path` ends in the port's name.

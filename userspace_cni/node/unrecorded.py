@@ -86,7 +86,7 @@ class Left:
         cut = Drops(netns, table_of(self.store.journal.identity()), root)()
         internal = {port.vlan.tag: port.name for port in Steps(found).ports if port.vlan.tag}
         for name in (each.name for each in uplink.interfaces if not each.devargs):
-            links = nics.looked((name, uplink.bridge), netns, root)
+            links = nics.look_at_all((name, uplink.bridge), netns, root)
             nic, bridge = links.get(name), links.get(uplink.bridge)
             if bridge is None or not (name in cut or _may_have_moved(nic, bridge)):
                 continue
@@ -97,10 +97,10 @@ class Left:
 
     def _move(self, name: str, target: str, *, cut: bool) -> Iterator[AddressMove]:
         netns, store = self.installation.settings.switch_netns, self.store
-        links = nics.looked((name, target), netns, self.installation.root)
+        links = nics.look_at_all((name, target), netns, self.installation.root)
         identity, boot_id, nic = store.journal.identity(), store.boot_id(), links.get(name)
         move = AddressMove(name, nic.index if nic else 0, target, identity, boot_id, cut=cut, switch_netns=netns)
-        yield nics.merged(move, nic, links.get(target))
+        yield nics.merge_changes(move, nic, links.get(target))
 
 
 def left_of_runs(installation: Installation, ports: PortDriver, store: str) -> Mapping[RunId, tuple[str, tuple[Step, ...]]]:

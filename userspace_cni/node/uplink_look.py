@@ -75,7 +75,7 @@ def look(network: ProviderNetwork, former: Sequence[Step], node: UplinkNode, nod
 
     Raises UserspaceError for what cannot be looked at now.
     """
-    return _UplinkReader(network, tuple(former), node, Deadline.after(LOOK_S)).seen(
+    return _UplinkReader(network, tuple(former), node, Deadline.after(LOOK_S)).read(
         None if node_addresses is None else frozenset(node_addresses)
     )
 
@@ -96,12 +96,12 @@ class _UplinkReader:
     node: UplinkNode
     deadline: Deadline
 
-    def seen(self, node_addresses: frozenset[str] | None) -> UplinkLook:
+    def read(self, node_addresses: frozenset[str] | None) -> UplinkLook:
         network, node = self.network, self.node
         node.switch.ports.connect(self.deadline)
         devices = {each: pci.look(each, node.installation.root) for each in network.pci_devices}
         device_links = tuple(link for device in devices.values() if device and device.is_bifurcated for link in device.links)
-        unready = {each: why for each in devices if (why := pci.lacking(each, node.installation.root))}
+        unready = {each: why for each in devices if (why := pci.find_obstacles(each, node.installation.root))}
         gone = [each for each in unready if pci.is_away(each, node.installation.root)]
         names = (*network.links, *network.vlan_interfaces, *device_links)
         links = {name: found for name in names if (found := self._link(name))}
@@ -134,13 +134,13 @@ class _UplinkReader:
         the frames away."""
         node, netns = self.node, self.node.installation.settings.switch_netns
         cut = nic.name in self.network.nics
-        fresh = nics.moved(
+        fresh = nics.plan_move(
             nic, target, store=node.store.journal.identity(), boot_id=node.store.boot_id(), switch_netns=netns, cut=cut
         )
         had = [step for step in Steps(self.former).moves if step.thing == fresh.thing]
         if had:
-            return replace(nics.merged(had[-1], nic, self._link(target)), cut=cut)
-        return replace(fresh, next_hops=nics.answering(nic, netns, node.installation.root, self.deadline))
+            return replace(nics.merge_changes(had[-1], nic, self._link(target)), cut=cut)
+        return replace(fresh, next_hops=nics.find_answering(nic, netns, node.installation.root, self.deadline))
 
     def _lacking_switch(self) -> Iterator[str]:
         able = self.node.switch.ports.able(self.deadline)

@@ -14,11 +14,11 @@ def optional(value: object) -> list[Any]:
 
 
 def new_columns(wanted: Columns) -> Columns:
-    """The columns of a new row, from what `changed_columns` takes."""
+    """The columns of a new row, from what `find_changed_columns` takes."""
     return {column: _merged({}, value) if isinstance(value, dict) else value for column, value in wanted.items()}
 
 
-def changed_columns(wanted: Columns, found: Mapping[str, Any]) -> Columns:
+def find_changed_columns(wanted: Columns, found: Mapping[str, Any]) -> Columns:
     """The columns to write so that `found` becomes `wanted`; keys of maps that `wanted` lacks are kept, and None removes one."""
     changes: Columns = {}
     for column, value in wanted.items():

@@ -71,6 +71,6 @@ def machine_name(pod: str, domain: str) -> str:
     return domain if found and _MACHINE.fullmatch(domain) and machine_part(domain) == found else found
 
 
-def derived_mac(namespace: str, machine: str, ifname: str) -> str:
+def derive_mac(namespace: str, machine: str, ifname: str) -> str:
     """The locally administered unicast MAC of a VM's interface for which none is given; `machine` as `machine_part` has it."""
-    return mac.derived_mac(namespace, machine, ifname)
+    return mac.derive_mac(namespace, machine, ifname)

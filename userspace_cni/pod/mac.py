@@ -9,7 +9,7 @@ _OCTETS = re.compile(r"[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2
 """Six octets as Go's net.ParseMAC takes them, by which the CNI plugins, Multus, kube-ovn and KubeVirt read a MAC."""
 
 
-def derived_mac(*names: str) -> str:
+def derive_mac(*names: str) -> str:
     """Derive a locally administered unicast MAC, lower case with colons, from the names."""
     digest = bytearray(hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).digest()[:6])
     digest[0] = digest[0] & 0xFC | 0x02

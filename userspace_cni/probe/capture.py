@@ -155,12 +155,12 @@ class MirroredPort:
 
     def dropped(self) -> int:
         """Frames that the switch could not give us since we attached, and those that were too long for us."""
-        lost = self.ports.counted(self.port).get("tx_dropped", 0) - self.dropped_before
+        lost = self.ports.read_counters(self.port).get("tx_dropped", 0) - self.dropped_before
         return max(0, lost) + self.queue.counters.rx_oversize
 
 
 @contextmanager
-def mirrored(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending: EndingSignals) -> Iterator[MirroredPort]:
+def mirror(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending: EndingSignals) -> Iterator[MirroredPort]:
     """Mirror the port of an attachment into one of ours; all of it is removed at the end.
 
     `removed` is called with each thing that killed runs had left. Raises Unusable, BadRequest, Unavailable, FastPathError, Ended.
@@ -181,7 +181,7 @@ def mirrored(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending:
             ports.plug(port, mtu=source.mtu if source.mtu > MTU else None, vlan=source.vlan, mirrored=source.port)
             tell("attaching to it")
             with listener.accept(ATTACH_S) as front:
-                before = ports.counted(port).get("tx_dropped", 0)
+                before = ports.read_counters(port).get("tx_dropped", 0)
                 yield MirroredPort(source, front, ports, port, before)
 
 

@@ -42,7 +42,7 @@ class Cores:
         return min(1.0, self.cpu_s / self.wall_s) if self.wall_s > 0 else 1.0
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Count the thread's time within this block."""
         wall, cpu = time.monotonic(), time.thread_time()
         try:
@@ -71,7 +71,7 @@ class Cores:
 
 
 @contextmanager
-def kept() -> Iterator[Cores]:
+def avoid_polling_cores() -> Iterator[Cores]:
     """Within this block the calling thread stays off the cores of polling threads, unless it may use no other."""
     allowed = frozenset(os.sched_getaffinity(0))
     polling = polling_cores()

@@ -68,13 +68,13 @@ def buckets(times: Sequence[int]) -> list[Bucket]:
     return [Bucket(edges[i], edges[i + 1], counts[i + 1] - counts[i]) for i in range(len(edges) - 1)]
 
 
-def shown(nanoseconds: float) -> str:
+def format_time(nanoseconds: float) -> str:
     """`1.64 µs`: three digits and a unit."""
     unit, scale = _unit(nanoseconds)
     return f"{_digits(nanoseconds / scale)} {unit}"
 
 
-def shown_range(bucket: Bucket) -> str:
+def format_range(bucket: Bucket) -> str:
     """`1.60-2.00 µs`: both edges in the unit of the upper one."""
     unit, scale = _unit(bucket.end)
     return f"{_digits(bucket.start / scale)}-{_digits(bucket.end / scale)} {unit}"

@@ -53,7 +53,7 @@ class ProbeSite(Protocol):
         """The node, opened when first needed."""
         ...
 
-    def seen(self, path: str) -> str:
+    def map_path(self, path: str) -> str:
         """A path of the settings as this process reaches it."""
         ...
 
@@ -86,7 +86,7 @@ def of_attachments(site: ProbeSite, records: Sequence[Record], size: int, tell: 
             if socket.place is None:
                 _require_idle(site, [endpoint])
             fronts.append(_attached(endpoint, socket))
-        yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.seen))
+        yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.map_path))
 
 
 def _listen(site: ProbeSite, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tell: Tell) -> None:
@@ -132,14 +132,14 @@ def _borrowed(site: ProbeSite, record: Record, options: FrontEndOptions) -> Borr
 
     if record.socket is None:
         raise Unusable(f"{name_of(record)}: its record names no socket; userspace-cni show tells its steps")
-    return BorrowedSocket(record.socket, site.seen(record.socket.trusted).rstrip("/"), options, access_for_switch(site))
+    return BorrowedSocket(record.socket, site.map_path(record.socket.trusted).rstrip("/"), options, access_for_switch(site))
 
 
 def access_for_switch(site: ProbeSite) -> SocketAccess:
     """Owner and mode for a socket to which OVS connects: OVS runs as the owner of its run directory."""
     from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 
-    rundir = site.seen(site.settings.ovs_rundir)
+    rundir = site.map_path(site.settings.ovs_rundir)
     try:
         facts = Path(rundir).stat()
     except OSError as error:
@@ -177,7 +177,7 @@ def _require_idle(site: ProbeSite, endpoints: Sequence[Endpoint]) -> None:
     except UserspaceError as error:
         raise Unavailable(f"the switch cannot be asked, and may have ports in use: {error}") from error
     _require_life(site)
-    ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.switch.ports.known()}
+    ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.switch.ports.list_ports()}
     for endpoint in endpoints:
         port = ports.get(endpoint.port)
         if port is None:
@@ -228,7 +228,7 @@ def temporary(site: ProbeSite, bridge: str | None, size: int, tell: Tell, remove
             tell("attaching to both")
             fronts = [stack.enter_context(listener.accept(ATTACH_S)) for listener in listeners]
             ports.join(first, second)
-            yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.seen))
+            yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.map_path))
 
 
 def _probe_endpoint(port: ProbePort, name: str, mtu: int) -> Endpoint:

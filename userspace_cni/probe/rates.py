@@ -86,7 +86,7 @@ def measure(
     try:
         while flow.total.seconds < way.seconds and not flow.problem:
             ending.check()
-            with seat.measured():
+            with seat.measure():
                 count = _blast(pair, way, min(SLICE_S, way.seconds - flow.total.seconds), flow)
             flow.total.add(count)
             second.add(count)

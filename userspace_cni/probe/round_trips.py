@@ -68,7 +68,7 @@ def measure(pair: Pair, way: PingOptions, echo: Echo, seat: Cores, report: Calla
             due += way.interval
         started = time.monotonic()
         try:
-            with seat.measured():
+            with seat.measure():
                 _bounce(pair, min(lump, way.count - echo.sent), way, echo)
         except FastPathError as error:
             echo.problem = pair.hung_up() or str(error)

@@ -88,7 +88,7 @@ class ClusterFacts:
         hosts += [ClusterNeed(host(each), alone(each), "the cluster's DNS", "allow_dns", False) for each in self.dns]
         return (*wide, *hosts)
 
-    def unknown(self, version: int) -> str:
+    def why_unknown(self, version: int) -> str:
         """Which networks that a default route of this version of IP would take are not known; "" for none.
 
         Where the node has no address of the version, as outside of a cluster, there are none.
@@ -135,7 +135,7 @@ def why_none(service: ClusterService) -> str:
     return "" if service.addresses else "it has no ClusterIP yet"
 
 
-def completed(cluster: ClusterFacts, services: Iterable[ClusterService]) -> ClusterFacts:
+def add_service_addresses(cluster: ClusterFacts, services: Iterable[ClusterService]) -> ClusterFacts:
     """The cluster with the addresses that the Services of API server and DNS have themselves."""
     apiservers, dns = dict.fromkeys(cluster.apiservers), dict.fromkeys(cluster.dns)
     for each in services:
@@ -146,7 +146,7 @@ def completed(cluster: ClusterFacts, services: Iterable[ClusterService]) -> Clus
     return replace(cluster, apiservers=tuple(apiservers), dns=tuple(dns))
 
 
-def left_alone(pod: RoutePod) -> str:
+def why_left_alone(pod: RoutePod) -> str:
     """Why no Route concerns the pod; "" where some may."""
     if pod.host_network:
         return "it is in the node's own network"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from userspace_cni.base.errors import ContainerGone, HostNamespace, InvalidConfig, NameTaken, Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute
-from userspace_cni.host.netlink.netns import opened_pod
+from userspace_cni.host.netlink.netns import open_pod_netns
 from userspace_cni.host.pod_net.pod_routes import KernelWay, PodNamespace, PodRoutes, RoutePass
 from userspace_cni.linux import paths
 from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
@@ -22,7 +22,7 @@ from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import VisitedSandbox
 from userspace_cni.routes.places import LocatedSandbox, Source
 from userspace_cni.routes.resolving import ResolvedRoutes
-from userspace_cni.routes.routes_service import composed, kernel_of, read_kept, read_routes_file, with_ranges
+from userspace_cni.routes.routes_service import compose, kernel_of, read_kept, read_routes_file, with_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -112,12 +112,12 @@ class Inspector:
         self._here = here
         self._kernel = kernel_of(here, _kept(here))
         self._looking = _DryRunKernel(self._kernel)
-        self._passes, self._places = composed(here, store, self._looking)
+        self._passes, self._places = compose(here, store, self._looking)
 
-    def inspected(self) -> Inspection:
+    def inspect(self) -> Inspection:
         """How all pods are. Raises Unavailable where what Routes ask is not known, UserspaceError for unreadable files."""
         known = known_now(self._here)
-        self._visit(known, self._places.located())
+        self._visit(known, self._places.locate())
         visited = [each for sandbox, each in self._passes.visited.items() if sandbox not in self._looking.gone]
         visited.sort(key=lambda each: (each.pod.namespace, each.pod.name, each.located.place.sandbox))
         there = {each.located.uid for each in visited}
@@ -127,12 +127,12 @@ class Inspector:
         seen = tuple(self._inspected(each) for each in visited if not each.host)
         return Inspection(seen, tuple(unfound), dict(self._places.problems))
 
-    def explained(self, pod: str, dst: Address | Network) -> PodExplanation:
-        """What becomes of the pod's packets to `dst`. Raises ContainerGone for a pod that is not found; as `inspected`."""
+    def explain(self, pod: str, dst: Address | Network) -> PodExplanation:
+        """What becomes of the pod's packets to `dst`. Raises ContainerGone for a pod that is not found; as `inspect`."""
         known = known_now(self._here)
-        for located in self.found(pod):
+        for located in self.find_sandboxes(pod):
             self._visit(known, [located])
-            visited, asked = self._passes.visited.get(located.place.sandbox), self._passes.asked(located)
+            visited, asked = self._passes.visited.get(located.place.sandbox), self._passes.find_claims(located)
             if asked is None or located.place.sandbox in self._looking.gone:
                 continue
             try:
@@ -146,7 +146,7 @@ class Inspector:
 
     def ours(self, pod: str = "") -> Iterator[Holding]:
         """The sandboxes of all pods, or of one, that are there, each once: with what they have of ours."""
-        for located in self.found(pod) if pod else self._places.located():
+        for located in self.find_sandboxes(pod) if pod else self._places.locate():
             try:
                 inside = self._kernel.look(located.place)
             except (ContainerGone, HostNamespace, NameTaken):  # the last one: that namespace was looked at under another id
@@ -175,7 +175,7 @@ class Inspector:
         """
         for located in self._proven_first(pod):
             try:
-                opened = opened_pod(located.place.path, located.place.inode, self._here.root)
+                opened = open_pod_netns(located.place.path, located.place.inode, self._here.root)
             except ContainerGone:
                 continue
             with opened as netns:
@@ -187,18 +187,18 @@ class Inspector:
     def _proven_first(self, pod: str) -> Iterator[LocatedSandbox]:
         """First the sandboxes that the API has confirmed, then others with the pod's name: they may be a former pod's."""
         pods, others = _kept(self._here).pods, []
-        for each in self.found(pod):
+        for each in self.find_sandboxes(pod):
             if not pods or each.uid in pods:
                 yield each
             else:
                 others.append(each)
         yield from others
 
-    def found(self, pod: str) -> Iterator[LocatedSandbox]:
+    def find_sandboxes(self, pod: str) -> Iterator[LocatedSandbox]:
         """The sandboxes of that pod, or with that id, each once. The runtime is asked when the others do not suffice."""
         seen: set[str] = set()
         for wanted in ((), None):
-            for each in self._places.located(wanted):
+            for each in self._places.locate(wanted):
                 if each.is_called(pod) and each.place.sandbox not in seen:
                     seen.add(each.place.sandbox)
                     yield each
@@ -316,7 +316,7 @@ def _stored(thing: Mapping[str, Any]) -> dict[str, Any]:
     return {**thing, "metadata": metadata}
 
 
-def described(drifts: Sequence[InspectedPod]) -> list[dict[str, Any]]:
+def describe_pods(drifts: Sequence[InspectedPod]) -> list[dict[str, Any]]:
     """Pods and how they differ, as JSON values."""
     return [
         {

@@ -69,13 +69,13 @@ class KnownCluster:
 # -- from the objects of the API -------------------------------------------------------------------------------------------------
 
 
-def kept_route(thing: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_route(thing: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is kept of a Route: no status, and of its metadata what decides."""
     metadata = {key: thing["metadata"][key] for key in _METADATA if key in thing["metadata"]}
     return {"metadata": metadata, "spec": thing.get("spec")}
 
 
-def kept_service(thing: Mapping[str, Any]) -> ClusterService:
+def read_service(thing: Mapping[str, Any]) -> ClusterService:
     """A Service. Raises ValueError, KeyError for what is none."""
     metadata, spec = thing["metadata"], thing.get("spec") or {}
     given = spec.get("clusterIPs") or [spec.get("clusterIP")]
@@ -86,7 +86,7 @@ def kept_service(thing: Mapping[str, Any]) -> ClusterService:
     )
 
 
-def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
+def read_pod(thing: Mapping[str, Any]) -> KeptPod:
     """A pod. Raises KeyError for what is none."""
     metadata, spec = thing["metadata"], thing.get("spec") or {}
     controller = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), None)
@@ -105,39 +105,39 @@ def kept_pod(thing: Mapping[str, Any]) -> KeptPod:
     return KeptPod(pod, node_uid, owner)
 
 
-def kept_parent(thing: Mapping[str, Any]) -> tuple[str, str]:
+def read_parent(thing: Mapping[str, Any]) -> tuple[str, str]:
     """What controls a ReplicaSet or Job: kind and name, ("", "") for nothing."""
     found = (each for each in thing["metadata"].get("ownerReferences") or () if each.get("controller"))
     return next(((each["kind"], each["name"]) for each in found), ("", ""))
 
 
-def kept_labels(thing: Mapping[str, Any]) -> Mapping[str, str]:
+def read_labels(thing: Mapping[str, Any]) -> Mapping[str, str]:
     return thing["metadata"].get("labels") or {}
 
 
-def kept_endpoints(thing: Mapping[str, Any]) -> tuple[Address, ...]:
+def read_endpoints(thing: Mapping[str, Any]) -> tuple[Address, ...]:
     """The addresses behind a Service."""
     parts = (each for subset in thing.get("subsets") or () for each in subset.get("addresses") or ())
     return _addresses(each.get("ip") for each in parts)
 
 
-def kept_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Network, ...]]:
+def read_node(thing: Mapping[str, Any]) -> tuple[tuple[Address, ...], tuple[Network, ...]]:
     """The addresses of a Node, and the ranges of its pods."""
     found = (thing.get("status") or {}).get("addresses") or ()
     addresses = _addresses(each.get("address") for each in found if each.get("type") in ("InternalIP", "ExternalIP"))
-    return addresses, kept_ranges(thing)
+    return addresses, read_ranges(thing)
 
 
-def kept_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
+def read_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
     spec = thing.get("spec") or {}
     return _networks(spec.get("podCIDRs") or [spec.get("podCIDR")])
 
 
-def kept_service_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
+def read_service_ranges(thing: Mapping[str, Any]) -> tuple[Network, ...]:
     return _networks((thing.get("spec") or {}).get("cidrs") or ())
 
 
-def joined(ranges: Iterable[Network]) -> tuple[Network, ...]:
+def merge_networks(ranges: Iterable[Network]) -> tuple[Network, ...]:
     """The same addresses by as few networks as there can be: those of neighbouring nodes are one. () where they are too many."""
     each = tuple(network for network in ranges if not why_never(prefix(network)))  # an odd one would swallow the others
     four = collapse_addresses(network for network in each if isinstance(network, IPv4Network))
@@ -182,15 +182,15 @@ def by_uid(pods: Iterable[KeptPod], parents: Mapping[str, Parents | None], befor
     A static pod has another UID here than in the API, and its object says so, as anyone's could: a pod's own UID comes first.
     """
     kept = list(pods)
-    found = {each.node_uid: owned(each, parents) for each in kept if each.node_uid != each.pod.uid}
-    found |= {each.pod.uid: owned(each, parents) for each in kept if each.node_uid == each.pod.uid}
+    found = {each.node_uid: add_owners(each, parents) for each in kept if each.node_uid != each.pod.uid}
+    found |= {each.pod.uid: add_owners(each, parents) for each in kept if each.node_uid == each.pod.uid}
     return {
         uid: replace(pod, owners=before[uid].owners) if pod.owners is None and uid in before else pod
         for uid, pod in found.items()
     }
 
 
-def owned(kept: KeptPod, parents: Mapping[str, Parents | None]) -> RoutePod:
+def add_owners(kept: KeptPod, parents: Mapping[str, Parents | None]) -> RoutePod:
     """The pod with the chain of its owners. `parents`: of "ReplicaSet" and "Job", None while they are not known."""
     kind, name = kept.owner
     if not kind:

@@ -104,14 +104,14 @@ class Passes:
         self.routes = routes_of(known)
         self.book = Rulebook(self.routes, known.services, known.cluster, self._rules.exclude)
 
-    def wanted(self) -> Collection[str] | None:
+    def list_wanted(self) -> Collection[str] | None:
         """The UIDs of the pods for which routes are asked, or were when they were looked at; None where every sandbox counts."""
         if self._known is None or not self._known.has_api:
             return None
         had = {each.located.uid for each in self._visited.values() if each.asked.claims}
         return had | {uid for uid, pod in self._known.pods.items() if self._asked_of(uid, pod).claims}
 
-    def asked(self, located: LocatedSandbox) -> PodClaims | None:
+    def find_claims(self, located: LocatedSandbox) -> PodClaims | None:
         """What is asked of the pod of a sandbox; None for one that is not proven."""
         pod = self._pod(located)
         return self.book.claims(pod) if pod else None

@@ -81,7 +81,7 @@ class NamespaceSources:
         """How many files of the runtime's cache could not be used by the last look."""
         return self._cache.unreadable
 
-    def located(self, wanted: Collection[str] | None = None) -> list[LocatedSandbox]:
+    def locate(self, wanted: Collection[str] | None = None) -> list[LocatedSandbox]:
         """The sandboxes, each once. `wanted`: the UIDs of pods for which the runtime is asked if need be; None for all."""
         problems: dict[Source, str] = {}
         found: dict[str, LocatedSandbox] = {}

@@ -39,7 +39,7 @@ class Prefix(NamedTuple):
     def overlaps(self, other: Prefix) -> bool:
         return self.covers(other) or other.covers(self)
 
-    def shortened(self, length: int) -> Prefix:
+    def shorten(self, length: int) -> Prefix:
         """The prefix of that length, not longer than this one, that covers it."""
         rest = _WIDTHS[self.version] - length
         return Prefix(self.version, self.network >> rest << rest, length)
@@ -88,7 +88,7 @@ class PrefixTable(Generic[Value]):
         """The longest prefix that covers the target, with its value; None where none does."""
         for length in self._lengths[target.version]:
             if length <= target.length:
-                key = target.shortened(length)
+                key = target.shorten(length)
                 if key in self._entries:
                     return key, self._entries[key]
         return None

@@ -105,7 +105,7 @@ def faults(visited: VisitedSandbox) -> Iterator[tuple[str, str]]:
     yield from ((each.route, each.text) for each in visited.resolved.refusals)
 
 
-def described(passes: Passes) -> dict[str, Any]:
+def describe(passes: Passes) -> dict[str, Any]:
     visited = _sorted(passes)
     looks = _looks(visited)
     told = {each.route.name: each.told for each in passes.book.expanded}
@@ -147,7 +147,7 @@ def _of_pod(visited: VisitedSandbox) -> dict[str, Any]:
         "skipped": _texts(visited.resolved.skipped),
         "refused": [*_texts(visited.resolved.refusals), *visited.refused],
         "conflicts": _texts(visited.resolved.conflicts),
-        "overridden": [shown(each) for each in visited.resolved.overridden],
+        "overridden": [format_destination(each) for each in visited.resolved.overridden],
         "problem": visited.problem,
     }
 
@@ -158,10 +158,10 @@ def _sorted(passes: Passes) -> list[VisitedSandbox]:
 
 
 def _wanted(wanted: DesiredRoute) -> dict[str, Any]:
-    return {"dst": shown(wanted.dst), "dev": wanted.dev, "via": str(wanted.via or ""), "metric": wanted.metric}
+    return {"dst": format_destination(wanted.dst), "dev": wanted.dev, "via": str(wanted.via or ""), "metric": wanted.metric}
 
 
-def shown(dst: Network) -> str:
+def format_destination(dst: Network) -> str:
     return str(dst) if dst.prefixlen else f"default ({'IPv4' if dst.version == 4 else 'IPv6'})"
 
 

@@ -77,7 +77,7 @@ def resolve(
     """
     if not asked.claims:
         return ResolvedRoutes()
-    return _Pass(asked, inside, metric6, protocol).resolved(cluster)
+    return _Pass(asked, inside, metric6, protocol).resolve(cluster)
 
 
 def effective_metric(route: PodRoute) -> int:
@@ -102,7 +102,7 @@ class _Pass:
         self._refusals: list[RouteRemark] = list(asked.left_out)
         self._conflicts: list[RouteRemark] = []
 
-    def resolved(self, cluster: ClusterFacts) -> ResolvedRoutes:
+    def resolve(self, cluster: ClusterFacts) -> ResolvedRoutes:
         ways = [_Way(claim, *self._gateway(claim)) for first in self._asked.claims if (claim := self._possible(first))]
         ways = [each for each in ways if self._may_stand_before(each.claim, each.via)]
         on_link = self._on_link(ways)
@@ -144,7 +144,7 @@ class _Pass:
         if rivals is None:
             return None if self._is_lacking(first) else first
         able = [each for each in rivals if not self._is_lacking(each.claim)]
-        self._conflicts += [each.lost_to(able[0]) for each in able[1:]]
+        self._conflicts += [each.describe_loss(able[0]) for each in able[1:]]
         return able[0].claim if able else None
 
     def _is_lacking(self, claim: DestinationClaim) -> bool:
@@ -343,7 +343,7 @@ class _Pass:
     def _covering(self, gateway: Gateway, length: int) -> Iterable[Prefix]:
         """The destinations with the gateway in them, as long as this or longer, of lengths that are asked for; no default."""
         target = host(gateway[0])
-        return (target.shortened(each) for each in self._asked.lengths[target.version] if each >= max(length, 1))
+        return (target.shorten(each) for each in self._asked.lengths[target.version] if each >= max(length, 1))
 
     def _all_on_link(self, gateway: Gateway) -> Prefix | None:
         """The destination of others' routes that leads to a gateway by its device without another one; None where none does."""

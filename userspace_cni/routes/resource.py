@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from userspace_cni.base.errors import InvalidConfig, quoted, shortened
+from userspace_cni.base.errors import InvalidConfig, quote, shorten
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.routes.route_values import (
     NetworkEntry,
@@ -134,7 +134,7 @@ def read_route(thing: Mapping[str, Any]) -> RouteObject:
         read_name(name, "'metadata.name'")
         return _read(known, thing)
     except InvalidConfig as error:
-        return replace(known, problems=(shortened(str(error)),), is_unusable=True)
+        return replace(known, problems=(shorten(str(error)),), is_unusable=True)
     except (RecursionError, ValueError):  # of Python's own, when it writes a value of such depth or so many digits for a message
         return replace(known, problems=("a value is nested too deeply or has too many digits to be shown",), is_unusable=True)
 
@@ -179,14 +179,14 @@ def _entries(
     """The entries that can be, of the first `most`; why the others cannot is told."""
     value = _given(spec, key, [])
     if not isinstance(value, list):
-        problems.append(f"'spec.{key}' is {quoted(value)}; it must be a list")
+        problems.append(f"'spec.{key}' is {quote(value)}; it must be a list")
         return ()
     found = []
     for number, each in enumerate(value[:most]):
         try:
             found.append(read(each, f"spec.{key}[{number}]"))
         except InvalidConfig as error:
-            problems.append(shortened(str(error)))
+            problems.append(shorten(str(error)))
     if len(value) > most:
         problems.append(f"'spec.{key}' has {len(value)} entries; a Route has {ENTRIES_MAX} at most, and the others are left out")
     return tuple(found)
@@ -204,7 +204,7 @@ def _selection(where: Mapping[str, Any], place: str) -> Selection:
 def _selectors(where: Mapping[str, Any], key: str, place: str, read: Callable[[object, str], Found]) -> tuple[Found, ...]:
     value = _given(where, key, [])
     if not isinstance(value, list) or len(value) > SELECTORS_MAX:
-        raise InvalidConfig(f"'{place}.{key}' is {quoted(value)}", f"it must be a list, of {SELECTORS_MAX} at most")
+        raise InvalidConfig(f"'{place}.{key}' is {quote(value)}", f"it must be a list, of {SELECTORS_MAX} at most")
     return tuple(read(each, f"'{place}.{key}[{number}]'") for number, each in enumerate(value))
 
 
@@ -229,7 +229,7 @@ def _workload_selector(value: object, place: str) -> WorkloadSelector:
     fields = _saying(value, ("kind", "namespace", "name"), place)
     kind = fields.get("kind")
     if kind not in WORKLOADS:
-        raise InvalidConfig(f"{place}: 'kind' is {quoted(kind)}", f"it can be {', '.join(WORKLOADS)}")
+        raise InvalidConfig(f"{place}: 'kind' is {quote(kind)}", f"it can be {', '.join(WORKLOADS)}")
     namespace = read_label(fields.get("namespace"), f"{place}: 'namespace'")
     return WorkloadSelector(str(kind), namespace, read_name(fields.get("name"), f"{place}: 'name'"))
 
@@ -245,7 +245,7 @@ def _saying(value: object, known: Collection[str], place: str) -> Mapping[str, A
 def _priority(spec: Mapping[str, Any]) -> int:
     value = _given(spec, "priority", 0)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= PRIORITY_MAX:
-        raise InvalidConfig(f"'spec.priority' is {quoted(value)}", f"it must be a whole number from 0 to {PRIORITY_MAX}")
+        raise InvalidConfig(f"'spec.priority' is {quote(value)}", f"it must be a whole number from 0 to {PRIORITY_MAX}")
     return value
 
 
@@ -254,23 +254,23 @@ def _derive(spec: Mapping[str, Any]) -> bool:
     fields = known_fields(_given(spec, "defaults", {}), ("via",), {}, "'spec.defaults'")
     value = _given(fields, "via", "on-link")
     if value not in _DEFAULT_VIAS:
-        raise InvalidConfig(f"'spec.defaults.via' is {quoted(value)}", f"it can be {' or '.join(_DEFAULT_VIAS)}")
+        raise InvalidConfig(f"'spec.defaults.via' is {quote(value)}", f"it can be {' or '.join(_DEFAULT_VIAS)}")
     return bool(value == "derive")
 
 
 def _gates(value: object, problems: list[str]) -> tuple[FeatureGates, list[str]]:
     """The gates that are known here, and a remark on each that is not. Raises InvalidConfig where there is no object."""
     if not isinstance(value, dict):
-        raise InvalidConfig(f"'spec.feature_gate' is {quoted(value)}", "it must be an object of texts")
+        raise InvalidConfig(f"'spec.feature_gate' is {quote(value)}", "it must be an object of texts")
     known: dict[str, bool] = {}
     remarks = []
     for name, said in value.items():
         if name not in _CAUTIOUS:
-            remarks.append(f"'spec.feature_gate' has {quoted(name)}, which is not known here and has no effect")
+            remarks.append(f"'spec.feature_gate' has {quote(name)}, which is not known here and has no effect")
             continue
         word = str(said).strip().lower() if isinstance(said, str | bool) else ""
         if word not in ("true", "false"):
-            problems.append(f'\'spec.feature_gate.{name}\' is {quoted(said)}; it must be "true" or "false"')
+            problems.append(f'\'spec.feature_gate.{name}\' is {quote(said)}; it must be "true" or "false"')
         known[name.replace("-", "_")] = word == "true" if word in ("true", "false") else _CAUTIOUS[name]
     return FeatureGates(**known), remarks
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import yaml
 
-from userspace_cni.base.errors import InvalidConfig, quoted, shortened
+from userspace_cni.base.errors import InvalidConfig, quote, shorten
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.pod.strict_json import JsonReader, once
 from userspace_cni.routes.resource import API_VERSION, ENTRIES_MAX, KIND, RouteObject, read_route
@@ -36,7 +36,7 @@ _SERVICE: Final = "it must be NAMESPACE/NAME, NAMESPACE/* for all Services of a 
 _REMEDY: Final = "it must be JSON or YAML: entries {svc: NAMESPACE/NAME, dev} and {route: CIDR, dev}, or Route objects"
 
 
-def parsed(text: str, name: str) -> Any:
+def parse(text: str, name: str) -> Any:
     """The content of the file `name`; of several YAML documents the list of them. Raises InvalidConfig naming the file."""
     if len(text.encode("utf-8", "replace")) > BYTES_MAX:
         raise InvalidConfig(f"{name}: it has more than {BYTES_MAX >> 20} MiB", "a file of routes is shorter")
@@ -183,7 +183,7 @@ def _objects(data: Any, name: str, faults: Faults) -> Sequence[Mapping[str, Any]
 def _route_object(thing: Mapping[str, Any], number: int, faults: Faults) -> Mapping[str, Any] | None:
     if thing.get("apiVersion") == API_VERSION and thing.get("kind") == KIND:
         return thing
-    said = f"{quoted(thing.get('kind'))} of {quoted(thing.get('apiVersion'))}"
+    said = f"{quote(thing.get('kind'))} of {quote(thing.get('apiVersion'))}"
     faults.add(Fault(number, f"object number {number} is {said}; it must be {KIND} of {API_VERSION}"))
     return None
 
@@ -194,12 +194,12 @@ def _add_twice(routes: Iterable[tuple[int, RouteObject]], faults: Faults) -> Non
     for number, route in routes:
         former = names.setdefault(route.name, number)
         if former != number and route.name:
-            text = f"Route {quoted(route.name)} is in it twice: objects number {former} and {number}; give each a name of its own"
+            text = f"Route {quote(route.name)} is in it twice: objects number {former} and {number}; give each a name of its own"
             faults.add(Fault(number, text))
 
 
 def _called(number: int, route: RouteObject) -> str:
-    return f"Route {quoted(route.name)}" if route.name else f"object number {number}"
+    return f"Route {quote(route.name)}" if route.name else f"object number {number}"
 
 
 # -- the original form --------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _simple(data: Any, name: str, faults: Faults) -> Mapping[str, Any]:
     """The Route object of a file of the original form, without the entries that cannot be. Raises InvalidConfig."""
     entries = _entries_of(data)
     if entries is None:
-        raise InvalidConfig(f"{name}: it holds {quoted(data)}", _REMEDY)
+        raise InvalidConfig(f"{name}: it holds {quote(data)}", _REMEDY)
     if len(entries) > ENTRIES_MAX:
         raise InvalidConfig(f"{name}: it has {len(entries)} entries", f"there can be {ENTRIES_MAX}")
     spec: dict[str, list[Mapping[str, Any]]] = {"route": [], "svc": []}
@@ -217,7 +217,7 @@ def _simple(data: Any, name: str, faults: Faults) -> Mapping[str, Any]:
         try:
             key, entry = _entry(each, f"entry {number}")
         except InvalidConfig as error:
-            faults.add(Fault(number, shortened(str(error))))
+            faults.add(Fault(number, shorten(str(error))))
         else:
             spec[key].append(entry)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": route_name(name)}, "spec": spec}
@@ -238,7 +238,7 @@ def _entry(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     """In which list of a Route's spec the entry belongs, and its form there. Raises InvalidConfig."""
     fields = known_fields(value, ("svc", "route", "dev", "via"), {}, where)
     if ("svc" in fields) == ("route" in fields):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must have one of 'svc' and 'route'")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must have one of 'svc' and 'route'")
     given = {} if fields.get("via") is None else {"via": fields["via"]}
     if "route" in fields:
         said = fields["route"]
@@ -249,7 +249,7 @@ def _entry(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     service = fields["svc"].strip() if isinstance(fields["svc"], str) else ""
     namespace, _, name = service.partition("/")
     if not namespace or not name or "/" in name:
-        raise InvalidConfig(f"{where}: 'svc' is {quoted(fields['svc'])}", _SERVICE)
+        raise InvalidConfig(f"{where}: 'svc' is {quote(fields['svc'])}", _SERVICE)
     entry = {"namespace": namespace, "name": name, "dev": fields.get("dev"), **given}
     read_service_entry(entry, where)
     return "svc", entry
@@ -265,7 +265,7 @@ def _why(error: Exception) -> str:
         said = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
     else:
         said = str(error)
-    return shortened(" ".join(said.split()))
+    return shorten(" ".join(said.split()))
 
 
 class _Unsound(Exception):
@@ -306,7 +306,7 @@ class _Shape:
     def _begin(self, event: yaml.NodeEvent) -> None:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._sizes:
-                raise _Unsound(f"alias {quoted(event.anchor)} refers to nothing, or to what it is in")
+                raise _Unsound(f"alias {quote(event.anchor)} refers to nothing, or to what it is in")
             self._total += self._sizes[event.anchor]
             return
         if isinstance(event, yaml.CollectionStartEvent):
@@ -331,6 +331,6 @@ class _OpenCollection:
             return
         if self._is_key and scalar is not None and scalar != _MERGE:
             if scalar in self._keys:
-                raise _Unsound(f"key {quoted(scalar)} is given twice in one object")
+                raise _Unsound(f"key {quote(scalar)} is given twice in one object")
             self._keys.add(scalar)
         self._is_key = not self._is_key

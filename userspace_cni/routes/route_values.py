@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final, Literal
 
-from userspace_cni.base.errors import InvalidConfig, quoted
+from userspace_cni.base.errors import InvalidConfig, quote
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.routes.prefixes import Prefix, host, prefix
@@ -92,7 +92,7 @@ def read_service_entry(value: object, place: str) -> ServiceEntry:
     namespace, name = fields.get("namespace"), fields.get("name")
     if namespace == ALL and name != ALL:
         raise InvalidConfig(
-            f"{place}: 'namespace' is '*', and 'name' {quoted(name)}", "with all namespaces goes the name '*' alone"
+            f"{place}: 'namespace' is '*', and 'name' {quote(name)}", "with all namespaces goes the name '*' alone"
         )
     if namespace != ALL:
         namespace = read_label(namespace, f"{place}: 'namespace'")
@@ -111,13 +111,13 @@ def read_dst(value: object, via: Via, where: str) -> Network:
     if text == DEFAULT:
         return DEFAULTS[via.version if not isinstance(via, str) else 4]
     if not _NETWORK.fullmatch(text):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a network as 10.0.0.0/8 or fd00::/8, or 'default'")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a network as 10.0.0.0/8 or fd00::/8, or 'default'")
     try:
         dst = ip_network(text)
     except ValueError as error:
-        raise InvalidConfig(f"{where} is {quoted(value)}", f"it is no network: {error}") from None
+        raise InvalidConfig(f"{where} is {quote(value)}", f"it is no network: {error}") from None
     if dst.prefixlen and (why := why_never(prefix(dst))):
-        raise InvalidConfig(f"{where} is {quoted(value)}", why)
+        raise InvalidConfig(f"{where} is {quote(value)}", why)
     return dst
 
 
@@ -129,7 +129,7 @@ def why_never(dst: Prefix) -> str:
 def read_dev(value: object, where: str) -> str:
     """Read the name of a device in the pod. Raises InvalidConfig naming `where` and the value."""
     if not isinstance(value, str) or not _DEV.fullmatch(value) or len(value) > _DEV_MAX or value in (".", ".."):
-        raise InvalidConfig(f"{where} is {quoted(value)}", f"it must be the name of a device: 1 to {_DEV_MAX} ASCII characters")
+        raise InvalidConfig(f"{where} is {quote(value)}", f"it must be the name of a device: 1 to {_DEV_MAX} ASCII characters")
     if value == "lo":
         raise InvalidConfig(f"{where} is 'lo'", "nothing leaves a pod by it")
     return value
@@ -147,10 +147,10 @@ def read_via(value: object, where: str) -> Via:
             raise ValueError
         address = ip_address(text)
     except ValueError:
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an address as 10.0.0.1, or 'auto'") from None
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be an address as 10.0.0.1, or 'auto'") from None
     for never, what in _NEVER:
         if never not in _LINK_LOCAL and never.covers(host(address)):
-            raise InvalidConfig(f"{where} is {quoted(value)}", f"no gateway has an address of {what} ({never})")
+            raise InvalidConfig(f"{where} is {quote(value)}", f"no gateway has an address of {what} ({never})")
     return address
 
 
@@ -167,21 +167,21 @@ def require_possible(dst: Network, via: Via, where: str) -> None:
 def read_label(value: object, where: str) -> str:
     """Read the name of a namespace or Service. Raises InvalidConfig naming `where` and the value."""
     if not isinstance(value, str) or not _LABEL.fullmatch(value):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a name: 1 to 63 of a-z, 0-9 and -")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a name: 1 to 63 of a-z, 0-9 and -")
     return value
 
 
 def read_name(value: object, where: str) -> str:
     """Read the name of any other object. Raises InvalidConfig naming `where` and the value."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be a name: 1 to 253 of a-z, 0-9, - and .")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be a name: 1 to 253 of a-z, 0-9, - and .")
     return value
 
 
 def read_labels(value: object, where: str) -> Mapping[str, str]:
     """Read labels, each with its value; at least one. Raises InvalidConfig naming `where` and the value."""
     if not isinstance(value, dict) or not value or not _are_texts(value) or not _are_texts(value.values()):
-        raise InvalidConfig(f"{where} is {quoted(value)}", "it must be an object of texts, and not empty")
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be an object of texts, and not empty")
     return dict(value)
 
 

@@ -111,7 +111,7 @@ class RouteKeeper(Loop):
         return min(self._passes.next_due if enough else _NEVER, self._reminded) - time.monotonic()
 
     def _visit(self, *, everything: bool, sandboxes: Collection[str]) -> None:
-        located = self._places.located(None if everything else self._passes.wanted())
+        located = self._places.locate(None if everything else self._passes.list_wanted())
         self.looks += self._passes.visit(located, sandboxes, everything=everything)
         self._told()
         if self._places.problems:

@@ -24,7 +24,7 @@ from userspace_cni.routes.known import KnownCluster, as_json, from_json
 from userspace_cni.routes.passes import Passes, Rules
 from userspace_cni.routes.places import NamespaceSources
 from userspace_cni.routes.refusal_events import RefusalEvents
-from userspace_cni.routes.reports import described, uses
+from userspace_cni.routes.reports import describe, uses
 from userspace_cni.routes.routes_keeper import RouteKeeper
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class NodeRoutes(Supervisor):
         self._here = here
         self._kept = self._last = self._read_kept()
         self._kernel = kernel_of(here, self._kept)
-        self._passes, self._places = composed(here, store, self._kernel)
+        self._passes, self._places = compose(here, store, self._kernel)
         self._refusals = RefusalEvents(tell)
         self._told = told
         self._keeper = RouteKeeper(self._passes, self._places, self._learn, self._tell, self._keep_rest)
@@ -106,7 +106,7 @@ class NodeRoutes(Supervisor):
         """Look at every pod now, and wait for it. Raises Unavailable at the deadline."""
         self._keeper.look(deadline)
 
-    def before_answer(self, sandbox: str) -> None:
+    def await_routes(self, sandbox: str) -> None:
         """Wait a moment for the routes of a pod that was just attached, so that its application starts with them. Never fails."""
         if self._passes.routes:
             self._keeper.look_at(sandbox, ADD_S)
@@ -126,9 +126,9 @@ class NodeRoutes(Supervisor):
             "route_cache_unreadable": lambda: self._places.unreadable,
         }
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
-            **described(self._passes),
+            **describe(self._passes),
             "problems": {
                 **({"api": self._watching.problem} if self._watching and self._watching.problem else {}),
                 **({"file": self._file_problem} if self._file_problem else {}),
@@ -244,7 +244,7 @@ def kernel_of(here: Installation, kept: KnownCluster) -> PodRoutes:
     return made
 
 
-def composed(here: Installation, store: AttachmentStore, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
+def compose(here: Installation, store: AttachmentStore, kernel: RouteKernel | None = None) -> tuple[Passes, NamespaceSources]:
     """The passes over the pods of `node`, and where those are found. `kernel`: what the passes do there, else `kernel_of`."""
     settings = here.settings
     rules = Rules(settings.route_metric6, settings.route_exclude_namespaces)
@@ -285,10 +285,10 @@ def read_routes_file(here: Installation) -> tuple[Mapping[str, Any], ...]:
     if not path:
         return ()
     # with YAML, which a node without such a file does not need
-    from userspace_cni.routes.route_files import BYTES_MAX, objects_in, parsed
+    from userspace_cni.routes.route_files import BYTES_MAX, objects_in, parse
 
     try:
-        real = here.root.path(here.root.resolved(path))  # a file of a ConfigMap is a link
+        real = here.root.path(here.root.resolve(path))  # a file of a ConfigMap is a link
         directory, name = os.path.split(real)
         dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -308,7 +308,7 @@ def read_routes_file(here: Installation) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not text.strip():  # who writes it may have begun by making it empty
         raise InvalidConfig(f"{path} is empty", "to have no routes, remove it, or write []")
-    return objects_in(parsed(text, path), path)
+    return objects_in(parse(text, path), path)
 
 
 def file_identity(here: Installation) -> tuple[int, ...] | None:

@@ -16,8 +16,8 @@ from userspace_cni.routes.cluster_facts import (
     ClusterFacts,
     ClusterService,
     RoutePod,
-    completed,
-    left_alone,
+    add_service_addresses,
+    why_left_alone,
     why_none,
 )
 from userspace_cni.routes.prefixes import Prefix, alone, host, prefix
@@ -82,7 +82,7 @@ class Rival(NamedTuple):
     claim: DestinationClaim
     rank: Rank
 
-    def lost_to(self, winner: Rival) -> RouteRemark:
+    def describe_loss(self, winner: Rival) -> RouteRemark:
         """What is to be said of it where the other one is in force."""
         text = f"{self.claim.origin}: Route '{winner.claim.route}' has {self.claim.dst}: {_why_winning(winner.rank, self.rank)}"
         return RouteRemark(self.claim.route, "conflict", self.claim.dst, text)
@@ -131,7 +131,7 @@ class Rulebook:
         exclude: Collection[str] = (),
     ) -> None:
         self._services = {(each.namespace, each.name): each for each in services}
-        self.cluster = completed(cluster, self._services.values())
+        self.cluster = add_service_addresses(cluster, self._services.values())
         self._exclude = frozenset(exclude)
         usable = [each for each in routes if not each.is_unusable]
         usable.sort(key=lambda each: (-each.priority, each.created, each.name))
@@ -144,7 +144,7 @@ class Rulebook:
         return self._expanded
 
     def claims(self, pod: RoutePod) -> PodClaims:
-        if why := left_alone(pod):
+        if why := why_left_alone(pod):
             return PodClaims(skipped=why)
         matches = []
         for number, each in enumerate(self._expanded):
@@ -183,7 +183,7 @@ class Rulebook:
 
     def _taken(self, claim: DestinationClaim) -> Iterator[RouteRemark]:
         """The report about a default route that takes networks of the cluster, because they are not known."""
-        unknown = self.cluster.unknown(claim.prefix.version)
+        unknown = self.cluster.why_unknown(claim.prefix.version)
         if unknown and claim.gates.keep_cluster_routes:
             yield RouteRemark(claim.route, "remark", claim.dst, f"{claim.origin}: {_TAKEN.format(unknown)}")
 

@@ -30,16 +30,16 @@ from userspace_cni.routes.known import (
     KnownCluster,
     beside,
     by_uid,
-    joined,
-    kept_endpoints,
-    kept_labels,
-    kept_node,
-    kept_parent,
-    kept_pod,
-    kept_ranges,
-    kept_route,
-    kept_service,
-    kept_service_ranges,
+    merge_networks,
+    read_endpoints,
+    read_labels,
+    read_node,
+    read_parent,
+    read_pod,
+    read_ranges,
+    read_route,
+    read_service,
+    read_service_ranges,
     route_name,
     service_name,
 )
@@ -61,22 +61,22 @@ class _Followed(NamedTuple):
     fields: str = ""
 
 
-_ROUTES: Final = _Followed(ROUTES, kept_route)
-_PODS: Final = _Followed(PODS, kept_pod, "spec.nodeName={}")
-_SERVICES: Final = _Followed(SERVICES, kept_service)
-_OWN_NODE: Final = _Followed(NODES, kept_node, "metadata.name={}")
-_APISERVER: Final = _Followed(APISERVER, kept_endpoints, "metadata.name=kubernetes")
+_ROUTES: Final = _Followed(ROUTES, read_route)
+_PODS: Final = _Followed(PODS, read_pod, "spec.nodeName={}")
+_SERVICES: Final = _Followed(SERVICES, read_service)
+_OWN_NODE: Final = _Followed(NODES, read_node, "metadata.name={}")
+_APISERVER: Final = _Followed(APISERVER, read_endpoints, "metadata.name=kubernetes")
 _DEFAULT: Final = "default/kubernetes"
 _ALWAYS: Final = (_ROUTES, _PODS, _SERVICES, _OWN_NODE, _APISERVER)
-_NAMESPACES: Final = _Followed(NAMESPACES, kept_labels)
-_PARENTS: Final = {"ReplicaSet": _Followed(REPLICA_SETS, kept_parent), "Job": _Followed(JOBS, kept_parent)}
+_NAMESPACES: Final = _Followed(NAMESPACES, read_labels)
+_PARENTS: Final = {"ReplicaSet": _Followed(REPLICA_SETS, read_parent), "Job": _Followed(JOBS, read_parent)}
 _NEEDS_PARENTS: Final = frozenset({"Deployment", "Job", "CronJob"})
 SETTLE_S: Final = 10.0
 """How long at most what is followed anew is awaited before anything is done: a list of thousands of Nodes comes page by page."""
 START_S: Final = 2.0
 """The same until something is listed: much may be known already of what a former agent has kept."""
-_NODES: Final = _Followed(NODES, kept_ranges)
-_SERVICE_CIDRS: Final = _Followed(SERVICE_CIDRS, kept_service_ranges)
+_NODES: Final = _Followed(NODES, read_ranges)
+_SERVICE_CIDRS: Final = _Followed(SERVICE_CIDRS, read_service_ranges)
 ALL: Final = tuple(dict.fromkeys(each.resource for each in (*_ALWAYS, _NAMESPACES, *_PARENTS.values(), _NODES, _SERVICE_CIDRS)))
 """Whatever may be followed: the account needs to list and watch each."""
 
@@ -175,10 +175,14 @@ class Watching(Supervisor):
             cluster = replace(cluster, namespaces={**had, **namespaces})
         if (nodes := self._of(_NODES)) is not None:
             kept = () if _NODES in confirmed else cluster.pod_ranges
-            cluster = replace(cluster, pod_ranges=joined((*kept, *(each for ranges in nodes.values() for each in ranges))))
+            cluster = replace(
+                cluster, pod_ranges=merge_networks((*kept, *(each for ranges in nodes.values() for each in ranges)))
+            )
         if (services := self._of(_SERVICE_CIDRS)) is not None:
             kept = () if _SERVICE_CIDRS in confirmed else cluster.service_ranges
-            cluster = replace(cluster, service_ranges=joined((*kept, *(each for ranges in services.values() for each in ranges))))
+            cluster = replace(
+                cluster, service_ranges=merge_networks((*kept, *(each for ranges in services.values() for each in ranges)))
+            )
         return cluster
 
     def _of(self, followed: _Followed) -> Mapping[str, Any] | None:

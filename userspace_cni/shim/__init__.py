@@ -35,7 +35,7 @@ class BinarySettings:
         return self.socket or f"{self.run_dir}/agent.sock"
 
 
-def carried(binary: bytes) -> BinarySettings | None:
+def read_settings(binary: bytes) -> BinarySettings | None:
     """Read the settings that an installed binary carries; None for a file that is no such binary.
 
     Raises ValueError for a binary of another version, whose settings cannot be read.

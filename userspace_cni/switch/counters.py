@@ -96,7 +96,7 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
                 raise openflow_messages.refusal(answer, f"counters at {path}")
             if answer.xid != xid:
                 continue
-            counted, last = openflow_messages.counted(answer)
+            counted, last = openflow_messages.read_counters(answer)
             found += [Counters(*ports[number], statistics) for number, statistics in counted.items() if number in ports]
     return found
 

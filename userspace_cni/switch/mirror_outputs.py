@@ -52,10 +52,10 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
         look = partial(self._differences, step)
         return self._ports.client.read(look, _needed(step), _what(step, "reading it"), deadline, enough=lambda found: not found)
 
-    def lost(self, step: MirrorOutput, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def is_lost(self, step: MirrorOutput, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         return seen.ports is not None and (step.name, step.port) not in seen.once(self._ports.mirror_outputs)
 
-    def changed(self, step: MirrorOutput, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - as above
+    def find_changes(self, step: MirrorOutput, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - as above
         """What it shows."""
         found = [] if seen.ports is None else self._ports.client.status().look(partial(self._differences, step))
         return [drift for drift in found if drift.field]

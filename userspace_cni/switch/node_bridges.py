@@ -105,14 +105,14 @@ class NodeBridgeDriver(Driver[NodeBridge]):
             drifts.append(Drift(subject, "link's MTU", step.mtu, found.mtu, details))
         return drifts
 
-    def lost(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def is_lost(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the switch has no such bridge of ours, or no link of its local port."""
         if seen.ports is None:
             return False
         marks = self._client.status().index.bridge_marks.get(step.name)
         return marks is None or not owns(step.marks, marks) or step.name not in seen.once(self._links)
 
-    def changed(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+    def find_changes(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """MAC and MTU, of which ovs-vswitchd sets the link's."""
         if seen.ports is None:
             return []

@@ -75,14 +75,14 @@ class PolledUplinkDriver(UplinkDriver):
 
         return self._client.read(look, every_name(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found)
 
-    def lost(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def is_lost(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the switch has no such port, or opens it otherwise."""
         if seen.ports is None:
             return False
         row = self._client.status().look(partial(self._row, step))
         return row is None or any(row.interfaces.get(each.name, {}).get("type") != each.type for each in step.interfaces)
 
-    def changed(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def find_changes(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """Nothing: the port's step reports other changes."""
         return []
 

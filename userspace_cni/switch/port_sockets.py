@@ -28,7 +28,7 @@ class PortSockets(Protocol):
         from being opened."""
         ...
 
-    def waiting(self, path: str, netns: str) -> int:
+    def find_waiting_socket(self, path: str, netns: str) -> int:
         """The inode of the socket at `path` at which a process of that namespace listens, and to which no program is connected; 0
         where it is not so, or cannot be seen."""
         ...
@@ -39,7 +39,7 @@ class NoSockets:
 
     def free(self, name: str, deadline: Deadline) -> None: ...
 
-    def waiting(self, path: str, netns: str) -> int:  # noqa: ARG002 - the interface
+    def find_waiting_socket(self, path: str, netns: str) -> int:  # noqa: ARG002 - the interface
         return 0
 
 
@@ -72,10 +72,10 @@ class GivenUp:
         """Whether the port must be made anew because DPDK has given it up; it is then no longer suspected."""
         proven = self._is_proven(name)
         if proven:
-            self._tries.tried(name)
+            self._tries.note_try(name)
             self._suspected.pop(name, None)
         return proven
 
     def _is_proven(self, name: str) -> bool:
         seen = self._suspected.get(name)
-        return seen is not None and self._clock() - seen[1] >= APART_S and self._tries.due(name)
+        return seen is not None and self._clock() - seen[1] >= APART_S and self._tries.is_due(name)

@@ -60,7 +60,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         self._links = links or NoLinks()
         self._read_back = ReadBack(self.daemon, self._links)
         self._sockets = sockets or NoSockets()
-        self._given_up = GivenUp(self._sockets.waiting)
+        self._given_up = GivenUp(self._sockets.find_waiting_socket)
         self._flows = FlowRenewal(self.daemon)
         self._afxdp_max = afxdp_max
         self._retries = Retries()
@@ -94,7 +94,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         def served(command: Put) -> None:
             if command.closed:
-                self._retries.tried(step.name, self.daemon.name)
+                self._retries.note_try(step.name, self.daemon.name)
             if held.taps and command.done is not None:
                 self._read_back.wait(command.done, deadline)
                 held.settle(command.api, deadline)
@@ -168,7 +168,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
 
-    def lost(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def is_lost(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the port is missing; was not opened and its next retry is due; was given up by DPDK; has a link that is gone
         or was made anew; or lacks one of its mirrors."""
         if seen.ports is None:
@@ -186,7 +186,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             return True
         return any((name, step.name) not in seen.once(self.mirror_outputs) for name in step.mirror_outputs)
 
-    def changed(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+    def find_changes(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written."""
         from userspace_cni.switch.ovsdb.switch_reads import find_port
 
@@ -206,7 +206,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         lives = seen is not None and seen.state == "alive"
         closed = self.client.status().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
-        return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+        return frozenset(name for name in closed if self._retries.is_due(name, self.daemon.name))
 
     def unconnected_ports(self) -> frozenset[str]:
         """Names of the ports of attachments to whose applications DPDK connects, and is not connected.

@@ -72,7 +72,7 @@ class SwitchView:
         self.client.close()
 
     def watch_liveness(self) -> DaemonLiveness:
-        """Ask ovs-vswitchd whether it lives, for up to 2 s, and remember it for `serving`."""
+        """Ask ovs-vswitchd whether it lives, for up to 2 s, and remember it for `require_serving`."""
         return self.daemon.watch()
 
     def glance(self) -> DaemonLiveness:
@@ -92,7 +92,7 @@ class SwitchView:
 
         return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
 
-    def marked(
+    def list_marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
         """Every port of a pod with our owner mark and the given marks, of any store."""
@@ -104,7 +104,7 @@ class SwitchView:
         rows = self.client.read(lambda session: port_rows(session, wanted), with_ids(wanted), "listing our ports", deadline)
         return sorted(map(ref_of, (row for row in rows if is_ours(row.marks))), key=lambda step: step.name)
 
-    def owned(self) -> dict[str, Mapping[str, str]]:
+    def list_owned(self) -> dict[str, Mapping[str, str]]:
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
         marks = self.client.status().index.marks.copy()
         return {name: of for name, of in marks.items() if is_ours(of)}
@@ -134,7 +134,7 @@ class SwitchView:
         what = f"port {name}: looking at it"
         return self.client.read(lambda session: is_closed(session, name), named(name), what, deadline, enough=bool)
 
-    def known(self) -> list[KnownPort]:
+    def list_ports(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
         from userspace_cni.switch.ovsdb.switch_reads import known_ports
 
@@ -218,7 +218,9 @@ class SwitchView:
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
-    def serving(self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True) -> None:
+    def require_serving(
+        self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True
+    ) -> None:
         """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing.
 
         `datapath`: the datapath_type that the bridge must have. `needs_dpdk`: of all ports but those opened as system or afxdp.

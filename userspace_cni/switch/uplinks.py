@@ -154,7 +154,7 @@ class UplinkDriver(Driver[UplinkPort]):
             drifts.append(Drift(f"uplink {step.name}", "", "a switch that serves it", dead, liveness.reason))
         return drifts + self._offloads_on(step, nics)
 
-    def changed(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
+    def find_changes(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written: VLANs, bond, MTU, queues. And offloads of its NICs that break TCP."""
         if seen.ports is None:
             return []
@@ -170,7 +170,7 @@ class UplinkDriver(Driver[UplinkPort]):
                 drifts.append(Drift(f"NIC {name}", "offloads", "gro and lro off", f"{' and '.join(on)} on", why))
         return drifts
 
-    def lost(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+    def is_lost(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the port is missing; lacks an interface; has an interface whose NIC is gone or was made anew; or was not
         opened and its next retry is due."""
         if seen.ports is None:
@@ -189,7 +189,7 @@ class UplinkDriver(Driver[UplinkPort]):
             closed = closed or self._is_closed(columns)
         if not closed:
             self._retries.forget(step.name)
-        return closed and self._retries.due(step.name, self._daemon.name)
+        return closed and self._retries.is_due(step.name, self._daemon.name)
 
     def _is_closed(self, columns: Mapping[str, Any]) -> bool:
         """Whether ovs-vswitchd could not open the interface, or says nothing of it although it lives."""
@@ -232,7 +232,7 @@ class UplinkDriver(Driver[UplinkPort]):
         reasons = {name: why_closed(columns) for name, columns in row.interfaces.items()}
         closed = [f"{name}: {why}" for name, why in reasons.items() if why]
         if closed:
-            self._retries.tried(step.name, self._daemon.name)
+            self._retries.note_try(step.name, self._daemon.name)
         if len(closed) == len(reasons):
             raise SwitchRefused(
                 f"uplink {step.name}: ovs-vswitchd has not opened it: {'; '.join(closed)}",

@@ -17,7 +17,7 @@ from userspace_cni.attachment.specs import UNKNOWN, Spec, Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.provider_networks import ProviderNetwork, require_possible
 from userspace_cni.base.settings import Settings
-from userspace_cni.network.provider_specs import ProviderSite, keep, plan, refused
+from userspace_cni.network.provider_specs import ProviderSite, keep, plan, refuse
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 from userspace_cni.node.local_node import LocalNode
 
@@ -46,7 +46,7 @@ class KeptNode:
 
     def refuse(self, network: ProviderNetwork, why: str) -> Sequence[SpecStatus]:
         """Reconcile a spec for the network that is refused before any look; what became of it."""
-        spec = Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, refused(why, self.site), why)
+        spec = Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, refuse(why, self.site), why)
         return self._specs.reconcile([spec], {SOURCE}, now=True)
 
     def met(self, *networks: ProviderNetwork) -> None:

@@ -13,7 +13,7 @@ from tests.lab.node.links import drop_guards, links
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.attachment.steps import AddressMove
 from userspace_cni.host.netlink import nftables_messages as nftables
-from userspace_cni.host.node_net.nics import answering, look, merged, moved
+from userspace_cni.host.node_net.nics import find_answering, look, merge_changes, plan_move
 from userspace_cni.linux.boot import boot_id
 
 BRIDGE = "br-net1"
@@ -82,9 +82,9 @@ def planned(switch: Switch, *, name: str = "nic0", bridge: str = BRIDGE, cut: bo
     """The move of all that the NIC has, with the next hops that answer."""
     nic = look(name, switch.netns)
     assert nic
-    step = moved(nic, bridge, store="store-of-the-test", boot_id=boot_id(), switch_netns=switch.netns, cut=cut)
-    return replace(step, next_hops=answering(nic, switch.netns))
+    step = plan_move(nic, bridge, store="store-of-the-test", boot_id=boot_id(), switch_netns=switch.netns, cut=cut)
+    return replace(step, next_hops=find_answering(nic, switch.netns))
 
 
 def current(switch: Switch, step: AddressMove) -> AddressMove:
-    return merged(step, look("nic0", switch.netns), look(BRIDGE, switch.netns))
+    return merge_changes(step, look("nic0", switch.netns), look(BRIDGE, switch.netns))

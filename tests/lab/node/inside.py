@@ -108,14 +108,14 @@ class _TrippedDriver(Driver[Step]):
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
         return self._driver.check(step, deadline)
 
-    def present(self, step: Step) -> bool:
-        return self._driver.present(step)
+    def is_present(self, step: Step) -> bool:
+        return self._driver.is_present(step)
 
-    def lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
-        return self._driver.lost(step, seen, deadline)
+    def is_lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
+        return self._driver.is_lost(step, seen, deadline)
 
-    def mounted(self, step: Step, seen: SharedReads) -> bool:
-        return self._driver.mounted(step, seen)
+    def is_mounted(self, step: Step, seen: SharedReads) -> bool:
+        return self._driver.is_mounted(step, seen)
 
 
 class _TrippedJournal(Journal):

@@ -63,7 +63,7 @@ class MemoryPorts:
         if self.world.unreachable:
             raise self.world.unreachable
 
-    def known(self) -> list[Seen]:
+    def list_ports(self) -> list[Seen]:
         names = [each.removeprefix("port:") for each in self.world.true if each.startswith("port:")]
         return [Seen(name, status=self.status, error=self.errors.get(name, "")) for name in names]
 
@@ -73,7 +73,7 @@ class MemoryPorts:
     def facts(self, deadline: Deadline) -> Facts:
         return self.told
 
-    def serving(self, bridge: str, deadline: Deadline) -> None:
+    def require_serving(self, bridge: str, deadline: Deadline) -> None:
         if self.serving_error:
             raise self.serving_error
 

@@ -44,7 +44,7 @@ from userspace_cni.base.subnets import Placement
 from userspace_cni.cni.bandwidth import resolve
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.cni.subnet_keys import as_leased, completed
+from userspace_cni.cni.subnet_keys import as_leased, complete_request
 from userspace_cni.consumers import CONSUMERS
 
 Fault = Callable[[str, Step], None]
@@ -89,10 +89,10 @@ class MemoryDriver(Driver[Step]):
             return [Drift(name_of(step), "", "an application, or nothing", Dead("a dead socket"))]
         return [] if is_there else [Drift(name_of(step), "", "what ADD made", Absent())]
 
-    def present(self, step: Step) -> bool:
+    def is_present(self, step: Step) -> bool:
         return name_of(step) in self.world.true
 
-    def lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
         """As the real drivers of each type."""
         if isinstance(step, OvsPort):
             return seen.ports is not None and (step.name not in seen.ports or step.name in self.world.closed)
@@ -100,7 +100,7 @@ class MemoryDriver(Driver[Step]):
             return step.name in self.world.dead
         return isinstance(step, (PodMount, PlacedSocket)) and bool(self.check(step, deadline))
 
-    def mounted(self, step: Step, seen: SharedReads) -> bool:
+    def is_mounted(self, step: Step, seen: SharedReads) -> bool:
         """Of mounts, those that are true; of sockets, as the test says."""
         return name_of(step) in self.world.true if isinstance(step, PodMount) else getattr(step, "name", "") in self.world.mounted
 
@@ -124,7 +124,7 @@ class MemoryGathering:
     request: Request
     options: Options
 
-    def awaited(self) -> None: ...
+    def find_awaited(self) -> None: ...
 
     def facts(self, netns_inode: int) -> Facts:
         return self.world.facts(self.request, self.options, netns_inode)
@@ -162,7 +162,7 @@ class MemoryAddresses:
     def complete(self, request: Request, deadline: Deadline) -> Request:
         """As the test says of the Subnet."""
         subnet = self.world.subnet if request.network.subnet else None
-        return completed(request, subnet, "/leases", shared=False) if subnet else request
+        return complete_request(request, subnet, "/leases", shared=False) if subnet else request
 
     def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
         return as_leased(request, "/leases", lease.configuration if lease else None) if request.network.subnet else request
@@ -188,14 +188,14 @@ class MemoryPods:
     world: World
     consumers = CONSUMERS
 
-    def gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
+    def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
         """A pod with its own directory, or with a kernel link, without an API server."""
         return MemoryGathering(self.world, request, options)
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """The rules allow everything."""
 
-    def noted(self, record: Record) -> ChangeableOptions | None:
+    def read_changeable_options(self, record: Record) -> ChangeableOptions | None:
         return self.world.said.get(record.pod_name)
 
     def is_gone(self, uid: str) -> bool:
@@ -237,29 +237,29 @@ class MemorySwitch:
         """None here."""
         return {}
 
-    def owned(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+    def list_owned(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
         """The ports that records made, as far as they exist, and those that the test put there."""
         if self.world.unreachable:
             raise self.world.unreachable
         made = [step.ref for record in self.world.journal.records() for step in record.steps if isinstance(step, OvsPort)]
         return {port.name: port.marks for port in [*made, *self.world.marked] if name_of(port) in self.world.true}
 
-    def limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
+    def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """None here."""
         return []
 
-    def guarded(self) -> tuple[int, int]:
+    def count_guarded(self) -> tuple[int, int]:
         """None needed."""
         return 0, 0
 
     def sweep(self) -> int:
         return 0
 
-    def marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+    def list_marked(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """Rows as the test put them there."""
         return [port for port in self.world.marked if network is None or port.marks["network"] == network]
 
-    def serving(self, options: Options, deadline: Deadline) -> None:
+    def require_serving(self, options: Options, deadline: Deadline) -> None:
         if self.world.serving_error:
             raise self.world.serving_error
 

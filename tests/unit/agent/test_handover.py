@@ -123,7 +123,7 @@ def test_the_agent_reads_what_the_runtime_gave(caller: Standalone, verb: str) ->
     assert body == value * 2
     assert protocol.environment(head) == {"CNI_COMMAND": verb} | dict.fromkeys(protocol.VARIABLES, os.fsdecode(value))
     assert protocol.addressee(head) == {"state_dir": f"{caller.directory}/state", "run_dir": f"{caller.directory}/run"}
-    called = protocol.called(head)
+    called = protocol.read_call_time(head)
     assert called
     assert called.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert before < called.boottime_ns < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -324,7 +324,7 @@ def test_an_answer_that_cannot_be_written(caller: Standalone) -> None:
             assert finish(process).code == 1
         heads = [protocol.read_request(bytes(request))[0] for request in agent.received]
     assert [head.verb for head in heads] == ["ADD", "DEL"]
-    times = [protocol.called(head) for head in heads]
+    times = [protocol.read_call_time(head) for head in heads]
     assert times[0]
     assert times[1]
     assert times[0].boottime_ns < times[1].boottime_ns

@@ -24,7 +24,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.limits import UNLIMITED, Limits, Rate
 from userspace_cni.base.settings import Settings
-from userspace_cni.base.stages import Stage, collected
+from userspace_cni.base.stages import Stage, collect
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.site import Site
 from userspace_cni.network.dry_run import would_do
@@ -86,10 +86,10 @@ class LampDriver(Driver[Lamp]):
     def check(self, step: Lamp, deadline: Deadline) -> list[Drift]:
         return [] if step.room in self.lit else [Drift(f"lamp in {step.room}", "", "light", "darkness")]
 
-    def lost(self, step: Lamp, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: Lamp, seen: SharedReads, deadline: Deadline) -> bool:
         return step.room not in seen.once(self._look)
 
-    def unseen(self, step: Lamp, netns_inode: int, deadline: Deadline) -> list[Drift]:
+    def find_unseen(self, step: Lamp, netns_inode: int, deadline: Deadline) -> list[Drift]:
         """What the pod does not see of it."""
         return [Drift(f"lamp in {step.room}", "", "an open door", "a closed one")] if step.room == "cellar" else []
 
@@ -144,7 +144,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def test_apply_and_undo(house: House) -> None:
     """It is made, counted in its stage, shared by two, and undone with its last holder."""
-    with collected() as seconds:
+    with collect() as seconds:
         house.attach("hall")
     assert "ipam" in seconds
     house.attach("hall", container="another")

@@ -298,14 +298,14 @@ def test_mac_of_a_vm_follows_it() -> None:
     """For KubeVirt the MAC is that which the sidecar derives: the pod of a migration's target has the same one."""
     source = vm_mac(Pod("ns", "virt-launcher-vm-1-abcde", "u1"), CNI_IFNAME="pod37a8eec1ce1", CNI_CONTAINERID="aaaa")
     target = vm_mac(Pod("ns", "virt-launcher-vm-1-x9z2q", "u2"), CNI_IFNAME="pod37a8eec1ce1", CNI_CONTAINERID="bbbb")
-    assert source == target == launcher.derived_mac("ns", launcher.machine_part("vm-1"), "pod37a8eec1ce1") == "12:a4:ac:49:27:11"
+    assert source == target == launcher.derive_mac("ns", launcher.machine_part("vm-1"), "pod37a8eec1ce1") == "12:a4:ac:49:27:11"
 
 
 def test_mac_of_a_vm_with_a_long_name() -> None:
     """A pod's name has the beginning of a long VM's name only, and the sidecar derives the MAC from as much."""
     machine = "m" * 40 + "-very-long-name"
     pod = Pod("ns", f"virt-launcher-{machine}-"[:58] + "abcde", UID, annotations={launcher.DOMAIN: machine})
-    assert vm_mac(pod) == launcher.derived_mac("ns", launcher.machine_part(machine), "net1")
+    assert vm_mac(pod) == launcher.derive_mac("ns", launcher.machine_part(machine), "net1")
 
 
 def test_macs_of_other_vms_and_interfaces() -> None:

@@ -528,7 +528,7 @@ def test_hundreds_of_refused_annotations(
         asked += 1
         raise InvalidConfig(f"annotation {asked} is " + "x" * 4000)
 
-    monkeypatch.setattr(MemoryPods, "noted", lambda _, record: refuse(record))
+    monkeypatch.setattr(MemoryPods, "read_changeable_options", lambda _, record: refuse(record))
 
     def allocated_after(times: int) -> int:
         for _ in range(times):

@@ -282,7 +282,7 @@ def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes
         for name in ("c@i", "a%2Fb"):
             (state / collection / f"{name}.json").write_bytes(content)
     assert journal.read("c", "i") is None
-    assert journal.shared("a/b") in (None, SharedHolders())
+    assert journal.read_shared("a/b") in (None, SharedHolders())
     assert journal.records() == []
     assert all(not shared.holders for _, shared in journal.places())
     good = record_from_json(GOOD)
@@ -313,7 +313,7 @@ CALLS: dict[str, Callable[[Journal], object]] = {
     "records": lambda journal: journal.records(),
     "write": lambda journal: journal.write(record_from_json(GOOD)),
     "drop": lambda journal: journal.drop(record_from_json(GOOD)),
-    "shared": lambda journal: journal.shared("/x"),
+    "shared": lambda journal: journal.read_shared("/x"),
     "write_shared": lambda journal: journal.write_shared("/x", SharedHolders(frozenset(), {"c@i": (Directory("/x", "/"),)})),
     "drop_shared": lambda journal: journal.write_shared("/x", SharedHolders()),
     "places": lambda journal: journal.places(),

@@ -142,7 +142,7 @@ class _Builder(Driver[Step]):
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
         return []
 
-    def lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: Step, seen: SharedReads, deadline: Deadline) -> bool:
         return self.site.stand.get((step.kind, step.thing)) != step
 
 

@@ -12,13 +12,13 @@ from tests.lab.node.world import World
 from tests.unit.attachment.test_spool import drain, put
 from tests.unit.attachment.test_verbs import CONTAINER, NOTHING, call, leftovers, listing
 from userspace_cni.attachment.steps import Lease, Step
-from userspace_cni.base.subnets import Placement, placed, read_subnet
+from userspace_cni.base.subnets import Placement, place, read_subnet
 
 KEYS: dict[str, Any] = {"subnet": "pods", "ipam": {"type": "host-local"}}
 
 
 def given(cidr: str) -> Placement:
-    return placed(read_subnet("pods", {"cidrBlock": cidr, "bridge": "br-pods"}), (None, ""), ())
+    return place(read_subnet("pods", {"cidrBlock": cidr, "bridge": "br-pods"}), (None, ""), ())
 
 
 @pytest.fixture

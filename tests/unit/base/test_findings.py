@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from userspace_cni.base.findings import Finding, dated
+from userspace_cni.base.findings import Finding, date_findings
 
 SILENT = Finding("gateway-router", "warning", "gateway br0-gw", "router 192.0.2.1 is silent", path="router 192.0.2.1")
 OTHER = replace(SILENT, message="router 192.0.2.1 is no neighbour")
@@ -12,10 +12,10 @@ OTHER = replace(SILENT, message="router 192.0.2.1 is no neighbour")
 
 def test_since_when_it_is_there() -> None:
     """What was there at the former look is as old as then; what is new, and what comes again, is as old as this look."""
-    first = dated([SILENT], (), 10.0)
-    second = dated([OTHER, SILENT], first, 20.0)
+    first = date_findings([SILENT], (), 10.0)
+    second = date_findings([OTHER, SILENT], first, 20.0)
     assert [each.since for each in second] == [20.0, 10.0]
-    assert [each.since for each in dated([SILENT], dated([OTHER], second, 30.0), 40.0)] == [40.0]
+    assert [each.since for each in date_findings([SILENT], date_findings([OTHER], second, 30.0), 40.0)] == [40.0]
 
 
 def test_the_same_a_moment_later() -> None:

@@ -34,7 +34,7 @@ def test_the_host_itself(path: str) -> None:
 def test_resolved_on_the_host(root: Path) -> None:
     """On the host a path is resolved as ever."""
     (root / "link").symlink_to(f"{root}/etc")
-    assert HERE.resolved(f"{root}/link") == os.path.realpath(f"{root}/etc")
+    assert HERE.resolve(f"{root}/link") == os.path.realpath(f"{root}/etc")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_resolved_on_the_host(root: Path) -> None:
 def test_paths_below_another_root(root: Path, path: str, seen: str) -> None:
     """Absolute and relative links, dots and what does not exist yet are resolved below the root."""
     there = HostRoot(str(root))
-    assert there.resolved(path) == seen
+    assert there.resolve(path) == seen
     assert there.path(path) == f"{root}{seen}".rstrip("/")
 
 

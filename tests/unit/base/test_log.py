@@ -23,7 +23,7 @@ from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base import log
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.log import about, begin, bound, learn, say
+from userspace_cni.base.log import about, begin, bind, learn, say
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import CniAnswer
 
@@ -75,7 +75,7 @@ OF_THE_POD = {"pod": "blue/web", "network": "net-a", "container": CONTAINER, "in
 
 def test_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Time, level and message come first, then what is bound, then what the line adds; nothing is there without a value."""
-    with bound(verb="ADD", pod="blue/web", network=""):
+    with bind(verb="ADD", pod="blue/web", network=""):
         say("warning", "it is so", port="p", reason="", count=3)
     line = capsys.readouterr().err
     assert re.fullmatch(rf'time={TIME.pattern} level=warning msg="it is so" verb=ADD pod=blue/web port=p count=3\n', line)
@@ -84,7 +84,7 @@ def test_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Each value that is bound is a field, numbers are numbers."""
     begin("info", "json")
-    with bound(verb="ADD", pod="blue/web"):
+    with bind(verb="ADD", pod="blue/web"):
         say("info", "it is so", count=3, right=True, error=ValueError("x"))
     [told] = written(capsys)
     assert TIME.fullmatch(told.pop("time"))
@@ -98,7 +98,7 @@ def test_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_value_forges_a_line(value: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever a pod calls itself, it is in one field of one line, and readable for every reader of JSON."""
     begin("info", form)
-    with bound(pod=value):
+    with bind(pod=value):
         say("info", value, error=value)
     shown = capsys.readouterr().err
     assert (shown.count("\n"), shown.isascii(), shown[:-1].isprintable()) == (1, True, True)
@@ -147,7 +147,7 @@ def test_a_long_value_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_attachment_in_place_of_another(capsys: pytest.CaptureFixture[str]) -> None:
     """What is done for another attachment within a call is about that one alone; the verb stays."""
-    with bound(verb="ADD", **OF_THE_POD):
+    with bind(verb="ADD", **OF_THE_POD):
         with about({"container": "other", "pod": ""}):
             say("info", "one")
         say("info", "two")
@@ -186,7 +186,7 @@ def test_a_signal_amid_a_line(monkeypatch: pytest.MonkeyPatch, write: Callable[.
 
 def test_what_is_learnt_ends_with_its_block(capsys: pytest.CaptureFixture[str]) -> None:
     """What a call has learnt is not told of the next one."""
-    with bound(verb="ADD"):
+    with bind(verb="ADD"):
         learn(network="net-a")
         say("info", "inside")
     say("info", "outside")
@@ -199,9 +199,9 @@ def test_the_level_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     """It holds on threads for which no other is bound; a level that is bound is stronger."""
     begin("error", "text")
     say("warning", "no")
-    with bound("debug"):
+    with bind("debug"):
         say("debug", "yes")
-        with bound(pod="x"):
+        with bind(pod="x"):
             say("debug", "yes, too")
     say("error", "yes")
     assert [each["msg"] for each in written(capsys)] == ["yes", "yes, too", "yes"]
@@ -259,11 +259,11 @@ def test_what_fails_is_no_step_that_was_taken(world: World, capsys: pytest.Captu
     def fail() -> str:
         raise AssertionError("computed")
 
-    with bound("info"), log.timed("quiet", what=fail):
+    with bind("info"), log.timed("quiet", what=fail):
         pass
-    with bound("debug"), suppress(ValueError), log.timed("failed", what=fail):
+    with bind("debug"), suppress(ValueError), log.timed("failed", what=fail):
         raise ValueError
-    with bound("debug"), log.timed("taken", what=lambda: "it"):
+    with bind("debug"), log.timed("taken", what=lambda: "it"):
         pass
     [told] = written(capsys)
     assert (told["msg"], told["what"]) == ("taken", "it")

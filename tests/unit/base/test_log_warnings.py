@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from userspace_cni.base.log import about, bound, collected_warnings, say
+from userspace_cni.base.log import about, bind, collect_warnings, say
 
 
 def test_warnings_are_collected(capsys: pytest.CaptureFixture[str]) -> None:
     """Warnings are in the list with their facts and without the context, each once; stderr has every line as ever."""
-    with bound("info", verb="ADD"), collected_warnings() as heard:
+    with bind("info", verb="ADD"), collect_warnings() as heard:
         say("info", "an info")
         say("warning", "plain")
         say("warning", "plain")
@@ -31,21 +31,21 @@ def test_warnings_are_collected(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_about_another_attachment() -> None:
     """What is done for another attachment within a call is nothing to its caller."""
-    with collected_warnings() as heard, about({"container": "another"}):
+    with collect_warnings() as heard, about({"container": "another"}):
         say("warning", "not yours")
     assert heard == []
 
 
 def test_what_is_not_logged_is_not_collected() -> None:
     """Below the threshold of the call, nothing is heard."""
-    with collected_warnings() as heard, bound("error"):
+    with collect_warnings() as heard, bind("error"):
         say("warning", "hidden")
     assert heard == []
 
 
 def test_warnings_of_other_threads_are_not_collected() -> None:
     """What another thread says is another call's."""
-    with collected_warnings() as heard:
+    with collect_warnings() as heard:
         thread = threading.Thread(target=say, args=("warning", "elsewhere"))
         thread.start()
         thread.join()
@@ -54,7 +54,7 @@ def test_warnings_of_other_threads_are_not_collected() -> None:
 
 def test_collected_warnings_are_bounded() -> None:
     """A call that warns without end, and of values without end, keeps no more than so much."""
-    with collected_warnings() as heard:
+    with collect_warnings() as heard:
         for number in range(200):
             say("warning", f"{number}" + "x" * 10_000)
     assert len(heard) == 100

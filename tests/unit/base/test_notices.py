@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.base import errors, notices
-from userspace_cni.base.notices import KEY_IGNORED, REASONS, collected, give, give_failure
+from userspace_cni.base.notices import KEY_IGNORED, REASONS, collect, give, give_failure
 from userspace_cni.kube.events import type_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -23,9 +23,9 @@ def test_every_reason_is_documented() -> None:
 def test_notices_are_collected_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A notice is in the log, and once in the list of the innermost collector; without one it is in the log alone."""
     give(KEY_IGNORED, "key 'a'")
-    with collected() as outer:
+    with collect() as outer:
         give(KEY_IGNORED, "key 'a'")
-        with collected() as inner:
+        with collect() as inner:
             give(KEY_IGNORED, "key 'b'")
             give(KEY_IGNORED, "key 'b'")
             for number in range(100):
@@ -57,6 +57,6 @@ def test_notices_are_collected_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_reasons_of_errors(error: errors.UserspaceError, reason: str) -> None:
     """An error that pod or network can be blamed for is told with text and details, the closest reason for each; no other is."""
     error.details = "look there"
-    with notices.collected() as told:
+    with notices.collect() as told:
         give_failure(error)
     assert [(notice.name, notice.message) for notice in told] == ([(reason, str(error))] if reason else [])

@@ -11,7 +11,7 @@ import pytest
 
 from userspace_cni.base import repeats
 from userspace_cni.base.errors import StepFailed, Unavailable
-from userspace_cni.base.log import about, bound, counted, say
+from userspace_cni.base.log import about, bind, limit_repeats, say
 from userspace_cni.base.loops import Loop
 from userspace_cni.base.repeats import PAUSE_MAX_S, PAUSE_MIN_S, REASONS_MAX, SUBJECTS_MAX, Repeats
 
@@ -30,7 +30,7 @@ class Clock:
     ) -> int | None:
         """How many lines were left out before this one; None where it is left out, too."""
         self.now += after_s
-        return self.repeats.left_out(pod, message, facts)
+        return self.repeats.count_left_out(pod, message, facts)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_entries_go_with_their_pod(clock: Clock) -> None:
 
 def test_in_the_log(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """Values are cut, the count is a fact of the line, and neither holds outside, nor for who asks for more than information."""
-    with counted(clock.repeats), bound("debug"), about(POD):
+    with limit_repeats(clock.repeats), bind("debug"), about(POD):
         for number in range(3):
             say("warning", "it failed", error=f"{number}: " + "x" * 10_000)
             say("debug", "looked at it")

@@ -21,10 +21,10 @@ def test_at_once_and_then_at_longer_intervals() -> None:
     retries = Retries(clock)
     pauses = []
     for _ in range(12):
-        assert retries.due("p", "1")
-        retries.tried("p", "1")
+        assert retries.is_due("p", "1")
+        retries.note_try("p", "1")
         tried_at = clock.now
-        while not retries.due("p", "1"):
+        while not retries.is_due("p", "1"):
             clock.now += FIRST_S
         pauses.append(clock.now - tried_at)
     assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
@@ -34,17 +34,17 @@ def test_at_once_and_then_at_longer_intervals() -> None:
 def test_another_daemon_starts_from_zero() -> None:
     """A port that failed in one ovs-vswitchd may succeed in the next one; other ports are not affected."""
     retries = Retries(Clock())
-    retries.tried("p", "1")
-    assert not retries.due("p", "1")
-    assert retries.due("p", "2")
-    assert retries.due("q", "1")
+    retries.note_try("p", "1")
+    assert not retries.is_due("p", "1")
+    assert retries.is_due("p", "2")
+    assert retries.is_due("q", "1")
 
 
 def test_a_port_that_was_open_starts_from_zero() -> None:
     """A port that has been opened, or deleted, meanwhile is tried at once when it closes again."""
     retries = Retries(Clock())
-    retries.tried("p", "1")
+    retries.note_try("p", "1")
     retries.keep({"p"})
-    assert not retries.due("p", "1")
+    assert not retries.is_due("p", "1")
     retries.keep(set())
-    assert retries.due("p", "1")
+    assert retries.is_due("p", "1")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig, Unavailable
-from userspace_cni.base.subnets import Span, node_ranges, placed, read_subnet, read_vlan, without
+from userspace_cni.base.subnets import Span, node_ranges, place, read_subnet, read_vlan, without
 
 CIDR = {"cidrBlock": "10.56.0.0/16"}
 NO_VLAN = (None, "")
@@ -23,7 +23,7 @@ def spans(*texts: str) -> tuple[Span, ...]:
 
 def pool_of(spec: dict[str, Any], *ranges: str) -> tuple[str, tuple[Span, ...], str]:
     """Network, spans and gateway of the only pool of a node with these ranges."""
-    [pool] = placed(read_subnet("pods", spec), NO_VLAN, [ip_network(each) for each in ranges]).pools
+    [pool] = place(read_subnet("pods", spec), NO_VLAN, [ip_network(each) for each in ranges]).pools
     return str(pool.network), pool.spans, str(pool.gateway or "")
 
 
@@ -86,7 +86,7 @@ def test_a_range_of_one_network() -> None:
 def test_both_families() -> None:
     """A Subnet of both families gives an address of each, with the gateway of its family."""
     subnet = read_subnet("pods", {"cidrBlock": "10.56.0.0/24, fd00:56::/64", "gateway": "fd00:56::1"})
-    first, second = placed(subnet, NO_VLAN, ()).pools
+    first, second = place(subnet, NO_VLAN, ()).pools
     assert (first.gateway, str(second.gateway)) == (None, "fd00:56::1")
     assert second.spans == spans("fd00:56::2..fd00:56::ffff:ffff:ffff:ffff")
 
@@ -96,7 +96,7 @@ def test_where_its_ports_are() -> None:
     own = read_subnet("pods", {**CIDR, "bridge": "br0", "vlan": "v100", "mtu": 1400})
     of_vlan = read_subnet("pods", {**CIDR, "vlan": "v100"})
     vlan = read_vlan("v100", {"id": 100, "provider": "net1"})
-    assert [(each.bridge, each.vlan, each.mtu) for each in (placed(own, vlan, ()), placed(of_vlan, vlan, ()))] == [
+    assert [(each.bridge, each.vlan, each.mtu) for each in (place(own, vlan, ()), place(of_vlan, vlan, ()))] == [
         ("br0", 100, 1400),
         ("br-net1", 100, 0),
     ]
@@ -115,7 +115,7 @@ def test_ranges_of_the_nodes() -> None:
     with pytest.raises(InvalidConfig, match=r"10\.57\.0\.0/24 of node n2"):
         node_ranges(subnet, status, "n2")
     with pytest.raises(Unavailable, match="Subnet 'pods' has no range for this node yet"):
-        placed(subnet, NO_VLAN, ())
+        place(subnet, NO_VLAN, ())
 
 
 def test_nothing_left() -> None:

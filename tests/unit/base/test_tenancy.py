@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig, MirrorRefused
 from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_mirrors, require_opened, require_port
-from userspace_cni.base.vlans import VLAN_MAX, Vlan, carried, vlans_of
+from userspace_cni.base.vlans import VLAN_MAX, Vlan, list_carried_vlans, vlans_of
 
 WHERE = "settings file /c.toml"
 USUAL = ("/usual",)
@@ -209,7 +209,7 @@ def test_many_vlans_are_shortened() -> None:
 )
 def test_what_a_port_carries(vlan: Vlan, expected: set[int] | None) -> None:
     """Every VLAN mode, with and without tag and trunks; tests/ovs asks the switch the same."""
-    assert carried(vlan) == expected
+    assert list_carried_vlans(vlan) == expected
 
 
 @given(
@@ -221,7 +221,7 @@ def test_what_a_port_carries(vlan: Vlan, expected: set[int] | None) -> None:
 def test_allowed_is_what_it_carries(tag: int | None, trunks: frozenset[int], mode: str, allowed: list[int]) -> None:
     """Whatever the port: a rule with exactly what it carries allows it, one that lacks any of it does not."""
     vlan = Vlan(tag, tuple(sorted(trunks)), mode)
-    carries = carried(vlan)
+    carries = list_carried_vlans(vlan)
     some = rules({"bridges": ["br"], "vlans": allowed})
     assert (refusal(some, "tenant-a", "br", vlan) == "") == (carries is not None and carries <= set(allowed))
     if carries:

@@ -54,7 +54,7 @@ def machine(**annotations: str) -> dict[str, Any]:
 
 def mac(namespace: str) -> str:
     """What plugin and sidecar both derive for that VM."""
-    return launcher.derived_mac(namespace, "vm", launcher.interface_name("blue"))
+    return launcher.derive_mac(namespace, "vm", launcher.interface_name("blue"))
 
 
 @pytest.fixture

@@ -208,11 +208,11 @@ def test_cores_on_which_a_switch_polls(tmp_path: Path) -> None:
 def test_the_generator_stays_off_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread may use every core but those that poll, and all of its own again afterwards."""
     own = os.sched_getaffinity(0)
-    with cores.kept() as seat:
+    with cores.avoid_polling_cores() as seat:
         assert os.sched_getaffinity(0) == seat.usable
     busy = min(own)
     monkeypatch.setattr(cores, "polling_cores", lambda: frozenset({busy}))
-    with cores.kept() as seat:
+    with cores.avoid_polling_cores() as seat:
         assert os.sched_getaffinity(0) == seat.usable == (own - {busy} or own)
     assert os.sched_getaffinity(0) == own
 

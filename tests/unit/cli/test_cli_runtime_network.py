@@ -15,7 +15,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.cli.node.install import InstallError
 from userspace_cni.cli.node.install_network import forget_network, keep_network
 from userspace_cni.cli.site import Site
-from userspace_cni.cni.conflist import marked
+from userspace_cni.cni.conflist import mark
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
 from userspace_cni.network.runtime_network import NAME
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK
@@ -62,7 +62,7 @@ def test_what_is_no_file_of_a_network(site: Site, tmp_path: Path, kind: str) -> 
 def test_none_is_run_again(site: Site) -> None:
     """Where it has forgotten the network and died, or could not remove the file, the next one does."""
     store = site.node.store.journal.identity()
-    ours = RuntimeNetwork(site.settings.cni_conf_dir, "10-net.conflist", marked(CONFIG, store), store)
+    ours = RuntimeNetwork(site.settings.cni_conf_dir, "10-net.conflist", mark(CONFIG, store), store)
     RuntimeNetworkDriver().apply(ours, Deadline.after(60))
     container = node_container(RUNTIME_NETWORK)
     record = Record("ready", INSTALL, container, NAME, boot_id=site.node.store.boot_id(), steps=(ours,))

@@ -52,7 +52,7 @@ class Served(World):
 
     def commands_spec(self) -> tuple[bool, list[str]]:
         """What commands ask for, and whether that is all."""
-        desired = commanded.commanded(str(self.run_dir))
+        desired = commanded.read_command_specs(str(self.run_dir))
         return desired.complete, [each.name for each in desired.provider_networks]
 
     def cli(self, *arguments: str, environ: dict[str, str] | None = None) -> Result:
@@ -74,7 +74,7 @@ def test_a_refused_spec_gives_way_to_the_former(served: Served) -> None:
     served.status["problem"] = "no such NIC"
     commanded.add(str(served.run_dir), "eth1", FORMER)
     assert served.cli("nic-to-bridge", "eth1").exit_code == 1
-    [network] = commanded.commanded(str(served.run_dir)).provider_networks
+    [network] = commanded.read_command_specs(str(served.run_dir)).provider_networks
     assert network.mtu == 1400
     commanded.remove(str(served.run_dir), "eth1")
     assert served.cli("nic-to-bridge", "eth1").exit_code == 1

@@ -182,7 +182,7 @@ def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(("number", "shown"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])
 def test_counted(number: int, shown: str) -> None:
     """One is one."""
-    assert view.counted(number, "step") == shown
+    assert view.format_count(number, "step") == shown
 
 
 def test_a_terminal_gets_no_blanks_at_the_end_of_a_line() -> None:

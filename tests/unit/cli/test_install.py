@@ -77,12 +77,12 @@ def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Pa
     """The settings of an installed binary are read from the file alone; other files and other versions are recognised."""
     settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
     path, settings = install_shim(str(bin_dir))
-    carried = shim.carried(path.read_bytes())
+    carried = shim.read_settings(path.read_bytes())
     assert carried == shim.BinarySettings("", "/run/x", "/srv/x", "7")
     assert carried.agent_socket == settings.agent_socket
-    assert shim.carried(install_launcher(str(tmp_path)).read_bytes()) is None
+    assert shim.read_settings(install_launcher(str(tmp_path)).read_bytes()) is None
     with pytest.raises(ValueError, match="another version"):
-        shim.carried(shim.BUILT.read_bytes().replace(b"shim/settings/2", b"shim/settings/3"))
+        shim.read_settings(shim.BUILT.read_bytes().replace(b"shim/settings/2", b"shim/settings/3"))
 
 
 def test_umask_does_not_matter(bin_dir: Path) -> None:

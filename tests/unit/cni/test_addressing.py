@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.cni.addressing import NotedAddresses, chosen_vlan, missing, read_addresses_noted, read_noted
+from userspace_cni.cni.addressing import NotedAddresses, choose_vlan, missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read
 from userspace_cni.cni.result import EMPTY, ResultAddresses
 
@@ -132,14 +132,14 @@ def test_annotations_that_cannot_be_meant(noted: dict[str, str], named: str) -> 
 )
 def test_a_vlan_within_the_networks(network: Vlan, vlan: int | None, port: Vlan) -> None:
     """A pod chooses one of the VLANs that its port would carry anyway."""
-    assert chosen_vlan(network, NotedAddresses(vlan=vlan)) == port
+    assert choose_vlan(network, NotedAddresses(vlan=vlan)) == port
 
 
 @pytest.mark.parametrize("network", [Vlan(5), Vlan(trunks=(5, 6)), Vlan(5, (100,), "native-tagged")])
 def test_a_vlan_beyond_the_networks(network: Vlan) -> None:
     """A pod cannot leave the VLANs of its network by an annotation."""
     with pytest.raises(InvalidConfig, match="VLAN 100, which its network does not allow"):
-        chosen_vlan(network, NotedAddresses(vlan=100))
+        choose_vlan(network, NotedAddresses(vlan=100))
 
 
 @given(st.dictionaries(st.sampled_from(["ip_address", "cidr", "gateway", "routes", "vlan_id"]), st.text()), st.text())

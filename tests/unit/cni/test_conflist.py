@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from userspace_cni.base.errors import BadRequest
-from userspace_cni.cni.conflist import LARGEST, MARK, marked, plugins_of, read_list, require_name, store_of
+from userspace_cni.cni.conflist import LARGEST, MARK, mark, plugins_of, read_list, require_name, store_of
 
 LIST: dict[str, Any] = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "userspace"}]}
 
@@ -50,7 +50,7 @@ def test_names_that_no_file_has(name: str) -> None:
 def test_the_mark() -> None:
     """It is all that is added; a text without it, or of another form, is another program's."""
     assert require_name("10-net.conflist", "") == "10-net.conflist"
-    text = marked(read_list(json.dumps(LIST).encode(), ""), "c0ffee")
+    text = mark(read_list(json.dumps(LIST).encode(), ""), "c0ffee")
     assert json.loads(text) == {**LIST, MARK: "c0ffee"}
     assert store_of(text.encode()) == "c0ffee"
     others = [json.dumps(LIST), "", "[]", "{", f'{{"{MARK}": 1}}', "[" * 100_000, text + " " * 2 * LARGEST.octets]
@@ -74,5 +74,5 @@ def test_what_would_not_be_known_again() -> None:
     for _ in range(90):
         deep = [deep]
     with pytest.raises(BadRequest, match="more than"):
-        marked({**LIST, "args": [deep] * 100}, "c0ffee")
-    assert store_of(marked({**LIST, "args": "ж" * 60_000}, "c0ffee").encode()) == "c0ffee"
+        mark({**LIST, "args": [deep] * 100}, "c0ffee")
+    assert store_of(mark({**LIST, "args": "ж" * 60_000}, "c0ffee").encode()) == "c0ffee"

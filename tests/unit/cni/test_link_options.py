@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.node.configurations import read
 from userspace_cni.base.errors import InvalidConfig, Undecodable, UnsupportedField, UserspaceError
-from userspace_cni.cni.interface_keys import LinkOptions, opened_as, require_openable
+from userspace_cni.cni.interface_keys import LinkOptions, choose_kernel_port, require_openable
 
 IPAM = {"type": "host-local", "subnet": "10.56.217.0/24"}
 SYSTEM = {"iftype": "veth", "port": "system"}
@@ -46,7 +46,7 @@ def test_the_kernels_datapath() -> None:
     """`host.engine: ovs` is a bridge of the kernel's datapath, which opens links in one way, whatever the node's setting."""
     link = read(host=veth(engine="ovs")).link
     assert link
-    assert (link.datapath, opened_as(link, "afxdp")) == ("system", "system")
+    assert (link.datapath, choose_kernel_port(link, "afxdp")) == ("system", "system")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_kernels_datapath() -> None:
 )
 def test_how_the_host_end_is_opened(said: str, setting: str, kind: str) -> None:
     """The network's word comes before the node's; `auto` of either is `system`."""
-    assert opened_as(LinkOptions(said), setting) == kind
+    assert choose_kernel_port(LinkOptions(said), setting) == kind
 
 
 def test_addresses_of_the_pods_annotations() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
-from userspace_cni.base.subnets import Placement, placed, read_subnet
-from userspace_cni.base.vlans import Vlan, carried
+from userspace_cni.base.subnets import Placement, place, read_subnet
+from userspace_cni.base.vlans import Vlan, list_carried_vlans
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Environment, Request, read_network
-from userspace_cni.cni.subnet_keys import as_leased, completed, require_possible
+from userspace_cni.cni.subnet_keys import as_leased, complete_request, require_possible
 from userspace_cni.consumers import CONSUMERS
 from userspace_cni.node.remarks import remarks_on
 
@@ -40,12 +40,12 @@ def request(**keys: Any) -> Request:
 
 def placement(vlan: tuple[int | None, str] = (None, ""), **changes: Any) -> Placement:
     """The Subnet on a node whose range is 10.56.1.0/24."""
-    return placed(read_subnet("pods", {**SPEC, **changes}), vlan, [ip_network("10.56.1.0/24")])
+    return place(read_subnet("pods", {**SPEC, **changes}), vlan, [ip_network("10.56.1.0/24")])
 
 
 def test_what_the_subnet_gives() -> None:
     """Bridge, VLAN, MTU, ranges and the default route are put in; the network then says all itself, also to the delegate."""
-    done = completed(request(host={"iftype": "veth"}), placement((100, "net1")), leases="/leases", shared=False)
+    done = complete_request(request(host={"iftype": "veth"}), placement((100, "net1")), leases="/leases", shared=False)
     assert {**done.network.raw, "name": "pods"} == json.loads(done.stdin)
     assert done.network.name == done.network.raw["name"] == "podnet"
     options = read_options(done, CONSUMERS, print)
@@ -60,7 +60,7 @@ def test_what_the_network_may_say_itself() -> None:
     """The same as the Subnet says, host-local's other keys, and routes of its own; keys in any case are the same keys."""
     host = {"MTU": 1400, "Bridge": {"BRIDGENAME": "br-pods", "vlanid": 100, "vlanMode": "access"}}
     ipam = {"type": "host-local", "resolvConf": "/x", "routes": []}
-    done = completed(request(Host=host, ipam=ipam), placement((100, "net1")), leases="/leases", shared=False)
+    done = complete_request(request(Host=host, ipam=ipam), placement((100, "net1")), leases="/leases", shared=False)
     options = read_options(done, CONSUMERS, print)
     assert (options.bridge, options.vlan.tag, options.mtu) == ("br-pods", 100, 1400)
     assert done.network.raw["ipam"] == {**ipam, "dataDir": "/leases", "ranges": [RANGES]}
@@ -69,19 +69,19 @@ def test_what_the_network_may_say_itself() -> None:
 def test_a_subnet_without_a_bridge() -> None:
     """Where the Subnet names neither bridge nor VLAN, those of the network hold."""
     host = {"bridge": {"bridgeName": "br7", "vlanId": 7}}
-    done = completed(request(host=host), placement(bridge=""), leases="/leases", shared=False)
+    done = complete_request(request(host=host), placement(bridge=""), leases="/leases", shared=False)
     assert done.network.raw["host"] == {"mtu": 1400, **host}
 
 
 def test_untagged_is_one_vlan() -> None:
     """In a Subnet without a VLAN a port carries frames without a tag alone, and not all VLANs of its bridge."""
-    done = completed(request(), placement(), leases="/leases", shared=False)
-    assert carried(read_options(done, CONSUMERS, print).vlan) == frozenset({0})
+    done = complete_request(request(), placement(), leases="/leases", shared=False)
+    assert list_carried_vlans(read_options(done, CONSUMERS, print).vlan) == frozenset({0})
 
 
 def test_no_gateway() -> None:
     """A Subnet without a gateway gives no default route."""
-    done = completed(request(), placement(gatewayType=""), leases="/leases", shared=False)
+    done = complete_request(request(), placement(gatewayType=""), leases="/leases", shared=False)
     assert done.network.raw["ipam"]["routes"] == []
 
 
@@ -96,7 +96,7 @@ def test_no_gateway() -> None:
 def test_what_both_say(keys: dict[str, Any], named: str) -> None:
     """What the network says and the Subnet says otherwise is refused by the key's name, with both values."""
     with pytest.raises(InvalidConfig, match=f"key '{named}' is .*Subnet 'pods' says"):
-        completed(request(**keys), placement(), leases="/leases", shared=False)
+        complete_request(request(**keys), placement(), leases="/leases", shared=False)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_shared_addresses_are_asked_for() -> None:
     """A Subnet whose nodes have no ranges is served only where the network says that host-local alone is enough."""
     shared = placement(perNodePrefix=0, gatewayType="")
     with pytest.raises(InvalidConfig, match="no ranges of their own"):
-        completed(request(), shared, leases="/leases", shared=True)
-    done = completed(request(ipam={"type": "host-local"}), shared, leases="/leases", shared=True)
+        complete_request(request(), shared, leases="/leases", shared=True)
+    done = complete_request(request(ipam={"type": "host-local"}), shared, leases="/leases", shared=True)
     [[first, _]] = done.network.raw["ipam"]["ranges"]
     assert (first["subnet"], first["rangeStart"]) == ("10.56.0.0/16", "10.56.0.1")
 
@@ -145,6 +145,6 @@ def test_other_verbs_need_no_subnet() -> None:
     ranges = [[{"subnet": "192.0.2.0/24"}]]
     unknown = json.loads(as_leased(asked, "/leases", None).stdin)
     assert unknown["ipam"] == {"routes": [], "type": "host-local", "dataDir": "/leases", "ranges": ranges}
-    leased = json.loads(completed(asked, placement(), leases="/former", shared=False).stdin)
+    leased = json.loads(complete_request(asked, placement(), leases="/former", shared=False).stdin)
     found = json.loads(as_leased(asked, "/leases", leased).stdin)
     assert (found["ipam"], found["name"], unknown["name"]) == (leased["ipam"], "pods", "pods")

@@ -58,7 +58,7 @@ class Process:
         """Named after the interface."""
         return f"{ifname}.process"
 
-    def derived_mac(self, request: Request, pod: Pod) -> str:
+    def derive_mac(self, request: Request, pod: Pod) -> str:
         return "02:00:00:00:00:07"
 
     def marks(self, pod: Pod) -> Mapping[str, str]:

@@ -133,7 +133,9 @@ def test_the_controllers_rights_are_what_it_uses(
     api: ApiServer, session: Callable[[], ApiSession], documents: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From an empty cluster to the garbage of a node that is gone, each request is allowed, and each right is used."""
-    monkeypatch.setattr("userspace_cni.controller.absence.Absence.held", lambda _self, nodes, _named, _now: frozenset(nodes))
+    monkeypatch.setattr(
+        "userspace_cni.controller.absence.Absence.list_retained", lambda _self, nodes, _named, _now: frozenset(nodes)
+    )
     api.add(ours("ProviderNetwork", "net1", defaultInterface="eth1"))
     api.add(ours("Vlan", "v100", id=100, provider="net1"))
     api.add(ours("Subnet", "pods", cidrBlock="10.0.0.0/16", perNodePrefix=24, vlan="v100"))
@@ -187,7 +189,7 @@ def test_the_agents_right_to_report_is_what_it_uses(
     api.add(node("a"))
     report = Report(Objects(session()), "a", lambda: "chassis-1")
     uplink = UplinkPort("br-net1", "up", (UplinkInterface("eth1", "system"),))
-    report.told([SpecStatus("provider-network", "net1", "objects", "", "", (uplink,))])
+    report.note_specs([SpecStatus("provider-network", "net1", "objects", "", "", (uplink,))])
     report.report()
     used = {(*asked(request)[:3], "") for request in api.requests}
     allowed = granted(documents["ClusterRole userspace-cni-report"]["rules"])

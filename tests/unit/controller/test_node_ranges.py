@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userspace_cni.base.subnets import Subnet, read_subnet
-from userspace_cni.controller.ranges import Division, NodeRange, divide, merged
+from userspace_cni.controller.ranges import Division, NodeRange, divide, merge
 
 NODES = [f"n{number:02}" for number in range(12)]
 
@@ -148,7 +148,7 @@ def test_no_two_nodes_ever_share_an_address(steps: list[tuple[set[str], int]], e
 def test_runs_are_put_together_without_losing_an_address(lengths: list[tuple[int, int]]) -> None:
     """Merged runs are the same addresses, and have gaps between them."""
     spans = [(first, first + length) for first, length in lengths]
-    joined = merged(spans)
+    joined = merge(spans)
     assert {at for first, last in spans for at in range(first, last + 1)} == {
         at for first, last in joined for at in range(first, last + 1)
     }

@@ -13,7 +13,7 @@ from tests.lab.switch.switch import wait_until
 from tests.unit.controller.test_route_statuses import reporting, use
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.controller.controller_service import Controller
-from userspace_cni.controller.status_events import told
+from userspace_cni.controller.status_events import make_notifier
 from userspace_cni.controller.status_rounds import RoundTimes
 from userspace_cni.controller.writes import Summary
 from userspace_cni.kube.credentials import ApiSession
@@ -136,7 +136,7 @@ def test_an_account_without_the_right(watched: Watched) -> None:
 def test_a_status_that_says_the_same_is_not_told_again() -> None:
     """Whatever else of the status has changed; another reason is, and none is when all is well again."""
     said: list[str] = []
-    tell = told(lambda _, notices: said.extend(each.message for each in notices))
+    tell = make_notifier(lambda _, notices: said.extend(each.message for each in notices))
 
     def status(message: str, failed: int = 0) -> dict[str, Any]:
         valid = {"type": "Valid", "status": "False" if message else "True", "message": message}

@@ -13,15 +13,15 @@ from userspace_cni.controller import cluster as known
 from userspace_cni.controller.absence import Absence
 from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.controller.statuses import COUNT_MAX, MESSAGE_MAX, StatusSums
-from userspace_cni.controller.writes import garbage, named, summaries
+from userspace_cni.controller.writes import garbage, list_nodes, summaries
 
 NOW = "2026-11-23T05:00:00Z"
 LATER = "2026-11-23T06:00:00Z"
 KINDS = {
-    "ProviderNetwork": ("provider_networks", known.kept),
-    "Vlan": ("vlans", known.kept),
-    "Subnet": ("subnets", known.kept),
-    "NodeState": ("states", known.reported),
+    "ProviderNetwork": ("provider_networks", known.read_object),
+    "Vlan": ("vlans", known.read_object),
+    "Subnet": ("subnets", known.read_object),
+    "NodeState": ("states", known.read_node_state),
     "Node": ("nodes", known.node),
     "IP": ("addresses", known.address),
 }
@@ -265,9 +265,9 @@ def test_what_is_left_of_a_node_is_garbage_once_it_has_been_gone_for_long() -> N
         | {"status": {"nodeRanges": [{"node": "ranged", "range": "10.0.9.0/24", "address": ""}]}},
     )  # fmt: skip
     absence = Absence(gone_s=300)
-    assert absence.held(of.nodes, named(of), 1000) == {"here", "away", "ranged"}
+    assert absence.list_retained(of.nodes, list_nodes(of), 1000) == {"here", "away", "ranged"}
     assert absence.next_due == 1300
-    held = absence.held(of.nodes, named(of), 1300)
+    held = absence.list_retained(of.nodes, list_nodes(of), 1300)
     assert held == {"here"}
     assert absence.next_due == float("inf")
     assert [(write.resource.kind, write.name, write.uid) for write in garbage(of, held)] == [
@@ -280,7 +280,7 @@ def test_what_is_left_of_a_node_is_garbage_once_it_has_been_gone_for_long() -> N
 def test_a_node_that_came_back_is_missed_anew() -> None:
     """Two short absences are no long one."""
     absence = Absence(gone_s=300)
-    absence.held((), ["a"], 0)
-    absence.held(["a"], ["a"], 200)
-    assert "a" in absence.held((), ["a"], 400)
-    assert "a" not in absence.held((), ["a"], 700)
+    absence.list_retained((), ["a"], 0)
+    absence.list_retained(["a"], ["a"], 200)
+    assert "a" in absence.list_retained((), ["a"], 400)
+    assert "a" not in absence.list_retained((), ["a"], 700)

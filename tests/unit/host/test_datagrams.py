@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
+from userspace_cni.host.node_net.udp_frames import Datagram, build_frame, read
 
 V4 = Datagram(IPv4Address("10.56.0.9"), 4000, IPv4Address("198.18.0.7"), 5000, b"abc")
 V6 = Datagram(IPv6Address("fd00:56::9"), 4000, IPv6Address("2001:2::7"), 5000, b"abcd")
@@ -35,7 +35,7 @@ PORTS = st.integers(0, 65535)
 )
 def test_bytes(datagram: Datagram, expected: str) -> None:
     """Two hops, no fragments, and the checksums."""
-    assert framed(datagram, *MACS) == bytes.fromhex(expected)
+    assert build_frame(datagram, *MACS) == bytes.fromhex(expected)
 
 
 @given(st.sampled_from([V4, V6]), st.binary(min_size=32, max_size=32), PORTS, PORTS, st.binary(max_size=64))
@@ -43,7 +43,7 @@ def test_what_is_built_is_read(like: Datagram, addresses: bytes, source: int, ta
     """Whatever it says, also with padding behind it."""
     kind, length = type(like.source), len(like.source.packed)
     made = Datagram(kind(addresses[:length]), source, kind(addresses[-length:]), target, said)
-    assert read(framed(made, *MACS) + bytes(7)) == made
+    assert read(build_frame(made, *MACS) + bytes(7)) == made
 
 
 @given(st.binary(max_size=80))
@@ -52,7 +52,7 @@ def test_anything_is_read(frame: bytes) -> None:
     read(frame)
 
 
-@pytest.mark.parametrize("made", [framed(V4, *MACS), framed(V6, *MACS)])
+@pytest.mark.parametrize("made", [build_frame(V4, *MACS), build_frame(V6, *MACS)])
 def test_what_is_cut_off(made: bytes) -> None:
     """Without its whole header it says nothing; another protocol, or options of IP, are none of ours."""
     header = len(made) - 8 - len(V4.said if made[12:14] == b"\x08\x00" else V6.said)
@@ -63,5 +63,5 @@ def test_what_is_cut_off(made: bytes) -> None:
 
 def test_options() -> None:
     """A header that is longer than usual is not read."""
-    made = framed(V4, *MACS)
+    made = build_frame(V4, *MACS)
     assert read(made[:14] + b"\x46" + made[15:]) is None

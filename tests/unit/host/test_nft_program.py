@@ -19,7 +19,7 @@ def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, second
     nft.chmod(0o755)
     monkeypatch.setenv("PATH", str(directory), prepend=":")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    return nft_program.listed("t", "", HERE, Deadline.after(seconds))
+    return nft_program.list_table("t", "", HERE, Deadline.after(seconds))
 
 
 def test_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from userspace_cni.attachment.steps import PolicyRoute
 from userspace_cni.host.netlink import rule_messages as rules
-from userspace_cni.host.netlink.kept_messages import default_routes, held
+from userspace_cni.host.netlink.kept_messages import default_routes, read_configuration
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.netlink.rule_messages import FoundRule
@@ -47,7 +47,7 @@ def kernel(*routes: bytes, rules: Sequence[bytes] = ()) -> NetlinkConnection:
 
 def test_routes_of_the_other_family() -> None:
     """The routes of IPv4 that answer a question about IPv6 are no second ones, so that none is stuck."""
-    found = held(kernel(route(attribute(1, NET), attribute(5, HOP))), INDEX, frozenset())
+    found = read_configuration(kernel(route(attribute(1, NET), attribute(5, HOP))), INDEX, frozenset())
     assert found.stuck == ()
     assert [each.version for each in found.routes] == [4]
 
@@ -58,7 +58,7 @@ def test_a_route_that_cannot_be_read(dst_len: int, target: str) -> None:
     dst = attribute(1, NET) if dst_len else b""
     odd = route(dst, attribute(5, b"\x01"), dst_len=dst_len)
     fine = route(attribute(1, bytes((203, 0, 113, 0))), attribute(5, HOP))
-    found = held(kernel(odd, fine), INDEX, frozenset())
+    found = read_configuration(kernel(odd, fine), INDEX, frozenset())
     assert len(found.routes) == 1
     [told] = found.stuck
     assert told.startswith(f"{target}: ")
@@ -79,7 +79,7 @@ class Disturbed(NetlinkConnection):
     def exchange(self, *messages: Message) -> list[Answer]:
         self.times -= 1
         error = InterruptedError(errno.EINTR, "the list changed meanwhile") if self.times >= 0 else None
-        return [Answer(error, [(32, rules.added(RULE).payload)])]
+        return [Answer(error, [(32, rules.add(RULE).payload)])]
 
 
 def test_a_listing_that_was_disturbed() -> None:
@@ -91,7 +91,7 @@ def test_a_listing_that_was_disturbed() -> None:
 
 def test_rules_of_the_other_family() -> None:
     """What answers for IPv6 with the rules of IPv4 counts once."""
-    assert Kernel(kernel(rules=[rules.added(RULE).payload])).rules() == [RULE]
+    assert Kernel(kernel(rules=[rules.add(RULE).payload])).rules() == [RULE]
 
 
 def test_rules_of_another_installation() -> None:

@@ -15,7 +15,7 @@ from userspace_cni.attachment.steps import RuntimeNetwork, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.base.root import HostRoot
-from userspace_cni.cni.conflist import marked, store_of
+from userspace_cni.cni.conflist import mark, store_of
 from userspace_cni.host.files import whole_files as files
 from userspace_cni.host.runtimes import runtime_networks
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
@@ -33,7 +33,7 @@ def soon() -> Deadline:
 
 def step(directory: Path, name: str = "10-net.conflist", *instead_of: str, **keys: Any) -> RuntimeNetwork:
     """The file in that directory, with these keys more."""
-    return RuntimeNetwork(str(directory), name, marked({**CONFIG, **keys}, STORE), STORE, instead_of)
+    return RuntimeNetwork(str(directory), name, mark({**CONFIG, **keys}, STORE), STORE, instead_of)
 
 
 def seen_by_runtimes(directory: Path) -> dict[str, str]:
@@ -116,7 +116,7 @@ def test_a_death_amid_removal(tmp_path: Path) -> None:
     driver.undo(step(tmp_path / "absent"), soon())
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"userspace-cni.io/store": 1}', marked(CONFIG, "another")])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"userspace-cni.io/store": 1}', mark(CONFIG, "another")])
 def test_another_programs_file(tmp_path: Path, content: str) -> None:
     """It is neither replaced nor removed; it is no drift that would be put back."""
     driver, ours = RuntimeNetworkDriver(), step(tmp_path)
@@ -124,7 +124,7 @@ def test_another_programs_file(tmp_path: Path, content: str) -> None:
     place.write_text(content)
     with pytest.raises(NameTaken, match="another"):
         driver.apply(ours, soon())
-    assert (driver.lost(ours, SharedReads(), soon()), driver.changed(ours, SharedReads(), soon())) == (False, [])
+    assert (driver.is_lost(ours, SharedReads(), soon()), driver.find_changes(ours, SharedReads(), soon())) == (False, [])
     assert len(driver.check(ours, soon())) == 1
     driver.undo(ours, soon())
     assert place.read_text() == content
@@ -134,7 +134,7 @@ def test_another_programs_file(tmp_path: Path, content: str) -> None:
 def test_a_file_that_comes_between_look_and_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays, and ours leaves nothing."""
     ours = step(tmp_path)
-    written = files.written
+    written = files.write_temporary
 
     @contextmanager
     def slower(*args: Any, **kwargs: Any) -> Iterator[str]:
@@ -142,7 +142,7 @@ def test_a_file_that_comes_between_look_and_rename(tmp_path: Path, monkeypatch: 
             (tmp_path / ours.name).write_text("theirs")
             yield beside
 
-    monkeypatch.setattr(runtime_networks, "written", slower)
+    monkeypatch.setattr(runtime_networks, "write_temporary", slower)
     with pytest.raises(NameTaken):
         RuntimeNetworkDriver().apply(ours, soon())
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {ours.name: "theirs"}
@@ -152,7 +152,7 @@ def test_a_file_that_takes_the_place_of_ours(tmp_path: Path, monkeypatch: pytest
     """One that comes while the new content of ours is written and flushed stays, and ours leaves nothing."""
     ours = step(tmp_path)
     RuntimeNetworkDriver().apply(ours, soon())
-    written = files.written
+    written = files.write_temporary
 
     @contextmanager
     def slower(*args: Any, **kwargs: Any) -> Iterator[str]:
@@ -160,7 +160,7 @@ def test_a_file_that_takes_the_place_of_ours(tmp_path: Path, monkeypatch: pytest
             (tmp_path / ours.name).write_text("{}")
             yield beside
 
-    monkeypatch.setattr(runtime_networks, "written", slower)
+    monkeypatch.setattr(runtime_networks, "write_temporary", slower)
     with pytest.raises(NameTaken):
         RuntimeNetworkDriver().apply(step(tmp_path, more=1), soon())
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {ours.name: "{}"}
@@ -213,12 +213,12 @@ def test_what_others_change(tmp_path: Path) -> None:
     (tmp_path / "etc" / "real").mkdir(parents=True)
     (tmp_path / "etc" / "net.d").symlink_to("/etc/real")
     driver, ours = RuntimeNetworkDriver(HostRoot(str(tmp_path))), step(Path("/etc/net.d"))
-    assert driver.lost(ours, SharedReads(), soon())
+    assert driver.is_lost(ours, SharedReads(), soon())
     driver.apply(ours, soon())
     place = tmp_path / "etc" / "real" / ours.name
     assert (place.read_text(), store_of(place.read_bytes())) == (ours.content, STORE)
     place.write_text(step(Path("/"), more=1).content)
-    assert len(driver.changed(ours, SharedReads(), soon())) == 1
+    assert len(driver.find_changes(ours, SharedReads(), soon())) == 1
     driver.put_back(ours, soon())
     assert place.read_text() == ours.content
     place.unlink()
@@ -231,7 +231,7 @@ def test_which_files_of_ours_go(tmp_path: Path) -> None:
     driver = RuntimeNetworkDriver()
     former = ("05-old.conflist", "20-other.conflist", "30-theirs.conflist", "40-absent.conflist")
     driver.apply(step(tmp_path, former[0]), soon())
-    (tmp_path / "20-other.conflist").write_text(marked(CONFIG, "another"))
+    (tmp_path / "20-other.conflist").write_text(mark(CONFIG, "another"))
     (tmp_path / "30-theirs.conflist").write_text("{}")
     (tmp_path / "50-copy.conflist").write_text((tmp_path / former[0]).read_text())
     ours, left = step(tmp_path, "10-net.conflist", *former), ["20-other.conflist", "30-theirs.conflist", "50-copy.conflist"]

@@ -392,7 +392,7 @@ def test_annotations_that_grow_too_long_are_refused_in_words(driver: PodNoteDriv
 
 def test_a_note_is_never_there_before(driver: PodNoteDriver, note: PodNote) -> None:
     """It is this attachment's alone."""
-    assert driver.present(note) is False
+    assert driver.is_present(note) is False
 
 
 def test_importing_the_room_does_not_import_the_library() -> None:

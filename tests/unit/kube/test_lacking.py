@@ -20,7 +20,7 @@ class Lists:
     def come(self, at: float, version: str, *keys: str, asked_at: float | None = None) -> set[str]:
         """A list with these things comes; what is gone by it."""
         self.now = at
-        gone = self.lacking.listed(self.known, set(keys), version, at if asked_at is None else asked_at)
+        gone = self.lacking.note_list(self.known, set(keys), version, at if asked_at is None else asked_at)
         self.known = self.known - gone | set(keys)
         return {str(each) for each in gone}
 
@@ -59,7 +59,7 @@ def test_what_is_there_again_begins_anew() -> None:
     lists.come(100, "1", "b")
     lists.come(111, "2", "a", "b")
     assert lists.come(122, "3", "b") == set()
-    lists.lacking.told("a")
+    lists.lacking.note_event("a")
     assert lists.come(133, "4", "b") == set()
     assert lists.come(144, "5", "b") == {"a"}
 

@@ -18,7 +18,7 @@ from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.pod_requests import KubeClient
-from userspace_cni.network.object_specs import desired
+from userspace_cni.network.object_specs import read_desired
 from userspace_cni.network.spec_list import PROVIDER_NETWORK, Desired
 from userspace_cni.node.objects import NodeObjects
 
@@ -69,8 +69,8 @@ def add(api: ApiServer, kind: str, name: str, **spec: Any) -> None:
 
 def settled(objects: NodeObjects) -> Desired:
     """What is desired once everything is known."""
-    wait_until(lambda: desired(objects.seen()).complete and not objects.problem)
-    return desired(objects.seen())
+    wait_until(lambda: read_desired(objects.read_known()).complete and not objects.problem)
+    return read_desired(objects.read_known())
 
 
 def test_the_example_is_what_it_says(api: ApiServer, begin: Begin) -> None:
@@ -94,16 +94,16 @@ def test_changes_are_followed(api: ApiServer, begin: Begin) -> None:
     objects = begin("worker-1")
     settled(objects)
     add(api, "ProviderNetwork", "net1", defaultInterface="enp2s0", nodeSelector={"matchLabels": {"nic": "fast"}})
-    wait_until(lambda: desired(objects.seen()).provider_networks == ())
+    wait_until(lambda: read_desired(objects.read_known()).provider_networks == ())
     add_node(api, "worker-1", nic="fast")
-    wait_until(lambda: desired(objects.seen()).provider_networks == (UPLINK,))
+    wait_until(lambda: read_desired(objects.read_known()).provider_networks == (UPLINK,))
     add(api, "ProviderNetwork", "net2", defaultInterface="enp3s0", speed=100)
-    why = wait_until(lambda: desired(objects.seen()).refused.get((PROVIDER_NETWORK, "net2")))
+    why = wait_until(lambda: read_desired(objects.read_known()).refused.get((PROVIDER_NETWORK, "net2")))
     assert "unknown field 'speed'" in why
-    assert desired(objects.seen()).provider_networks == (UPLINK,)
+    assert read_desired(objects.read_known()).provider_networks == (UPLINK,)
     api.objects(NETWORKS).remove("", "net1")
-    wait_until(lambda: desired(objects.seen()).provider_networks == ())
-    assert desired(objects.seen()).complete
+    wait_until(lambda: read_desired(objects.read_known()).provider_networks == ())
+    assert read_desired(objects.read_known()).complete
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
@@ -120,38 +120,38 @@ def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: in
     api.silent = False
     asked = len(api.requests)
     wait_until(lambda: objects.problem and len(api.requests) > asked + 12)
-    assert desired(objects.seen()) == before
+    assert read_desired(objects.read_known()) == before
     api.stop()
     wait_until(lambda: objects.problem)
-    assert desired(objects.seen()) == before
+    assert read_desired(objects.read_known()) == before
 
 
 def test_an_agent_that_starts_in_an_outage_concludes_nothing(api: ApiServer, begin: Begin) -> None:
     """Without the Vlans, or the node itself, nothing is desired and nothing is gone; without the Subnets uplinks are desired."""
     api.faults.append(Fault("LIST", status=403, about="/vlans"))
     objects = begin("worker-1")
-    wait_until(lambda: "vlans" in objects.problem and objects.seen().subnets is not None)
-    assert desired(objects.seen()) == Desired("objects", complete=False)
+    wait_until(lambda: "vlans" in objects.problem and objects.read_known().subnets is not None)
+    assert read_desired(objects.read_known()) == Desired("objects", complete=False)
     api.faults[:] = [Fault("LIST", status=403, about="/subnets")]
     other = begin("worker-1")
-    wait_until(lambda: desired(other.seen()).provider_networks)
-    assert not desired(other.seen()).complete
+    wait_until(lambda: read_desired(other.read_known()).provider_networks)
+    assert not read_desired(other.read_known()).complete
 
 
 def test_a_node_that_the_server_does_not_know(begin: Begin) -> None:
     """A wrong name is no node without labels: nothing is desired or gone, and the setting is named."""
     objects = begin("worker-7")
     wait_until(lambda: "node_name" in objects.problem)
-    assert desired(objects.seen()) == Desired("objects", complete=False)
+    assert read_desired(objects.read_known()) == Desired("objects", complete=False)
 
 
 def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tmp_path: Path) -> None:
     """Its annotations may be wanted where the resources are not even installed: nothing is asked of them, or known."""
     objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: None, specs=(), times=QUICK)
     objects.start()
-    wait_until(lambda: objects.seen().own and not objects.problem)
+    wait_until(lambda: objects.read_known().own and not objects.problem)
     assert {request.path.partition("?")[0] for request in api.requests} == {"/api/v1/nodes"}
-    assert desired(objects.seen()) == Desired("objects", complete=False)
+    assert read_desired(objects.read_known()) == Desired("objects", complete=False)
     objects.stop()
 
 
@@ -166,7 +166,7 @@ def test_what_the_status_says_wakes_no_agent(api: ApiServer, tmp_path: Path) -> 
     network = {key: api.objects(NETWORKS).get("", "net1")[key] for key in ("apiVersion", "kind", "spec")}
     api.add({**network, "metadata": {"name": "net1"}, "status": {"conditions": conditions}})
     add(api, "Vlan", "later", id=7, provider="net9")
-    wait_until(lambda: "later" in (objects.seen().vlans or {}))
+    wait_until(lambda: "later" in (objects.read_known().vlans or {}))
     wait_until(lambda: not objects.problem)
     assert len(told) == 9
     objects.stop()

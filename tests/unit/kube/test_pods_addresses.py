@@ -15,13 +15,13 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.facts import Pod
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ContainerGone, InvalidConfig, NoteRefused, Unavailable
-from userspace_cni.base.notices import ANNOTATION_IGNORED, collected
+from userspace_cni.base.notices import ANNOTATION_IGNORED, collect
 from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.kube.watch import KEPT_LIMIT, PodWatch
 from userspace_cni.node.local_node import LocalNode
-from userspace_cni.node.pod_annotations import Sources, awaited_addresses, has_enough, noted_of, require_addresses
+from userspace_cni.node.pod_annotations import Sources, find_awaited_addresses, has_enough, read_addresses, require_addresses
 
 ETH0 = PodInterface("podnet", "default", "eth0", kubeovn_read=True)
 ADDRESS, CIDR = "ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/cidr"
@@ -72,7 +72,7 @@ def sources(node: LocalNode) -> Sources:
 
 def addressed(node: LocalNode, pod: Pod | None, interface: PodInterface, deadline: Deadline) -> Pod:
     """The pod with its addresses, as an ADD waits for them: an agent in the background, a process where it is."""
-    awaited = awaited_addresses(sources(node), pod, interface, deadline)
+    awaited = find_awaited_addresses(sources(node), pod, interface, deadline)
     if awaited and node.service.resident:
         changed = node.changed  # type: ignore[attr-defined]
         awaited.begin(changed.set)
@@ -173,7 +173,7 @@ def test_a_wait_that_is_given_up(api: ApiServer, node: LocalNode) -> None:
     """What follows a pod ends when the call has gone on, long before its time is over."""
     annotate(api, routes="y" * KEPT_LIMIT)
     pod = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
-    awaited = awaited_addresses(sources(node), pod, ETH0, Deadline.after(300))
+    awaited = find_awaited_addresses(sources(node), pod, ETH0, Deadline.after(300))
     assert awaited
     before = api.watches
     if node.pods.watch:
@@ -231,6 +231,6 @@ def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path, status: i
 def test_another_type_of_interface_than_asked_for(asked: str, kind: PortKind, told: str) -> None:
     """The pod is told where it asks for another type of interface than its network makes."""
     pod = Pod("default", "p", "u", annotations={ADDRESS: "10.16.0.7/16", "ovn.kubernetes.io/pod_nic_type": asked})
-    with collected() as notices:
-        noted_of(pod, ETH0, kind)
+    with collect() as notices:
+        read_addresses(pod, ETH0, kind)
     assert [(notice.name, told in notice.message) for notice in notices] == ([(ANNOTATION_IGNORED.name, True)] if told else [])

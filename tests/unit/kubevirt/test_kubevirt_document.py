@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.edits import Edits, Fragment, escaped
+from kubevirt.edits import Edits, Fragment, escape
 from kubevirt.sidecar_errors import BadInput
 from kubevirt.xml_document import BYTES_MAX, DEPTH_MAX, NODES_MAX, Element, XmlDocument, read_document
 
@@ -104,8 +104,8 @@ def test_names_attributes_and_namespaces_are_resolved() -> None:
     assert second is not None
     assert root.find("second") is None
     assert (document.tag(second), document.prefix(second), document.prefix(root)) == ("q:second", "q:", "")
-    assert [each.name for each in document.written(second)] == ["q:x", "y"]
-    assert [document.raw[each.value_start : each.value_end].decode() for each in document.written(root)] == [
+    assert [each.name for each in document.read_attributes(second)] == ["q:x", "y"]
+    assert [document.raw[each.value_start : each.value_end].decode() for each in document.read_attributes(root)] == [
         "urn:q",
         "1>2",
         '&quot;&#x41;"',
@@ -197,7 +197,7 @@ def test_an_attribute_is_changed_in_its_place() -> None:
 def test_an_escaped_value_comes_back(value: str) -> None:
     """Whatever XML can hold at all is read as it was, within either quotes; nothing in it becomes markup."""
     for quote in "'\"":
-        raw = f"<a b={quote}{escaped(value)}{quote}/>"
+        raw = f"<a b={quote}{escape(value)}{quote}/>"
         try:
             attributes = read_document(raw).root.attributes
         except BadInput:

@@ -105,7 +105,7 @@ def test_without_any_word_the_path_follows_from_the_names(bed: Bed) -> None:
     """No file and no annotation: path, MAC and role are those that the plugin has made without being told."""
     name = launcher.interface_name("net1")
     assert bed.resolve(machine("net1")) == {
-        "net1": VmSocketSource(launcher.socket_path(name), launcher.derived_mac("tenant", "vm1", name), "server", None, "path")
+        "net1": VmSocketSource(launcher.socket_path(name), launcher.derive_mac("tenant", "vm1", name), "server", None, "path")
     }
     (line,) = bed.lines
     for part in ("network net1", launcher.socket_path(name), "no resourceClaim", "no such file", "no path", "derived", "MTU"):
@@ -116,7 +116,7 @@ def test_the_pods_own_network_is_eth0(bed: Bed) -> None:
     """The primary interface is not named by hash."""
     found = bed.resolve(machine(VmNetwork("default", pod=True)))["default"]
     assert found.path == launcher.socket_path("eth0")
-    assert found.mac == launcher.derived_mac("tenant", "vm1", "eth0")
+    assert found.mac == launcher.derive_mac("tenant", "vm1", "eth0")
 
 
 def test_a_name_too_long_for_the_pods_name_derives_the_same_mac(bed: Bed) -> None:
@@ -124,7 +124,7 @@ def test_a_name_too_long_for_the_pods_name_derives_the_same_mac(bed: Bed) -> Non
     vm = machine("net1")
     long = VirtualMachine("tenant", "v" * 60, interfaces=vm.interfaces, networks=vm.networks)
     pod = f"virt-launcher-{'v' * 60}-"[:58] + "abcde"
-    expected = launcher.derived_mac("tenant", launcher.machine_of_pod(pod), launcher.interface_name("net1"))
+    expected = launcher.derive_mac("tenant", launcher.machine_of_pod(pod), launcher.interface_name("net1"))
     assert bed.resolve(long)["net1"].mac == expected
 
 

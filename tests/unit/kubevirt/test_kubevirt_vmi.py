@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt.sidecar_errors import BadInput
-from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork, bound, read_vmi
+from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork, find_bound_interfaces, read_vmi
 from tests.unit.kubevirt.domains import DATA
 
 JSON = st.recursive(
@@ -218,8 +218,8 @@ def test_bound_interfaces_are_those_of_the_binding_that_are_there() -> None:
             VmInterface("other", "passt"),
         ),
     )
-    assert [each.network for each in bound(machine, "vhostuser")] == ["b", "a"]
-    assert bound(machine, "none") == ()
+    assert [each.network for each in find_bound_interfaces(machine, "vhostuser")] == ["b", "a"]
+    assert find_bound_interfaces(machine, "none") == ()
 
 
 @pytest.mark.parametrize("default", [True, False])

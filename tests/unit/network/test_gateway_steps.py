@@ -12,7 +12,7 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.host.node_net.translations import rules
 from userspace_cni.network.gateway_specs import GatewayBridge, part_of, steps_of
-from userspace_cni.network.spec_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
+from userspace_cni.network.spec_list import GATEWAY, OBJECTS, SETTINGS, Desired, merge_sources
 
 STORE = "c0ffee"
 FULL = Gateway(
@@ -105,7 +105,7 @@ def test_two_sources_of_one_node() -> None:
     """Of two gateways that cannot both be, the one of the more important source is; the other is refused by what they share."""
     rival = replace(FULL, port="other", addresses=("10.9.0.1/24", "fd00:9::1/64"), routes=())
     listed = Desired(SETTINGS, complete=True, gateways=(FULL,)), Desired(OBJECTS, complete=True, gateways=(rival,))
-    found = agreed(listed, {})
+    found = merge_sources(listed, {})
     assert [each for _, each in found.gateways] == [FULL]
     assert "'egress_gateway.table' is 1042, which is that of gateway br0-gw, too" in found.refused[GATEWAY, "other"].why
     assert found.refused[GATEWAY, "other"].source == OBJECTS

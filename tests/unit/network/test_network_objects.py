@@ -15,7 +15,7 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, egr
 from userspace_cni.base.provider_networks import Bond, ProviderNetwork
 from userspace_cni.base.subnets import _FIELDS as SUBNET_FIELDS
 from userspace_cni.kube.resources import VLANS, ApiResource
-from userspace_cni.network.object_specs import _NETWORK_FIELDS, desired
+from userspace_cni.network.object_specs import _NETWORK_FIELDS, read_desired
 from userspace_cni.network.spec_list import GATEWAY, OBJECTS, PROVIDER_NETWORK, VLAN, Desired
 from userspace_cni.node.objects import SPECS, KeptObject, KnownObjects, OwnNode
 
@@ -42,7 +42,7 @@ def desired_by(
         {name: each if isinstance(each, KeptObject) else kept(each) for name, each in (of or {}).items()}
         for of in (networks, vlans, subnets)
     ]
-    return desired(KnownObjects(NODE, OWN, *specs))
+    return read_desired(KnownObjects(NODE, OWN, *specs))
 
 
 def network(**spec: Any) -> ProviderNetwork:
@@ -69,10 +69,10 @@ def gateway(spec: Mapping[str, Any], **others: Any) -> Gateway:
 def test_what_is_not_known_is_not_gone() -> None:
     """Until all lists and the node itself are known nothing is complete; uplinks wait for Vlans, but not for Subnets."""
     whole = KnownObjects(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {})
-    assert desired(whole).complete
+    assert read_desired(whole).complete
     for less in (replace(whole, own=None), replace(whole, provider_networks=None), replace(whole, vlans=None)):
-        assert desired(less) == Desired(OBJECTS, complete=False)
-    without = desired(replace(whole, subnets=None))
+        assert read_desired(less) == Desired(OBJECTS, complete=False)
+    without = read_desired(replace(whole, subnets=None))
     assert (without.complete, len(without.provider_networks)) == (False, 1)
 
 
@@ -80,7 +80,7 @@ def test_what_is_not_known_is_not_gone() -> None:
 def test_what_one_list_lacks_is_not_gone(resource: ApiResource) -> None:
     """Of any of the resources; of Vlans the spec itself says that there may be more."""
     whole = KnownObjects(NODE, OWN, {"net1": kept({"defaultInterface": "eth1"})}, {}, {}, unconfirmed=frozenset({resource}))
-    found = desired(whole)
+    found = read_desired(whole)
     assert not found.complete
     assert [each.vlans_by for each in found.provider_networks] == ["some objects" if resource is VLANS else "objects"]
 

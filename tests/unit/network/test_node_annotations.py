@@ -8,7 +8,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.settings import Settings
-from userspace_cni.network.node_annotations import desired, gateway_of
+from userspace_cni.network.node_annotations import gateway_of, read_desired
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, Desired
 
 OVN0 = {
@@ -104,20 +104,20 @@ def test_what_is_refused(key: str, value: str, why: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         gateway_of(annotations, "br-int")
     assert why in str(refused.value)
-    found = desired(annotations, ASKED)
+    found = read_desired(annotations, ASKED)
     assert (found.complete, found.gateways) == (False, ())
     assert why in found.refused[GATEWAY, annotations["ovn.kubernetes.io/port_name"]]
 
 
 def test_a_gateway_without_a_name_is_told_of() -> None:
     """What is refused has a name in any case."""
-    assert list(desired({"ovn.kubernetes.io/cidr": "10.0.0.0/8"}, ASKED).refused) == [(GATEWAY, "annotations")]
+    assert list(read_desired({"ovn.kubernetes.io/cidr": "10.0.0.0/8"}, ASKED).refused) == [(GATEWAY, "annotations")]
 
 
 def test_as_a_source() -> None:
     """They ask for something where both settings say so; what cannot be read is no complete list."""
-    assert desired(OVN0, Settings(kubeovn_annotations=True)) == Desired(ANNOTATIONS, complete=True)
-    assert desired(OVN0, Settings(gateway_bridge="br-int")) == Desired(ANNOTATIONS, complete=True)
-    assert desired(None, ASKED) == Desired(ANNOTATIONS, complete=False)
-    assert desired({}, ASKED) == Desired(ANNOTATIONS, complete=True)
-    assert [each.port for each in desired(OVN0, ASKED).gateways] == ["node-worker-1"]
+    assert read_desired(OVN0, Settings(kubeovn_annotations=True)) == Desired(ANNOTATIONS, complete=True)
+    assert read_desired(OVN0, Settings(gateway_bridge="br-int")) == Desired(ANNOTATIONS, complete=True)
+    assert read_desired(None, ASKED) == Desired(ANNOTATIONS, complete=False)
+    assert read_desired({}, ASKED) == Desired(ANNOTATIONS, complete=True)
+    assert [each.port for each in read_desired(OVN0, ASKED).gateways] == ["node-worker-1"]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from userspace_cni.attachment.records import Record, completed, node_container
+from userspace_cni.attachment.records import Record, encode_complete, node_container
 from userspace_cni.attachment.specs import Spec, Specs, compare
 from userspace_cni.attachment.steps import RuntimeNetwork
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.cni.conflist import marked
+from userspace_cni.cni.conflist import mark
 from userspace_cni.host.runtimes.runtime_networks import RuntimeNetworkDriver
 from userspace_cni.network.runtime_network import NAME, PluginList, copy_of, former_names, specs
 from userspace_cni.network.spec_list import INSTALL, RUNTIME_NETWORK, SETTINGS
@@ -62,7 +62,7 @@ def recorded(node: LocalNode, *steps: RuntimeNetwork) -> Record:
 
 def file_of(node: LocalNode, name: str) -> RuntimeNetwork:
     store = node.store.journal.identity()
-    return RuntimeNetwork(node.installation.settings.cni_conf_dir, name, marked(CONFIG, store), store)
+    return RuntimeNetwork(node.installation.settings.cni_conf_dir, name, mark(CONFIG, store), store)
 
 
 def test_before_calls_are_taken(node: LocalNode, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_before_calls_are_taken(node: LocalNode, tmp_path: Path) -> None:
     record = recorded(node, former)
     for each in (record, replace(record, boot_id="another")):
         assert plan(each) == (former,)
-    unfinished = record.to("applying", steps=(file_of(node, "10-net.conflist"),), result=completed((former,)))
+    unfinished = record.to("applying", steps=(file_of(node, "10-net.conflist"),), result=encode_complete((former,)))
     assert plan(unfinished) == (replace(former, instead_of=("10-net.conflist",)),)
     (Path(former.directory) / former.name).unlink()
     with pytest.raises(Unavailable, match="waits until this agent takes calls"):
@@ -91,11 +91,11 @@ def test_after_a_death_amid_a_change(node: LocalNode, tmp_path: Path) -> None:
     former, new = file_of(node, "05-old.conflist"), file_of(node, "10-net.conflist")
     record = recorded(node, new).to("applying")
     assert plan(record) == (new,)
-    assert plan(record.to("applying", steps=(former, new), result=completed((former,)))) == (
+    assert plan(record.to("applying", steps=(former, new), result=encode_complete((former,)))) == (
         replace(new, instead_of=("05-old.conflist",)),
     )
     (Path(former.directory) / former.name).write_text("{}")
-    assert plan(record.to("applying", steps=(former, new), result=completed((former,)))) == (
+    assert plan(record.to("applying", steps=(former, new), result=encode_complete((former,)))) == (
         replace(new, instead_of=("05-old.conflist",)),
     )
 

@@ -28,7 +28,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.network_managers import Manager
 from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
-from userspace_cni.network.provider_specs import ProviderSite, carried, keep, refused, steps_of
+from userspace_cni.network.provider_specs import ProviderSite, choose_vlans, keep, refuse, steps_of
 from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.uplink_look import UplinkLook
 
@@ -118,7 +118,7 @@ def test_a_link_of_another_tag_carries_vlans() -> None:
 
 def trunk(network: ProviderNetwork, *trunks: tuple[int, ...]) -> tuple[int, ...]:
     """What the uplink is to carry of a network whose record has these trunks: of one UplinkPort each."""
-    return carried(network, [UplinkPort("br-net1", "eth1", (), trunks=each) for each in trunks])
+    return choose_vlans(network, [UplinkPort("br-net1", "eth1", (), trunks=each) for each in trunks])
 
 
 def test_vlans_of_objects_that_are_all_known() -> None:
@@ -275,7 +275,7 @@ def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
     look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.store.boot_id())})
     bridge, uplink, moved, polled = steps_of(replace(NET, port="afxdp", move_addresses="yes"), look, STORE)
     all_of_it = Record("ready", "s", node_container("provider-network"), "net1", boot_id=node.store.boot_id())
-    for plan in (keep(ProviderSite(node, lambda: 60.0)), refused("why", ProviderSite(node, lambda: 60.0))):
+    for plan in (keep(ProviderSite(node, lambda: 60.0)), refuse("why", ProviderSite(node, lambda: 60.0))):
         assert plan(replace(all_of_it, steps=(bridge, uplink, moved, polled))) == (bridge, uplink, polled)
         assert plan(replace(all_of_it, steps=(bridge, uplink, polled))) == (bridge, uplink)
     assert keep(ProviderSite(node, lambda: 60.0))(replace(all_of_it, steps=(bridge, uplink))) == (bridge, uplink)

@@ -29,7 +29,7 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
     source = SettingsSource(load(environ), environ)
 
     def names() -> tuple[bool, list[str]]:
-        desired = source.desired()
+        desired = source.read_desired()
         return desired.complete, [each.name for each in desired.provider_networks] + [each.name for each in desired.mirrors]
 
     path.write_text(NET1 + NET2 + MIRROR)
@@ -52,12 +52,12 @@ def test_a_file_that_comes_back_was_not_read_yet(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     environ = {"USERSPACE_CNI_CONFIG": str(path)}
     source = SettingsSource(Settings(), environ)
-    assert not source.desired().complete
+    assert not source.read_desired().complete
     path.write_text(NET1)
-    assert not source.desired().complete
+    assert not source.read_desired().complete
     source.read_again()
-    assert [each.name for each in source.desired().provider_networks] == ["net1"]
-    assert source.desired().complete
+    assert [each.name for each in source.read_desired().provider_networks] == ["net1"]
+    assert source.read_desired().complete
 
 
 def test_one_of_two_settings_files_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_one_of_two_settings_files_is_away(tmp_path: Path, monkeypatch: pytest.M
 
     def names() -> tuple[bool, list[str]]:
         source.read_again()
-        desired = source.desired()
+        desired = source.read_desired()
         return desired.complete, [each.name for each in desired.provider_networks]
 
     assert names() == (True, ["net2"])
@@ -90,7 +90,7 @@ def test_what_commands_ask_for(tmp_path: Path) -> None:
     run_dir = str(tmp_path)
 
     def names() -> tuple[bool, list[tuple[str, str]]]:
-        desired = commanded.commanded(run_dir)
+        desired = commanded.read_command_specs(run_dir)
         return desired.complete, [(each.name, each.interface) for each in desired.provider_networks]
 
     assert names() == (False, [])
@@ -116,7 +116,7 @@ def test_what_commands_asked_for_was_lost(tmp_path: Path) -> None:
     commanded.add(run_dir, "net1", NET1, others=True)
     commanded.add(run_dir, "net2", NET2)
     assert commanded.remove(run_dir, "net1")
-    desired = commanded.commanded(run_dir)
+    desired = commanded.read_command_specs(run_dir)
     assert (desired.complete, [each.name for each in desired.provider_networks]) == (False, ["net2"])
 
 

@@ -8,7 +8,16 @@ from userspace_cni.attachment.records import Record, node_container
 from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
-from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, OBJECTS, PROVIDER_NETWORK, SETTINGS, Desired, SpecList, agreed
+from userspace_cni.network.spec_list import (
+    ANNOTATIONS,
+    GATEWAY,
+    OBJECTS,
+    PROVIDER_NETWORK,
+    SETTINGS,
+    Desired,
+    SpecList,
+    merge_sources,
+)
 from userspace_cni.network.spec_sources import holders
 
 
@@ -28,7 +37,7 @@ def test_the_settings_beat_objects() -> None:
     objects = Desired(
         OBJECTS, complete=True, provider_networks=(ProviderNetwork("net1", "eth0"), ProviderNetwork("net2", "eth2"))
     )
-    found = agreed((settings, objects), {"eth0": "net1"})
+    found = merge_sources((settings, objects), {"eth0": "net1"})
     assert met(found) == {(SETTINGS, "net1"), (OBJECTS, "net2")}
     assert found.refused == {}
 
@@ -38,11 +47,11 @@ def test_a_nic_stays_with_its_holder() -> None:
     bond counts."""
     settings = Desired(SETTINGS, complete=True, provider_networks=(ProviderNetwork("new", "eth0"),))
     objects = Desired(OBJECTS, complete=True, provider_networks=(ProviderNetwork("old", "eth0"),))
-    found = agreed((settings, objects), {"eth0": "old"})
+    found = merge_sources((settings, objects), {"eth0": "old"})
     assert met(found) == {(OBJECTS, "old")}
     assert "desired for provider network old" in refused(found)[PROVIDER_NETWORK, "new"]
     assert found.refused[PROVIDER_NETWORK, "new"].source == SETTINGS
-    assert met(agreed((settings, objects), {})) == {(SETTINGS, "new")}
+    assert met(merge_sources((settings, objects), {})) == {(SETTINGS, "new")}
 
 
 def test_holders_are_read_from_records() -> None:
@@ -63,7 +72,7 @@ def test_a_gateway_where_it_cannot_be() -> None:
         Gateway("gw3", "br0", ("10.2.0.129/25",)),
         Gateway("br-net1", "br0", ("10.3.0.1/24",)),
     )
-    found = agreed((Desired(OBJECTS, complete=True, provider_networks=networks, gateways=gateways),), {})
+    found = merge_sources((Desired(OBJECTS, complete=True, provider_networks=networks, gateways=gateways),), {})
     assert met(found) == {(OBJECTS, "net1"), (OBJECTS, "gw2")}
     assert {key[1]: why.split()[0] for key, why in refused(found).items()} == {
         "gw1": "bridge",
@@ -78,6 +87,6 @@ def test_what_a_source_refuses_itself() -> None:
     settings = Desired(SETTINGS, complete=True, gateways=(Gateway("gw1", "br0", ("10.1.0.1/24",)),))
     objects = Desired(OBJECTS, complete=True, refused={key: "no such field", ("subnet", "pods"): "it overlaps"})
     annotations = Desired(ANNOTATIONS, complete=True, gateways=(Gateway("gw1", "br0", ("10.1.0.1/24",)),))
-    assert refused(agreed((settings, objects), {})) == {("subnet", "pods"): "it overlaps"}
-    found = agreed((objects, annotations), {})
+    assert refused(merge_sources((settings, objects), {})) == {("subnet", "pods"): "it overlaps"}
+    found = merge_sources((objects, annotations), {})
     assert (met(found), refused(found)[key]) == (set(), "no such field")

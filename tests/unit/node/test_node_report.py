@@ -135,7 +135,7 @@ def test_the_chassis_is_noted_for_kube_ovn_only_where_asked() -> None:
 def test_a_node_is_reported_once_and_owned_by_its_node(world: World) -> None:
     """The NodeState belongs to the Node, and goes with it; the Node keeps what others wrote; at rest nothing is written."""
     report = world.report(kubeovn=True)
-    report.told([WELL])
+    report.note_specs([WELL])
     report.report()
     assert world.state["status"]["addresses"] == ["192.0.2.11"]
     [owner] = world.state["metadata"]["ownerReferences"]
@@ -151,14 +151,14 @@ def test_a_node_is_reported_once_and_owned_by_its_node(world: World) -> None:
 def test_an_agent_that_starts_again_writes_only_what_differs(world: World) -> None:
     """The next agent reads what the server has, and writes nothing before it knows what became of the specs."""
     first = world.report()
-    first.told([WELL])
+    first.note_specs([WELL])
     first.report()
     second = world.report()
     second.report()
-    second.told([WELL])
+    second.note_specs([WELL])
     second.report()
     assert world.writes == 2
-    second.told([ILL])
+    second.note_specs([ILL])
     second.report()
     assert world.writes == 4
     assert world.state["status"]["specs"][0]["message"] == "no such NIC"
@@ -167,15 +167,15 @@ def test_an_agent_that_starts_again_writes_only_what_differs(world: World) -> No
 def test_a_range_whose_word_was_lost_is_still_reported(world: World) -> None:
     """When a Subnet's status is lost, or not known yet, the range that was reported stays, for the controller to give it back."""
     report = world.report()
-    report.told([WELL])
-    report.told_subnets([SubnetUse("pods", "10.0.1.0/24"), SubnetUse("gone", "10.1.1.0/24")])
+    report.note_specs([WELL])
+    report.note_subnets([SubnetUse("pods", "10.0.1.0/24"), SubnetUse("gone", "10.1.1.0/24")])
     report.report()
     following = world.report()
-    following.told([ILL])
-    following.told_subnets(None)
+    following.note_specs([ILL])
+    following.note_subnets(None)
     following.report()
     assert [each["name"] for each in world.state["status"]["subnets"]] == ["gone", "pods"]
-    following.told_subnets([SubnetUse("pods", "")])
+    following.note_subnets([SubnetUse("pods", "")])
     following.report()
     assert world.state["status"]["subnets"] == [{"name": "pods", "range": "10.0.1.0/24"}]
 
@@ -183,9 +183,9 @@ def test_a_range_whose_word_was_lost_is_still_reported(world: World) -> None:
 def test_a_network_that_is_gone_loses_its_labels_and_no_others(world: World) -> None:
     """Server-side apply takes away what we no longer say."""
     report = world.report()
-    report.told([WELL])
+    report.note_specs([WELL])
     report.report()
-    report.told([])
+    report.note_specs([])
     report.report()
     assert world.metadata["labels"] == {"zone": "a"}
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
@@ -196,7 +196,7 @@ def test_what_others_put_beside_ours_is_written_over_once(world: World) -> None:
     theirs = {"x.provider-network.userspace-cni.io/ready": "true"}
     world.api.add(node(NAME) | {"metadata": {"name": NAME, "labels": theirs, "annotations": {KUBEOVN_CHASSIS: "ovn"}}})
     report = world.report()
-    report.told([WELL])
+    report.note_specs([WELL])
     for _ in range(3):
         report.report()
     assert world.writes == 2
@@ -208,7 +208,7 @@ def test_the_note_for_kube_ovn_goes_when_it_is_no_longer_asked_for(world: World)
     """The next agent, whose setting is off, takes back what the former one wrote."""
     for kubeovn in (True, False):
         report = world.report(kubeovn=kubeovn)
-        report.told([WELL])
+        report.note_specs([WELL])
         report.report()
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
 
@@ -216,10 +216,10 @@ def test_the_note_for_kube_ovn_goes_when_it_is_no_longer_asked_for(world: World)
 def test_while_the_switch_is_away_its_name_stays(world: World) -> None:
     """The name that was reported is not taken back because OVSDB does not answer."""
     report = world.report()
-    report.told([WELL])
+    report.note_specs([WELL])
     report.report()
     world.chassis = Unavailable("no session with OVSDB", "")
-    report.told([ILL])
+    report.note_specs([ILL])
     report.report()
     assert world.state["status"]["chassis"] == "chassis-1"
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
@@ -231,7 +231,7 @@ def test_an_agent_that_starts_while_the_switch_is_away_keeps_its_name(world: Wor
     for chassis in ("chassis-1", Unavailable("no session with OVSDB", "")):
         world.chassis = chassis
         report = Report(world.objects, NAME, world._named, parts=ReportParts(state=state, kubeovn=True), times=QUICK)
-        report.told([WELL])
+        report.note_specs([WELL])
         report.report()
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
 
@@ -241,19 +241,19 @@ def test_a_node_is_told_without_a_node_state(world: World) -> None:
     world.api.faults.append(Fault(status=403, about="/nodestates"))
     report = Report(world.objects, NAME, lambda: "chassis-1", parts=ReportParts(state=False, kubeovn=True), times=QUICK)
     for _ in range(3):
-        report.told([WELL])
+        report.note_specs([WELL])
         report.report()
     assert (world.writes, world.metadata["labels"]) == (1, {"zone": "a", **labels([WELL])})
     assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
 
 
 def test_changes_that_come_together_are_one_report(world: World) -> None:
-    """`told` only notes; the thread writes the last of them, a moment later."""
+    """`note_specs` only notes; the thread writes the last of them, a moment later."""
     report = world.report(times=replace(QUICK, settle_s=0.3))
     report.start()
     for number in range(50):
-        report.told([replace(ILL, problem=f"try {number}")])
-        report.told_subnets([SubnetUse("pods", f"10.0.{number}.0/24")])
+        report.note_specs([replace(ILL, problem=f"try {number}")])
+        report.note_subnets([SubnetUse("pods", f"10.0.{number}.0/24")])
     wait_until(lambda: report.writes == 2)
     assert world.state["status"]["specs"][0]["message"] == "try 49"
     assert world.state["status"]["subnets"] == [{"name": "pods", "range": "10.0.49.0/24"}]
@@ -261,13 +261,13 @@ def test_changes_that_come_together_are_one_report(world: World) -> None:
 
 @pytest.mark.parametrize("fault", [Fault("PATCH", status=500), Fault(status=403), Fault(close=True)])
 def test_what_cannot_be_written_is_written_later(world: World, fault: Fault) -> None:
-    """While the server is away `told` goes on at once, and the latest is written afterwards."""
+    """While the server is away `note_specs` goes on at once, and the latest is written afterwards."""
     world.api.faults.append(fault)
     report = world.report()
     report.start()
-    report.told([ILL])
+    report.note_specs([ILL])
     wait_until(lambda: report.problem)
-    report.told([WELL])
+    report.note_specs([WELL])
     world.api.faults.clear()
     wait_until(lambda: not report.problem and report.writes == 2)
     assert world.state["status"]["specs"][0]["ready"] is True
@@ -277,7 +277,7 @@ def test_an_account_that_may_not_write_nodes_still_reports(world: World) -> None
     """The permission to patch Nodes is for labels and annotations alone: without it there is a problem, and the NodeState."""
     world.api.faults.append(Fault("PATCH", status=403, about="/nodes/"))
     report = world.report()
-    report.told([WELL])
+    report.note_specs([WELL])
     with pytest.raises(UserspaceError, match="patch on nodes"):
         report.report()
     assert world.state["status"]["specs"]
@@ -287,7 +287,7 @@ def test_what_others_changed_or_deleted_is_mended_by_a_look(world: World) -> Non
     """Nothing has changed on the node, and yet the report is what the server has again after the next look."""
     report = world.report(times=replace(QUICK, look_s=0.1))
     report.start()
-    report.told([WELL])
+    report.note_specs([WELL])
     wait_until(lambda: report.writes == 2)
     world.api.objects("nodestates.userspace-cni.io").remove("", NAME)
     wait_until(lambda: report.writes == 3)
@@ -309,7 +309,7 @@ def test_no_node_is_ever_made(world: World) -> None:
 
     world.objects = Vanishing(world.objects._session)
     report = world.report()
-    report.told([WELL])
+    report.note_specs([WELL])
     for _ in range(2):
         with pytest.raises(UserspaceError):
             report.report()
@@ -319,7 +319,7 @@ def test_no_node_is_ever_made(world: World) -> None:
 def test_the_manager_of_what_is_written_is_the_agent(world: World) -> None:
     """Its fields are told from those of people and of the controller."""
     report = world.report()
-    report.told([WELL])
+    report.note_specs([WELL])
     report.report()
     assert {each["manager"] for each in world.state["metadata"]["managedFields"]} == {MANAGER}
 
@@ -327,8 +327,8 @@ def test_the_manager_of_what_is_written_is_the_agent(world: World) -> None:
 def test_an_agent_without_routes_takes_back_those_that_were_reported(world: World) -> None:
     """Only they go, after a fault, too, and nothing is written again; else a Route would await this node for ever."""
     report = world.report()
-    report.told([WELL])
-    report.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
+    report.note_specs([WELL])
+    report.note_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
     report.report()
     before = world.state["status"]
     writes = world.writes
@@ -345,9 +345,9 @@ def test_news_of_the_node_are_told_once(world: World) -> None:
     """What is not ready is told with its cause, by whichever agent reports it first, and so is that it is ready again."""
     gateway = replace(ILL, kind="gateway", name="gw0", problem="no bridge")
     former = world.report()
-    former.told([WELL])
+    former.note_specs([WELL])
     former.report()
-    former.told([ILL, gateway])
+    former.note_specs([ILL, gateway])
     former.report()
     uid = world.state["metadata"]["uid"]
     about = {recipient.interface: (reason, text) for recipient, reason, text in world.told}
@@ -359,10 +359,10 @@ def test_news_of_the_node_are_told_once(world: World) -> None:
     assert {(each.kind, each.name, each.namespace) for each, _, _ in world.told} == {("NodeState", NAME, "")}
     world.told.clear()
     report = world.report()
-    report.told([ILL, gateway])
+    report.note_specs([ILL, gateway])
     report.report()
     assert world.told == []
-    report.told([WELL])
+    report.note_specs([WELL])
     report.report()
     assert [(each.interface, reason) for each, reason, _ in world.told] == [("provider-network net1 objects", "NetworkReady")]
 
@@ -370,15 +370,15 @@ def test_news_of_the_node_are_told_once(world: World) -> None:
 def test_a_new_agent_keeps_the_report_of_routes_until_it_has_looked(world: World) -> None:
     """Else each restart would take the node out of every Route's status for a moment."""
     former = world.report()
-    former.told([WELL])
-    former.told_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
+    former.note_specs([WELL])
+    former.note_routes([RouteUse("fast", 3, 2, 2, 0, 0)])
     former.report()
     routes = world.state["status"]["routes"]
     report = Report(world.objects, NAME, lambda: "chassis-1", parts=ReportParts(routes=True), times=QUICK)
-    report.told([ILL])
+    report.note_specs([ILL])
     report.report()
     assert (world.state["status"]["routes"], world.state["status"]["specs"][0]["ready"]) == (routes, False)
-    report.told_routes([])
+    report.note_routes([])
     report.report()
     assert world.state["status"]["routes"] == []
 

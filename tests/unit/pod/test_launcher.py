@@ -56,6 +56,6 @@ def test_socket_and_interface() -> None:
 @given(st.text(), NAMES, st.text())
 def test_mac_is_one_of_a_station(namespace: str, machine: str, ifname: str) -> None:
     """The MAC is locally administered and no group's, whatever it is derived from."""
-    mac = launcher.derived_mac(namespace, machine, ifname)
+    mac = launcher.derive_mac(namespace, machine, ifname)
     assert int(mac[:2], 16) & 3 == 2
     assert len(bytes.fromhex(mac.replace(":", ""))) == 6

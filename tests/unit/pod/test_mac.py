@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.pod.mac import derived_mac, is_unicast, six_octets
+from userspace_cni.pod.mac import derive_mac, is_unicast, six_octets
 
 
 @pytest.mark.parametrize("written", ["02:00:00:00:00:0A", "02-00-00-00-00-0a", "0200.0000.000a"])
@@ -26,4 +26,4 @@ def test_what_an_interface_can_have(mac: str, can_be: bool) -> None:
 @given(st.lists(st.text(), min_size=1, max_size=3))
 def test_a_derived_one_is_one_that_an_interface_can_have(names: list[str]) -> None:
     """Whatever the names are."""
-    assert is_unicast(derived_mac(*names))
+    assert is_unicast(derive_mac(*names))

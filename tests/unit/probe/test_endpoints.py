@@ -43,9 +43,9 @@ class IdlePorts(MemoryPorts):
 
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def known(self) -> list[Seen]:
+    def list_ports(self) -> list[Seen]:
         idle = {"link_state": "down", "status": {"mode": "client", "status": "disconnected"}}
-        return [replace(port, **{**idle, **self.seen.get(port.name, {})}) for port in super().known()]
+        return [replace(port, **{**idle, **self.seen.get(port.name, {})}) for port in super().list_ports()]
 
 
 @dataclass(eq=False)

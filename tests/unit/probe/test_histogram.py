@@ -13,9 +13,9 @@ from userspace_cni.probe.histogram import (
     Bucket,
     Spread,
     buckets,
+    format_range,
+    format_time,
     percentile,
-    shown,
-    shown_range,
     spread,
 )
 
@@ -68,10 +68,10 @@ def test_every_time_is_in_one_bucket(times: list[int]) -> None:
 )
 def test_a_time_has_three_digits(nanoseconds: float, text: str) -> None:
     """The unit is the largest of which it is at least one."""
-    assert shown(nanoseconds) == text
+    assert format_time(nanoseconds) == text
 
 
 def test_a_range_has_one_unit() -> None:
     """Both edges are told in the unit of the upper one."""
-    assert shown_range(Bucket(950, 1000, 1)) == "0.95-1.00 µs"
-    assert shown_range(Bucket(100_000, 1_000_000, 1)) == "0.10-1.00 ms"
+    assert format_range(Bucket(950, 1000, 1)) == "0.95-1.00 µs"
+    assert format_range(Bucket(100_000, 1_000_000, 1)) == "0.10-1.00 ms"

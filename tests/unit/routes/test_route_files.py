@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.routes.building import thing
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.routes.route_files import BYTES_MAX, FAULTS_MAX, faults_in, objects_in, parsed, route_name, routes_in
+from userspace_cni.routes.route_files import BYTES_MAX, FAULTS_MAX, faults_in, objects_in, parse, route_name, routes_in
 
 ENTRIES: list[dict[str, Any]] = [
     {"svc": "default/nginx", "dev": "eth1"},
@@ -35,7 +35,7 @@ YAML = """
 )
 def test_the_original_form(text: str, name: str) -> None:
     """A list of entries, alone or under one key, as JSON or YAML, is one Route named after the file."""
-    [found] = routes_in(parsed(text, name), name)
+    [found] = routes_in(parse(text, name), name)
     assert (found.name, found.problems, found.selection.is_empty) == ("cr-config", (), True)
     assert [str(each.dst) for each in found.networks] == ["172.16.0.0/16", "10.124.0.0/16"]
     assert [(each.namespace, each.name) for each in found.services] == [("default", "nginx")]
@@ -139,7 +139,7 @@ def test_route_objects() -> None:
     documents = "\n---\n".join(json.dumps(each) for each in both)
     for data in (both, {"kind": "List", "apiVersion": "v1", "items": both}, {"kind": "RouteList", "items": both}):
         assert [each.name for each in routes_in(data, "f")] == ["a", "b"]
-    assert [each.name for each in routes_in(parsed(f"---\n{documents}\n---\n", "f.yaml"), "f.yaml")] == ["a", "b"]
+    assert [each.name for each in routes_in(parse(f"---\n{documents}\n---\n", "f.yaml"), "f.yaml")] == ["a", "b"]
     assert [each.name for each in routes_in(one, "f")] == ["a"]
     assert [len(each.problems) for each in routes_in(both, "f")] == [0, 1]
 
@@ -198,7 +198,7 @@ def bomb(levels: int) -> str:
 def test_texts_that_are_not_read(text: str, why: str) -> None:
     """Bombs of aliases, endless and deep ones, keys given twice, tags of Python, and files of more than 1 MiB."""
     with pytest.raises(InvalidConfig, match=r"^f\.yaml: ") as refused:
-        parsed(text, "f.yaml")
+        parse(text, "f.yaml")
     assert why in str(refused.value)
 
 
@@ -206,12 +206,12 @@ def test_json_that_is_none() -> None:
     """Of a file that calls itself JSON the error is JSON's; NaN and keys given twice are none."""
     for text in ('{"a": 1,}', '{"a": NaN}', '[{"a": 1, "a": 2}]'):
         with pytest.raises(InvalidConfig, match="it is not JSON"):
-            parsed(text, "f.json")
+            parse(text, "f.json")
 
 
 def test_what_yaml_may_do() -> None:
     """Aliases and merge keys that stay small are read, comments too; a time stays a text, as in JSON."""
     text = "- &a {route: 10.0.0.0/8, dev: eth1}   # all\n- {<<: *a, route: 11.0.0.0/8}\n- *a\n"
-    assert [each["route"] for each in parsed(text, "f")] == ["10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"]
-    assert parsed("created: 2026-01-01T00:00:00Z", "f") == {"created": "2026-01-01T00:00:00Z"}
-    assert parsed("", "f") == []
+    assert [each["route"] for each in parse(text, "f")] == ["10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"]
+    assert parse("created: 2026-01-01T00:00:00Z", "f") == {"created": "2026-01-01T00:00:00Z"}
+    assert parse("", "f") == []

@@ -27,7 +27,7 @@ class Rounds(RouteKeeper):
 
     def __init__(self, rounds: int, sources: Any, learn: Callable[[], bool], next_due: float = 0.0) -> None:
         self.visits: list[tuple[bool, set[str]]] = []
-        passes = SimpleNamespace(next_due=next_due, overdue=False, wanted=tuple, visit=self._visited)
+        passes = SimpleNamespace(next_due=next_due, overdue=False, list_wanted=tuple, visit=self._visited)
         super().__init__(cast(Passes, passes), sources, learn, lambda: None)
         self._left = 0
         self.waits: list[float] = []
@@ -51,7 +51,7 @@ class Rounds(RouteKeeper):
 
 
 def sources(**problems: str) -> Any:
-    return SimpleNamespace(located=lambda _: [], problems=problems, again_s=7.0)
+    return SimpleNamespace(locate=lambda _: [], problems=problems, again_s=7.0)
 
 
 def test_without_what_it_needs_it_waits_until_it_is_asked() -> None:
@@ -107,7 +107,7 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
     for second in range(200):
         now = 1000.0 + second
         before = runtime.asked
-        assert found.located() == []
+        assert found.locate() == []
         assert "no answer" in found.problems["cri"]
         asked_at += [second] * (runtime.asked > before)
         assert AGAIN.first_s <= found.again_s <= AGAIN.most_s
@@ -121,7 +121,7 @@ def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
         settings = Settings(cri_socket=f"{tmp_path}/{name}", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
         runtime = Silent()
         found = namespaces(settings, runtime)
-        assert (found.located(), runtime.asked, list(found.problems)) == ([], asked, ["cri"] * asked)
+        assert (found.locate(), runtime.asked, list(found.problems)) == ([], asked, ["cri"] * asked)
 
 
 def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,11 +139,11 @@ def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
         return iter(told["records"])
 
     monkeypatch.setattr(NamespaceSources, "_of_records", records)
-    [before] = found.located()
+    [before] = found.locate()
     assert (before.source, len(before.interfaces)) == ("records", 3)
     former = told.pop("records")
     for _ in range(3):
-        assert found.located() == [before]
+        assert found.locate() == [before]
         assert list(found.problems) == ["records"]
     told["records"] = former
-    assert (found.located(), found.problems) == ([before], {})
+    assert (found.locate(), found.problems) == ([before], {})

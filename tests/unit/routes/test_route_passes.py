@@ -13,10 +13,20 @@ from userspace_cni.base.errors import ContainerGone, HostNamespace
 from userspace_cni.base.routing import DesiredRoute, Inside, PodLink
 from userspace_cni.host.pod_net.pod_routes import PodNamespace, RoutePass
 from userspace_cni.routes.cluster_facts import ClusterFacts, ClusterService, RoutePod
-from userspace_cni.routes.known import RANGES_MAX, KnownCluster, as_json, by_uid, from_json, joined, kept_pod, kept_service, owned
+from userspace_cni.routes.known import (
+    RANGES_MAX,
+    KnownCluster,
+    add_owners,
+    as_json,
+    by_uid,
+    from_json,
+    merge_networks,
+    read_pod,
+    read_service,
+)
 from userspace_cni.routes.passes import HIDDEN, LATER_S, RESYNC_S, Passes, Rules
 from userspace_cni.routes.places import LocatedSandbox
-from userspace_cni.routes.reports import described, uses
+from userspace_cni.routes.reports import describe, uses
 from userspace_cni.routes.rules import PodClaims, Rulebook
 
 ETH1 = PodLink("eth1", 3, up=True, addresses=(ip_interface("10.2.0.2/16"),))
@@ -119,11 +129,11 @@ def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -
     one = known(labelled)
     for _ in range(3):
         node.visit(one)
-        assert node.passes.wanted() == set()
+        assert node.passes.list_wanted() == set()
     assert asked == ["a", "b"]
     web = RoutePod("default", "a", "u-a", {"app": "web"})
     assert node.visit(known(labelled, pods=(web,))) == ["/ns/a"]
-    assert node.passes.wanted() == {"u-a"}
+    assert node.passes.list_wanted() == {"u-a"}
     assert asked == ["a", "b", "a"]
     node.visit(known(route("two", "172.16.0.0/16"), pods=(web,)))
     assert asked[3:] == ["a"]
@@ -224,16 +234,16 @@ def test_what_is_known_through_a_restart() -> None:
 def test_owners() -> None:
     """A ReplicaSet's and a Job's owner is the pod's, too, once they are known; before that it is not known."""
     reference = {"kind": "ReplicaSet", "name": "web-1", "controller": True}
-    pod = kept_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u", "ownerReferences": [reference]}})
-    assert owned(pod, {"ReplicaSet": None}).owners is None
-    assert owned(pod, {"ReplicaSet": {}}).owners is None
-    assert owned(pod, {"ReplicaSet": {"default/web-1": ("", "")}}).owners == (("ReplicaSet", "web-1"),)
+    pod = read_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u", "ownerReferences": [reference]}})
+    assert add_owners(pod, {"ReplicaSet": None}).owners is None
+    assert add_owners(pod, {"ReplicaSet": {}}).owners is None
+    assert add_owners(pod, {"ReplicaSet": {"default/web-1": ("", "")}}).owners == (("ReplicaSet", "web-1"),)
     before = {"u": RoutePod("default", "a", "u", {}, (("ReplicaSet", "web-1"), ("Deployment", "web")))}
     assert by_uid([pod], {"ReplicaSet": None}, before)["u"].owners == before["u"].owners
     parents = {"ReplicaSet": {"default/web-1": ("Deployment", "web")}}
-    assert owned(pod, parents).owners == (("ReplicaSet", "web-1"), ("Deployment", "web"))
-    alone = kept_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u"}})
-    assert owned(alone, {}).owners == ()
+    assert add_owners(pod, parents).owners == (("ReplicaSet", "web-1"), ("Deployment", "web"))
+    alone = read_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u"}})
+    assert add_owners(alone, {}).owners == ()
 
 
 def test_services() -> None:
@@ -241,14 +251,14 @@ def test_services() -> None:
     metadata = {"namespace": "default", "name": "web"}
 
     def of(**spec: Any) -> ClusterService:
-        return kept_service({"metadata": metadata, "spec": spec})
+        return read_service({"metadata": metadata, "spec": spec})
 
     assert [str(each) for each in of(clusterIP="10.96.0.7", clusterIPs=["10.96.0.7", "fd96::7"]).addresses] == [
         "10.96.0.7",
         "fd96::7",
     ]
     dns = {"metadata": {"namespace": "kube-system", "name": "rke2-coredns", "labels": {"k8s-app": "kube-dns"}}}
-    assert (of().is_dns, kept_service(dns).is_dns) == (False, True)
+    assert (of().is_dns, read_service(dns).is_dns) == (False, True)
     assert (of(clusterIP="None", clusterIPs=["None"]).headless, of(type="ExternalName").addresses, of().addresses) == (
         True,
         (),
@@ -259,15 +269,15 @@ def test_services() -> None:
 def test_for_which_pods_the_runtime_is_asked() -> None:
     """Those for which routes are asked, and those that have some although none is asked any more; without a cluster all."""
     node = Node()
-    assert node.passes.wanted() is None
+    assert node.passes.list_wanted() is None
     node.visit(known(route("one", "172.16.0.0/16", pods=[{"name": "a"}])))
-    assert set(node.passes.wanted() or ()) == {"u-a"}
+    assert set(node.passes.list_wanted() or ()) == {"u-a"}
     node.passes.learn(known(route("two", "172.16.0.0/16", pods=[{"name": "b"}])))
-    assert set(node.passes.wanted() or ()) == {"u-a", "u-b"}
+    assert set(node.passes.list_wanted() or ()) == {"u-a", "u-b"}
     assert node.visit(known()) == ["/ns/a"]
-    assert set(node.passes.wanted() or ()) == set()
+    assert set(node.passes.list_wanted() or ()) == set()
     node.passes.learn(KnownCluster())
-    assert node.passes.wanted() is None
+    assert node.passes.list_wanted() is None
 
 
 def test_pods_that_pretend_to_be_static() -> None:
@@ -277,18 +287,18 @@ def test_pods_that_pretend_to_be_static() -> None:
     def of(name: str, uid: str, kind: str = "") -> Any:
         owner = [{"kind": kind, "name": "n1", "controller": True}] if kind else []
         metadata = {"namespace": "default", "name": name, "uid": uid, "annotations": mirror, "ownerReferences": owner}
-        return kept_pod({"metadata": metadata})
+        return read_pod({"metadata": metadata})
 
     assert of("static", "api", "Node").node_uid == "victim"
     assert of("attacker", "u").node_uid == "u"
-    real = kept_pod({"metadata": {"namespace": "default", "name": "real", "uid": "victim"}})
+    real = read_pod({"metadata": {"namespace": "default", "name": "real", "uid": "victim"}})
     assert by_uid([real, of("static", "api", "Node")], {}, {})["victim"].name == "real"
 
 
 def test_an_address_that_is_none() -> None:
     """Servers take 10.096.0.50 as a ClusterIP: that one is left out, and the object counts."""
     thing = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"clusterIPs": ["10.096.0.50", "fd96::7"]}}
-    assert [str(each) for each in kept_service(thing).addresses] == ["fd96::7"]
+    assert [str(each) for each in read_service(thing).addresses] == ["fd96::7"]
 
 
 def test_a_pod_that_ends_keeps_its_routes() -> None:
@@ -311,7 +321,7 @@ def test_a_file_of_routes_with_a_name_of_the_api() -> None:
     hidden, used = uses(node.passes)
     assert (hidden.name, hidden.generation, hidden.matched, hidden.message) == ("one", 1, 0, HIDDEN)
     assert (used.name, used.applied) == ("two", 2)
-    assert [(each["usable"], each["pods"]["applied"]) for each in described(node.passes)["routes"]] == [
+    assert [(each["usable"], each["pods"]["applied"]) for each in describe(node.passes)["routes"]] == [
         (True, 2),
         (False, 0),
         (True, 2),
@@ -333,12 +343,12 @@ def test_a_pod_whose_namespace_is_odd() -> None:
 def test_networks_of_neighbours_are_one() -> None:
     """An odd one does not swallow the others, and too many count as not known: each is a route in each pod."""
     nodes = [ip_network(f"10.244.{number}.0/24") for number in range(200)]
-    assert [str(each) for each in joined([ip_network("0.0.0.0/0"), *nodes, ip_network("fd00::/64")])] == [
+    assert [str(each) for each in merge_networks([ip_network("0.0.0.0/0"), *nodes, ip_network("fd00::/64")])] == [
         "10.244.0.0/17",
         "10.244.128.0/18",
         "10.244.192.0/21",
         "fd00::/64",
     ]
     apart = [ip_network(f"10.{number}.0.0/24") for number in range(RANGES_MAX)]
-    assert len(joined(apart)) == RANGES_MAX
-    assert joined([*apart, ip_network("192.168.0.0/24")]) == ()
+    assert len(merge_networks(apart)) == RANGES_MAX
+    assert merge_networks([*apart, ip_network("192.168.0.0/24")]) == ()

@@ -328,9 +328,9 @@ def test_another_protocol_of_ours() -> None:
 def test_networks_that_are_not_known_are_told_by_version() -> None:
     """Those that the settings name of one version say nothing of the other one."""
     known = ClusterFacts(nodes=(ip_address("192.0.2.11"), ip_address("2001:db8::11")), named_ranges=(ip_network("10.0.0.0/8"),))
-    assert (known.unknown(4), known.unknown(6)) == ("", "Services and other nodes' pods")
+    assert (known.why_unknown(4), known.why_unknown(6)) == ("", "Services and other nodes' pods")
     found = replace(known, named_ranges=(), pod_ranges=(ip_network("10.244.0.0/16"),), service_ranges=(ip_network("fd96::/108"),))
-    assert (found.unknown(4), found.unknown(6)) == ("Services", "other nodes' pods")
+    assert (found.why_unknown(4), found.why_unknown(6)) == ("Services", "other nodes' pods")
 
 
 @pytest.mark.parametrize("odd", ["0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/17", "128.0.0.0/1", "ff00::/12"])

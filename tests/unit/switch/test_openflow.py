@@ -105,13 +105,13 @@ def hello(version: int, elements: bytes = b"") -> OpenflowMessage:
 )
 def test_agreeing_on_a_version(theirs: OpenflowMessage, version: int) -> None:
     """The highest version that both speak, by the bitmap where there is one, and by the header where there is none."""
-    assert openflow_messages.agreed(theirs) == version
+    assert openflow_messages.negotiate_version(theirs) == version
 
 
 def test_nothing_in_common() -> None:
     """A bridge restricted to a version that we do not speak is named with what it speaks."""
     with pytest.raises(SwitchRefused, match=r"the bridge speaks 1\.1, userspace-cni 1\.0, 1\.2"):
-        openflow_messages.agreed(hello(0x02, struct.pack("!HHI", 1, 8, 1 << 2)))
+        openflow_messages.negotiate_version(hello(0x02, struct.pack("!HHI", 1, 8, 1 << 2)))
 
 
 @pytest.mark.parametrize(
@@ -291,10 +291,10 @@ def test_counters_of_a_bridge(version: int, kind: int, head: str, layout: str) -
     """Each port's counters by name, without those that it does not have; and whether more is to come."""
     numbers = [1, 2, 3, 4, 5, 2**64 - 1, 2**64 - 1, 2**63]
     body = struct.pack(head, 4, 1) + struct.pack(layout, 7, *numbers, 0, 0, 0, 0) + struct.pack(layout, 8, *[2**64 - 1] * 12)
-    found, last = openflow_messages.counted(OpenflowMessage(version, kind, 1, body))
+    found, last = openflow_messages.read_counters(OpenflowMessage(version, kind, 1, body))
     counted = {"rx_packets": 1, "tx_packets": 2, "rx_bytes": 3, "tx_bytes": 4, "rx_dropped": 5, "tx_errors": 2**63}
     assert (found, last) == ({7: counted, 8: {}}, False)
-    assert openflow_messages.counted(OpenflowMessage(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
+    assert openflow_messages.read_counters(OpenflowMessage(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
 
 
 @pytest.mark.parametrize(
@@ -309,4 +309,4 @@ def test_counters_of_a_bridge(version: int, kind: int, head: str, layout: str) -
 def test_what_is_no_counter(came: OpenflowMessage) -> None:
     """A message that is cut, of another kind or another version is refused, not misread."""
     with pytest.raises(Unavailable, match="instead of counters"):
-        openflow_messages.counted(came)
+        openflow_messages.read_counters(came)

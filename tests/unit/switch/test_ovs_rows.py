@@ -81,14 +81,14 @@ def test_columns_are_brought_up_to_date(old: OvsPort, new: OvsPort) -> None:
     found = columns.new_columns(port_row.interface_columns(old, marks.marks_of(old, "s")))
     found["external_ids"]["iface-id"] = "lsp"
     wanted = port_row.interface_columns(new, marks.marks_of(new, "s"))
-    after = found | columns.changed_columns(wanted, found)
+    after = found | columns.find_changed_columns(wanted, found)
     assert after["external_ids"]["iface-id"] == "lsp"
     assert {key: value for key, value in wanted["external_ids"].items() if value}.items() <= after["external_ids"].items()
     assert after["options"] == columns.new_columns(wanted)["options"]
     assert {key: after[key] for key in ("name", "type", "mtu_request")} == {
         key: wanted[key] for key in ("name", "type", "mtu_request")
     }
-    assert columns.changed_columns(wanted, after) == {}
+    assert columns.find_changed_columns(wanted, after) == {}
 
 
 def test_no_queue_count_is_written() -> None:

@@ -94,15 +94,15 @@ class Driver(ABC, Generic[S]):
         """What `apply` does and what `undo` does, in lines for people; beyond the step's summary, where that says too little."""
         return (), ()
 
-    def present(self, step: S) -> bool:  # noqa: ARG002 - the interface
+    def is_present(self, step: S) -> bool:  # noqa: ARG002 - the interface
         """Whether the thing of a shared step exists before an attachment of ours holds it (then we must not remove it)."""
         return False
 
-    def lost(self, step: S, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
-        """Whether the thing is gone, closed or dead, and must be made again. A thing that exists and differs is for `changed`."""
+    def is_lost(self, step: S, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
+        """Whether the thing is gone, closed or dead, and must be made again. What differs is for `find_changes`."""
         return False
 
-    def changed(self, step: S, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def find_changes(self, step: S, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """What of `check` differs of a thing that is there, and `put_back` puts right: what another program has changed.
 
         Every pass asks it of every step, so it must cost little. Not in it is what lies in the pod, where others change it on
@@ -111,13 +111,13 @@ class Driver(ABC, Generic[S]):
         return []
 
     def put_back(self, step: S, deadline: Deadline) -> Rest | None:
-        """Make what `changed` has told as the step says, and nothing else. Raises as `apply`."""
+        """Make what `find_changes` has told as the step says, and nothing else. Raises as `apply`."""
         return self.apply(step, deadline)
 
-    def mounted(self, step: S, seen: SharedReads) -> bool:  # noqa: ARG002 - the interface
+    def is_mounted(self, step: S, seen: SharedReads) -> bool:  # noqa: ARG002 - the interface
         """Whether a mount of the step exists, which keeps the kubelet from removing the directory of a pod that is gone."""
         return False
 
-    def unseen(self, step: S, netns_inode: int, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def find_unseen(self, step: S, netns_inode: int, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """What processes in the pod's network namespace do not see of the thing. ADD did not make that, so CHECK does not ask."""
         return []

@@ -48,7 +48,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
         view.show_json({"networks": judged.networks, "ignored": judged.ignored, "findings": found})
     else:
         view.show_findings(findings)
-        view.note_checked(view.counted(judged.networks, "network"), findings, judged.ignored)
+        view.note_checked(view.format_count(judged.networks, "network"), findings, judged.ignored)
     if any(strict or finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)
 

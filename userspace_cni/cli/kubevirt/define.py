@@ -97,7 +97,7 @@ def _require_bound(machine: VirtualMachine, binding: str) -> None:
     found = {each.binding for each in machine.interfaces if each.binding}
     if binding in found:
         return
-    message = f"no interface of VM {machine} has the binding {binding!r}, but: {view.joined(sorted(found), 'none')}"
+    message = f"no interface of VM {machine} has the binding {binding!r}, but: {view.join(sorted(found), 'none')}"
     raise DefinitionRefused(
         "other-binding", message, "give one `binding: {name: " + binding + "}`, or name another with --binding"
     )

@@ -93,8 +93,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     with view.progress("asking the switch") as tell:
         view_of_switch = _ask(site)
         guests = []
-        namespaces = [site.seen(record.netns) for record, _ in chosen if record.netns]
-        parties = look(Path(site.seen("/proc")), namespaces) if chosen else UnixSockets()
+        namespaces = [site.map_path(record.netns) for record, _ in chosen if record.netns]
+        parties = look(Path(site.map_path("/proc")), namespaces) if chosen else UnixSockets()
         for number, (record, each) in enumerate(chosen, 1):
             tell(f"looking at {number} of {len(chosen)}: {name_of(record)}")
             seen = _look(record, each, site, view_of_switch, parties)
@@ -165,14 +165,14 @@ class _SwitchPorts:
 def _ask(site: Site) -> _SwitchPorts:
     settings = site.settings
     switch = SeenSwitch(
-        enforcing=_text(site.seen(_SELINUX)).strip() == "1",
+        enforcing=_text(site.map_path(_SELINUX)).strip() == "1",
         short_dir=settings.short_dir,
         mounts_always=settings.mount_pod_dirs == "always",
     )
     try:
         site.node.switch.ports.connect(patient(SWITCH_S))
         facts = site.node.switch.ports.facts(patient(SWITCH_S))
-        ports = {port.name: port for port in site.node.switch.ports.known()}
+        ports = {port.name: port for port in site.node.switch.ports.list_ports()}
     except UserspaceError as error:
         return _SwitchPorts(replace(switch, problem=str(error)), away=error)
     liveness = site.liveness()
@@ -188,7 +188,7 @@ def _ask(site: Site) -> _SwitchPorts:
 
 def _process(site: Site, pid: int | None) -> str:
     """The directory of ovs-vswitchd in proc(5); "" when the PID is another process's, as for a switch in a container."""
-    path = site.seen(f"/proc/{pid}") if pid else ""
+    path = site.map_path(f"/proc/{pid}") if pid else ""
     return path if path and _text(f"{path}/comm").startswith(_VSWITCHD) else ""  # Debian's is ovs-vswitchd-dpdk
 
 
@@ -233,7 +233,7 @@ def _socket(path: str, site: Site, process: str, parties: UnixSockets) -> SeenSo
     """Look at the socket's path in the switch's configuration: below a mount of ours, in which no link is followed."""
     directory, _, name = path.rpartition("/")
     try:
-        here = Path(site.seen(directory))
+        here = Path(site.map_path(directory))
         mine = here.stat()
         access = DirectoryAccess(mine.st_uid, mine.st_gid, mine.st_mode)
     except (OSError, UserspaceError):
@@ -294,8 +294,8 @@ def _show(
     for line in unseen:
         view.note(line)
     nothing = "no interface of a VM has that name" if named else "no interface of a VM on this node"
-    checked = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else nothing
-    more = f" ({view.counted(hidden, 'note')} about the node: --notes)" if hidden else ""
+    checked = f"{view.format_count(len(rows), 'interface')} of VMs checked" if rows else nothing
+    more = f" ({view.format_count(hidden, 'note')} about the node: --notes)" if hidden else ""
     view.note(f"{checked}: {counts_text(findings)}{more}")
 
 

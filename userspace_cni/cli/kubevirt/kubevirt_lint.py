@@ -54,7 +54,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
         view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": found})
     else:
         view.show_findings(findings)
-        kinds = view.joined([f"{count} {kind}" for kind, count in judged.checked.items()], "nothing that is for KubeVirt")
+        kinds = view.join([f"{count} {kind}" for kind, count in judged.checked.items()], "nothing that is for KubeVirt")
         view.note_checked(kinds, findings, judged.ignored)
     if any(finding.severity != "note" for finding in findings):
         ctx.exit(FOUND)

@@ -13,7 +13,7 @@ import yaml
 from kubevirt import manifests
 from kubevirt.manifests import PAGES, Manifest, ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import BINDING_MAX, plugin_manifests
-from kubevirt.plugin_schema import FIRST, Version, read_version, written
+from kubevirt.plugin_schema import FIRST, Version, format_version, read_version
 from userspace_cni.cli import view
 from userspace_cni.pod.quantity import amount
 
@@ -46,7 +46,7 @@ def _matching(what: str, pattern: re.Pattern[str]) -> Callable[[click.Context, c
 def _version(_: click.Context, __: click.Parameter, value: str) -> Version:
     version = read_version(value)
     if not version:
-        raise click.BadParameter(f"{value!r} is not a version of KubeVirt, such as {written(FIRST)}")
+        raise click.BadParameter(f"{value!r} is not a version of KubeVirt, such as {format_version(FIRST)}")
     return version
 
 
@@ -77,7 +77,7 @@ _USUAL: Final = ManifestOptions()
 @click.option("--dedicated", is_flag=True, help="Pin its vCPUs (the node's CPU manager must be static).")
 @click.option("--queues", type=click.IntRange(1, _QUEUES_MAX), help="Queue pairs of its interface, at most its vCPUs; else one.")
 @click.option("--operator-namespace", callback=_LABEL, help="Of the KubeVirt or HyperConverged CR.")
-@click.option("--kubevirt", metavar="VERSION", callback=_version, default=written(_USUAL.kubevirt), show_default=True,
+@click.option("--kubevirt", metavar="VERSION", callback=_version, default=format_version(_USUAL.kubevirt), show_default=True,
               help="The cluster's KubeVirt, for plugin: 1.10 has another form of it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects, without comments.")
 def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -116,7 +116,7 @@ def _check(chosen: Sequence[str], wanted: ManifestOptions) -> None:
         raise click.UsageError(f"{' and '.join(sorted(operators))} each register binding {wanted.binding!r}: print one of them")
     if "plugin" in chosen and wanted.kubevirt < FIRST:
         raise click.UsageError(
-            f"--kubevirt {written(wanted.kubevirt)}: structured plugins came with {written(FIRST)}; "
+            f"--kubevirt {format_version(wanted.kubevirt)}: structured plugins came with {format_version(FIRST)}; "
             "print kubevirt in place of plugin"
         )
     if "plugin" in chosen and len(wanted.binding) > BINDING_MAX:

@@ -66,7 +66,7 @@ class PairOptions:
 
 
 @contextmanager
-def opened(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) -> Iterator[Pair]:
+def open_pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) -> Iterator[Pair]:
     """Both endpoints, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError, Ended."""
     from userspace_cni.fastpath.fastpath_errors import FastPathError
 
@@ -92,7 +92,7 @@ def _pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) ->
 
 
 @contextmanager
-def refused_as(*, as_json: bool) -> Iterator[None]:
+def report_refusals(*, as_json: bool) -> Iterator[None]:
     """With `as_json`, also print an error that kept the command from measuring: an object with `error` alone."""
     try:
         yield
@@ -107,7 +107,7 @@ def attachment(site: Site, name: str) -> Record:
     found = site.records((name,))
     if len(found) != 1:
         raise CommandRefused(
-            f"{name!r} has several interfaces; name one of {view.joined([name_of(each) for each in found])}", USAGE
+            f"{name!r} has several interfaces; name one of {view.join([name_of(each) for each in found])}", USAGE
         )
     return found[0]
 
@@ -118,9 +118,9 @@ def _tidy(site: Site) -> None:
 
     deadline = Deadline.after(_TIDY_S)
     try:
-        for record in runs.ended(site.node.store, site.node.switch, deadline):
+        for record in runs.list_ended_runs(site.node.store, site.node.switch, deadline):
             if runs.undo_ended(record, site.node.store, site.node.driver, deadline):
-                tell_removed(view.joined([step.summary for step in record.steps], "its record"))
+                tell_removed(view.join([step.summary for step in record.steps], "its record"))
     except UserspaceError as error:
         view.note(f"what a killed run left stays for now: {error}")
 

@@ -63,9 +63,9 @@ def capture_command(
 
     if as_json and write in (None, outputs.STDOUT):
         raise CommandRefused("--json needs --write FILE: stdout has the frames", USAGE)
-    with between.refused_as(as_json=as_json):
+    with between.report_refusals(as_json=as_json):
         outputs.require_possible(write)
-        keep = tcpdump.compiled(" ".join(words)) if words else None
+        keep = tcpdump.compile_filter(" ".join(words)) if words else None
         taken = _capture(ctx, name, write, CaptureOptions(**limits, keep=keep))  # type: ignore[arg-type]
     if as_json:
         view.show_json(taken.to_json())
@@ -85,14 +85,14 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: CaptureOp
         shown = stack.enter_context(ExitStack())
         tell = shown.enter_context(view.progress(f"looking at {name}"))
         try:
-            mirror = stack.enter_context(capture.mirrored(site, record, tell, between.tell_removed, ending))
+            mirror = stack.enter_context(capture.mirror(site, record, tell, between.tell_removed, ending))
             taken = CaptureFigures(mirror.source)
             report = _reported(taken, tell)
             if write in (None, outputs.STDOUT):
                 shown.close()  # frames are shown on the same terminal, perhaps
                 report = _nothing
                 view.note(f"{taken.source.name}: capturing; Ctrl-C ends it")
-            sink = stack.enter_context(outputs.opened(write, course.snaplen, lambda: ending.asked))
+            sink = stack.enter_context(outputs.open_output(write, course.snaplen, lambda: ending.asked))
             capture.capture(mirror, course, sink, taken, ending, report)
         except FastPathError as error:
             raise CommandRefused(str(error), FOUND) from error
@@ -102,7 +102,7 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: CaptureOp
 
 
 def _reported(taken: CaptureFigures, tell: Callable[[str], None]) -> Callable[[], None]:
-    return lambda: tell(f"{taken.source.name}: {view.counted(taken.frames, 'frame')}, {taken.bytes:,} bytes")
+    return lambda: tell(f"{taken.source.name}: {view.format_count(taken.frames, 'frame')}, {taken.bytes:,} bytes")
 
 
 def _nothing() -> None: ...
@@ -112,11 +112,11 @@ def _say(taken: CaptureFigures) -> None:
     """The summary, as notes: stdout has the frames."""
     of = f" of {taken.seen:,} seen" if taken.seen != taken.frames else ""
     lost = (
-        f"{view.counted(taken.dropped, 'frame')} dropped, because they were not read fast enough"
+        f"{view.format_count(taken.dropped, 'frame')} dropped, because they were not read fast enough"
         if taken.dropped
         else "none dropped"
     )
-    kept = f"{view.counted(taken.frames, 'frame')}{of}, {taken.bytes:,} bytes"
+    kept = f"{view.format_count(taken.frames, 'frame')}{of}, {taken.bytes:,} bytes"
     view.note(f"{taken.source.name}: {kept} in {taken.seconds:.1f} s; {lost}")
     if taken.problem:
         view.note(f"ended: {taken.problem}")

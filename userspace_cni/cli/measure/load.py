@@ -52,13 +52,13 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     wanted = PairOptions(names, bridge, course["size"])
     way = LoadOptions(**course)
     flow = LoadFigures()
-    with between.refused_as(as_json=as_json), EndingSignals() as ending:
+    with between.report_refusals(as_json=as_json), EndingSignals() as ending:
         try:
             with ExitStack() as stack:
                 quiet = stack if as_json else stack.enter_context(ExitStack())
                 tell = quiet.enter_context(view.progress("looking at the ports"))
-                pair = stack.enter_context(between.opened(site, wanted, tell, ending))
-                seat = stack.enter_context(cores.kept())  # the switch polls on its cores by now
+                pair = stack.enter_context(between.open_pair(site, wanted, tell, ending))
+                seat = stack.enter_context(cores.avoid_polling_cores())  # the switch polls on its cores by now
                 flow.pair = pair.endpoints
                 if not as_json:
                     quiet.close()  # a line for each second tells the progress from here on
@@ -152,7 +152,7 @@ def show(flow: LoadFigures, way: LoadOptions, seat: cores.Cores) -> None:
 
 def _show_head(pair: Pair, way: LoadOptions) -> None:
     a, b = pair.endpoints
-    arrow = view.spelled("↔" if way.both else "→")
+    arrow = view.make_printable("↔" if way.both else "→")
     rest = f" on {a.bridge}, {way.size} bytes, {way.batch} in a burst, {way.seconds:g} s"
     view.say(Cell(f"{a.name} {arrow} {b.name}", "bold"), rest)
 

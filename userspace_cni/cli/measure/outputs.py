@@ -76,7 +76,7 @@ class LineOutput:
 
 
 @contextmanager
-def opened(path: str | None, snaplen: int, stopped: Callable[[], bool]) -> Iterator[Sink]:
+def open_output(path: str | None, snaplen: int, stopped: Callable[[], bool]) -> Iterator[Sink]:
     """The output for `--write path`: a file, "-" for stdout; None for stdout, as lines where it is a terminal. Raises Refused."""
     if path is None and sys.stdout.isatty():
         if not tcpdump.is_installed():

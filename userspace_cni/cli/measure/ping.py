@@ -43,12 +43,12 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     wanted = PairOptions(names, bridge, course["size"])
     way = PingOptions(**course)
     echo = Echo()
-    with between.refused_as(as_json=as_json), EndingSignals() as ending:
+    with between.report_refusals(as_json=as_json), EndingSignals() as ending:
         try:
             with (
                 view.progress("looking at the ports") as tell,
-                between.opened(site, wanted, tell, ending) as pair,
-                cores.kept() as seat,
+                between.open_pair(site, wanted, tell, ending) as pair,
+                cores.avoid_polling_cores() as seat,
             ):
                 echo.pair = pair.endpoints
                 try:
@@ -104,19 +104,19 @@ def show(echo: Echo, way: PingOptions, warnings: list[str]) -> None:
     assert echo.pair is not None  # noqa: S101 - something was measured
     a, b = echo.pair
     how = "sleeping until they came" if way.sleep else "polling"
-    view.say(Cell(view.spelled(f"{a.name} ↔ {b.name}"), "bold"), f" on {a.bridge}, {way.size} bytes, {how}")
+    view.say(Cell(view.make_printable(f"{a.name} ↔ {b.name}"), "bold"), f" on {a.bridge}, {way.size} bytes, {how}")
     if echo.times:
         spread = histogram.spread(echo.times)
         figures = [("min", spread.min), ("p50", spread.p50), ("p90", spread.p90), ("p99", spread.p99), ("max", spread.max)]
         view.say("")
         view.show_bars(_bars(histogram.buckets(echo.times)))
         view.say("")
-        view.say_figures([(name, view.spelled(histogram.shown(value))) for name, value in figures])
+        view.say_figures([(name, view.make_printable(histogram.format_time(value))) for name, value in figures])
     lost = f", {echo.lost / echo.sent:.2%}" if echo.lost else ""
     view.say(
-        f"  {view.counted(len(echo.times), 'round trip')}, ",
+        f"  {view.format_count(len(echo.times), 'round trip')}, ",
         Cell(f"{echo.lost} lost{lost}", "red" if echo.lost else "green"),
-        f", {view.counted(echo.foreign, 'frame')} of others" if echo.foreign else "",
+        f", {view.format_count(echo.foreign, 'frame')} of others" if echo.foreign else "",
         f"; ended by a signal before {way.count}" if echo.interrupted else "",
     )
     if echo.problem:
@@ -126,9 +126,11 @@ def show(echo: Echo, way: PingOptions, warnings: list[str]) -> None:
 
 
 def _progress(echo: Echo, way: PingOptions) -> str:
-    return f"{echo.sent} of {view.counted(way.count, 'round trip')}, {echo.lost} lost"
+    return f"{echo.sent} of {view.format_count(way.count, 'round trip')}, {echo.lost} lost"
 
 
 def _bars(found: list[Bucket]) -> list[Bar]:
     most, total = max(each.count for each in found), sum(each.count for each in found)
-    return [Bar(histogram.shown_range(each), each.count / most, (str(each.count), f"{each.count / total:.1%}")) for each in found]
+    return [
+        Bar(histogram.format_range(each), each.count / most, (str(each.count), f"{each.count / total:.1%}")) for each in found
+    ]

@@ -122,7 +122,7 @@ def _show(verdicts: Sequence[Verdict], removed: Sequence[str]) -> None:
 def _row(verdict: Verdict) -> list[Cell | str]:
     ordered = sorted(verdict.times)
     times = [ordered[0], histogram.percentile(ordered, 0.5)] if ordered else []
-    shown: list[Cell | str] = [view.spelled(histogram.shown(time_ns)) for time_ns in times] or ["-", "-"]
+    shown: list[Cell | str] = [view.make_printable(histogram.format_time(time_ns)) for time_ns in times] or ["-", "-"]
     came_back = f"{verdict.frames - verdict.lost}/{verdict.frames}" if verdict.frames else "-"
     return [
         verdict.bridge,

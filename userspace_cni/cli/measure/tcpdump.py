@@ -25,7 +25,7 @@ def is_installed() -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-def compiled(expression: str) -> PacketFilter:
+def compile_filter(expression: str) -> PacketFilter:
     """The filter that a pcap-filter(7) expression means. Raises Refused for a mistake in it, and without tcpdump."""
     if not is_installed():
         raise CommandRefused(

@@ -68,13 +68,13 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
             site.client.network(reconcile=True)
         raise
     if persist:
-        commanded.remove(site.seen(site.settings.run_dir), nic)  # one spec: the settings' stands in its place
+        commanded.remove(site.map_path(site.settings.run_dir), nic)  # one spec: the settings' stands in its place
     network_status.show({"specs": [status], "concerns": [], "objects": ""})
 
 
 def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
     """Ask for it until the next boot; returns what takes it back. Raises UserspaceError."""
-    run_dir = site.seen(site.settings.run_dir)
+    run_dir = site.map_path(site.settings.run_dir)
     boot_id = site.node.store.boot_id()
     others = any(each.network == COMMANDS and each.boot_id == boot_id for each in site.node.store.journal.node_records())
     former = commanded.add(run_dir, nic, table, others=others)
@@ -103,13 +103,13 @@ def _persist(site: Site, table: str) -> Callable[[], object]:
         ]
         if kept:
             raise CommandRefused(
-                f"the node has {view.joined(sorted(kept))} of settings that are away, and {path}, made anew without them, would "
+                f"the node has {view.join(sorted(kept))} of settings that are away, and {path}, made anew without them, would "
                 "undo them: put the settings back first",
                 FOUND,
             )
     if len(tables) == 1 and site.settings.provider_networks:
         raise CommandRefused(
-            f"the provider networks of this node are in {view.joined(others)}, and one in {path} takes the place of all of them: "
+            f"the provider networks of this node are in {view.join(others)}, and one in {path} takes the place of all of them: "
             "add it there, or write all of them here",
             FOUND,
         )

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kubevirt.lint.linted_documents import flattened
+from kubevirt.lint.linted_documents import flatten
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifest_files import name_of, read_file
 from userspace_cni.cli.site import CommandRefused, Site
-from userspace_cni.node.objects import SPECS, KeptObject, KnownObjects, OwnNode, kept, look
+from userspace_cni.node.objects import SPECS, KeptObject, KnownObjects, OwnNode, look, read_object
 
 _NETWORK, _VLAN, _SUBNET = _KINDS = tuple(each.kind for each in SPECS)
 _VERSION: Final = SPECS[0].api_version
@@ -51,7 +51,7 @@ def _given(files: Iterable[str]) -> Mapping[str, Mapping[str, KeptObject]]:
         documents, findings = read_file(file)
         if findings:
             raise CommandRefused(f"{name_of(file)}: {findings[0].message}", FOUND)
-        things = [thing for document in documents for _, thing in flattened(document.content) if isinstance(thing, dict)]
+        things = [thing for document in documents for _, thing in flatten(document.content) if isinstance(thing, dict)]
         ours = [thing for thing in things if thing.get("apiVersion") == _VERSION and thing.get("kind") in _KINDS]
         if not ours:
             raise CommandRefused(f"{name_of(file)} has no ProviderNetwork, Vlan or Subnet of {_VERSION}", FOUND)
@@ -60,5 +60,5 @@ def _given(files: Iterable[str]) -> Mapping[str, Mapping[str, KeptObject]]:
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if not isinstance(name, str):
                 raise CommandRefused(f"{name_of(file)}: a {thing['kind']} has no metadata.name", FOUND)
-            found[thing["kind"]][name] = kept(thing)
+            found[thing["kind"]][name] = read_object(thing)
     return found

@@ -21,7 +21,7 @@ from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.network.concerns import GatewayLook, look_at, sentence
-from userspace_cni.network.network_service import described, mirror_problems
+from userspace_cni.network.network_service import describe_spec, mirror_problems
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
 from userspace_cni.network.spec_sources import SpecSources
@@ -40,7 +40,7 @@ def network_command(ctx: click.Context, as_json: bool) -> None:
     code: 0 when all hold, 1 when one does not, 2 for wrong settings: a running agent is asked all the same.
     """
     with view.progress("looking at the node's network"):
-        found = told(ctx, forwarding=True)
+        found = describe(ctx, forwarding=True)
     finish(ctx, found, as_json)
 
 
@@ -60,11 +60,11 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
     on stderr and are not failures; neither is an unknown result of the test.
     """
     with view.progress("looking at the gateways"):
-        found = told(ctx, forwarding=True, now=True)
+        found = describe(ctx, forwarding=True, now=True)
     finish(ctx, of_kinds(found, (GATEWAY, TRANSLATION)), as_json)
 
 
-def told(ctx: click.Context, *, forwarding: bool = False, now: bool = False) -> dict[str, Any]:
+def describe(ctx: click.Context, *, forwarding: bool = False, now: bool = False) -> dict[str, Any]:
     """What `look` finds, as it is told; with wrong settings, the specs that the agent read before and keeps, and `settings`
     says why.
 
@@ -90,10 +90,10 @@ def look(site: Site, *, forwarding: bool = False, now: bool = False) -> dict[str
     except Unavailable as error:
         view.note(f"{error}; settings and records are compared with the node")
     sources = SpecSources(site.drivers, site.environ)
-    statuses = compared(sources, site)
+    statuses = compare_specs(sources, site)
     found = look_at(sources.gateways, site.drivers.installation, site.drivers.switch) if forwarding else GatewayLook()
     return {
-        "specs": [described(each) for each in statuses],
+        "specs": [describe_spec(each) for each in statuses],
         "concerns": [sentence(each) for each in found.concerns],
         "passages": [asdict(each) for each in found.passages],
         "mirrors": mirror_problems(statuses),
@@ -105,7 +105,7 @@ def _asked(client: AgentClient, *, now: bool) -> dict[str, Any]:
     return client.gateways() if now else client.network()
 
 
-def compared(sources: SpecSources, site: Site) -> Sequence[SpecStatus]:
+def compare_specs(sources: SpecSources, site: Site) -> Sequence[SpecStatus]:
     """How each spec stands, and each attachment without one."""
     specs, complete = sources.specs()
     wanted = {spec.key for spec in specs}

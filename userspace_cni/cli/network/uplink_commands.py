@@ -14,7 +14,7 @@ import click
 from userspace_cni.attachment.records import Record, as_recorded, node_container
 from userspace_cni.attachment.specs import Spec, meet, undo
 from userspace_cni.attachment.steps import Step
-from userspace_cni.base.errors import BadRequest, Unavailable, shortened
+from userspace_cni.base.errors import BadRequest, Unavailable, shorten
 from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
@@ -49,9 +49,9 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     records cannot be read.
     """
     with view.progress("looking at the uplinks"):
-        found = network_status.of_kinds(network_status.told(ctx), (PROVIDER_NETWORK,), lambda each: name in (None, each))
+        found = network_status.of_kinds(network_status.describe(ctx), (PROVIDER_NETWORK,), lambda each: name in (None, each))
     if name and not found["specs"]:
-        raise CommandRefused(f"no provider network {shortened(name)} is desired or there; see userspace-cni network", FOUND)
+        raise CommandRefused(f"no provider network {shorten(name)} is desired or there; see userspace-cni network", FOUND)
     network_status.finish(ctx, found, as_json)
 
 
@@ -103,9 +103,9 @@ def remove_command(ctx: click.Context, name: str, dry_run: bool, force: bool) ->
     record = _record(name, site)
     served, status = _status(name, site)
     _require_undesired(name, served, status)
-    run_dir = site.seen(site.settings.run_dir)
-    if record is None and all(each.name != name for each in commanded.commanded(run_dir).provider_networks):
-        raise CommandRefused(f"the node has no provider network {shortened(name)}; see userspace-cni network", FOUND)
+    run_dir = site.map_path(site.settings.run_dir)
+    if record is None and all(each.name != name for each in commanded.read_command_specs(run_dir).provider_networks):
+        raise CommandRefused(f"the node has no provider network {shorten(name)}; see userspace-cni network", FOUND)
     if dry_run:
         print_plan(record.steps if record else (), (), site)
         return
@@ -138,7 +138,7 @@ def apply(name: str, site: Site) -> Mapping[str, Any]:
             raise CommandUnanswered(f"{error}; its spec stays: see userspace-cni network") from error
     status = _of(found, name)
     if status is None:
-        raise CommandRefused(f"no provider network {shortened(name)} is desired; see userspace-cni network", FOUND)
+        raise CommandRefused(f"no provider network {shorten(name)} is desired; see userspace-cni network", FOUND)
     return status
 
 
@@ -151,22 +151,22 @@ def _spec(name: str, sources: SpecSources, where: str) -> Spec:
     specs, _ = sources.specs()
     found = {spec.name: spec for spec in specs if spec.kind == PROVIDER_NETWORK}
     if name not in found:
-        known = f"; there are {view.joined(sorted(found))}" if found else ""
-        raise CommandRefused(f"no provider network {shortened(name)} {where}{known}", FOUND)
+        known = f"; there are {view.join(sorted(found))}" if found else ""
+        raise CommandRefused(f"no provider network {shorten(name)} {where}{known}", FOUND)
     return found[name]
 
 
 def _plans_of(name: str, site: Site, files: Sequence[str]) -> tuple[Sequence[Step], Sequence[Step]]:
     """The steps that the node has of it, and the desired ones by settings, commands and objects."""
     from userspace_cni.cli.network.dry_run_objects import objects_for
-    from userspace_cni.network.object_specs import desired
+    from userspace_cni.network.object_specs import read_desired
 
     seen = objects_for(site, files)
     if seen is None:
         spec = of_settings(name, site)
     else:
         own = seen.own.addresses if seen.own else ()
-        sources = SpecSources(site.drivers, site.environ, [lambda: desired(seen)], lambda: own)
+        sources = SpecSources(site.drivers, site.environ, [lambda: read_desired(seen)], lambda: own)
         if name in (seen.provider_networks or {}):
             where = f"is for this node: ProviderNetwork '{name}' leaves out {seen.node}"
         else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from userspace_cni.attachment.dead_sockets import dead_sockets
-from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of, shown_status
+from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of, select_status
 from userspace_cni.attachment.records import Record, record_key, step_to_json
 from userspace_cni.attachment.steps import (
     Step,
@@ -99,8 +99,8 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
         ports, vswitchd = _asked(site)
         dead = dead_sockets(records.values(), site.node.driver)
         listed = describe_all(records.values(), ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
-        drops = {(each.key, each.direction): each.drops for each in site.node.switch.limited(records.values())}
-    status = {port.name: shown_status(port) for port in ports or () if vswitchd not in NOT_SERVING}
+        drops = {(each.key, each.direction): each.drops for each in site.node.switch.list_limited(records.values())}
+    status = {port.name: select_status(port) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
     for each in details:
         key = record_key(each["container"], each["ifname"])
@@ -182,7 +182,7 @@ def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
     found = []
     for step in record.steps:
         thing = step.resource
-        shared = site.node.store.journal.shared(thing.place) if thing else None
+        shared = site.node.store.journal.read_shared(thing.place) if thing else None
         if thing and shared:
             holders = [
                 names.get(key, key)
@@ -240,11 +240,11 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("VM", each["vm"]),
         ("netns", each["netns"]),
         ("MAC", each["mac"]),
-        ("addresses", view.joined(each["addresses"])),
+        ("addresses", view.join(each["addresses"])),
         ("MTU", str(each["mtu"] or "")),
         ("VLAN", _vlan(each["vlan"])),
         *limit_words.facts(each["limits"], each["limit_drops"]),
-        ("source of mirrors", view.joined(list(map(limit_words.source, each["mirrors"])))),
+        ("source of mirrors", view.join(list(map(limit_words.source, each["mirrors"])))),
         ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),
         *((f"switch: {key}", value) for key, value in sorted(each["switch_status"].items())),
@@ -267,7 +267,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     if socket["ovs"] and each["role"] == "client":
         stations.append(("OVS socket", [socket["ovs"]]))
     if link:
-        stations.append(("link", [view.joined([f"host end {link['host']}", *filter(None, [link["guard"]])])]))
+        stations.append(("link", [view.join([f"host end {link['host']}", *filter(None, [link["guard"]])])]))
     if each["port"] and link:
         state = _coloured(_link(each))
     elif each["port"]:
@@ -275,7 +275,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     if each["port"]:
         stations += [
             ("port", [f"{each['port']}  {each['interface_type']}", state]),
-            ("bridge", [view.joined([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),
+            ("bridge", [view.join([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),
         ]
     return stations
 
@@ -283,7 +283,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
 def _holders(thing: Mapping[str, Any]) -> str:
     path = thing["thing"].partition(":")[2]
     made = "made by us, removed with its last holder" if thing["made_by_us"] else "not made by us, and stays"
-    return f"{path}: {made}; held by {view.joined(thing['holders'], 'no attachment')}"
+    return f"{path}: {made}; held by {view.join(thing['holders'], 'no attachment')}"
 
 
 def _vlan(vlan: Mapping[str, Any]) -> str:

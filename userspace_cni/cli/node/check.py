@@ -71,8 +71,8 @@ def _show(count: int, differing: Sequence[Sequence[Finding]], unchecked: Sequenc
         view.note(details)
     for reason in dict.fromkeys(f"step '{each['step']}' could not be looked at: {each['error']}" for each in unchecked):
         view.note(reason)
-    summary = f"{view.counted(count, 'attachment')} checked, {f'{len(differing)} differ' if differing else 'no differences'}"
-    view.note(summary + (f", {view.counted(len(unchecked), 'step')} could not be looked at" if unchecked else ""))
+    summary = f"{view.format_count(count, 'attachment')} checked, {f'{len(differing)} differ' if differing else 'no differences'}"
+    view.note(summary + (f", {view.format_count(len(unchecked), 'step')} could not be looked at" if unchecked else ""))
 
 
 def _row(found: Finding) -> list[Cell | str]:

@@ -22,7 +22,7 @@ from userspace_cni.attachment.reconcile import Deviation, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
-from userspace_cni.base.log import bound
+from userspace_cni.base.log import bind
 from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
@@ -140,7 +140,7 @@ def look(site: Site) -> SweepLook:
     """Find everything that is left on the node, except things on which a call works now."""
     node, journal = site.node, site.node.store.journal
     away = site.switch_problem()
-    with bound("error"):  # this command notes once that the switch cannot be asked
+    with bind("error"):  # this command notes once that the switch cannot be asked
         spooled = [_spooled(entry, site) for entry in node.store.spool.entries(keep=True)]
         found = [_left(each) for each in reconcile.findings(node)]
     left = []
@@ -161,7 +161,7 @@ def collect(site: Site, show: Callable[[str], None]) -> tuple[str, Mapping[str, 
     by, act = _actor(site, actions)
     show(f"removing ({by})")
     act()
-    with bound("error"):
+    with bind("error"):
         doubtful = any(isinstance(each, Deviation) and each.needs_proof for each in reconcile.findings(site.node))
     if doubtful:
         show(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
@@ -190,14 +190,14 @@ def _left(finding: Deviation) -> Leftover:
     why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
     action = "undo " + _kinds(record.steps[::-1])
     if problem == "namespace-gone":
-        action = f"undo {view.joined([step.summary for step in finding.steps])}, and the rest with the pod, after a second look"
+        action = f"undo {view.join([step.summary for step in finding.steps])}, and the rest with the pod, after a second look"
     elif problem == "dead-test":
-        action = f"remove {view.joined([step.summary for step in record.steps])}"
+        action = f"remove {view.join([step.summary for step in record.steps])}"
     elif problem == "lost":
-        kinds = view.joined(list(dict.fromkeys(step.kind for step in finding.steps)))
+        kinds = view.join(list(dict.fromkeys(step.kind for step in finding.steps)))
         why, action = (
             f"parts of it are gone, closed or dead: {kinds}",
-            f"make again: {view.joined([step.summary for step in finding.steps])}",
+            f"make again: {view.join([step.summary for step in finding.steps])}",
         )
     elif problem == "changed":
         why, action = (
@@ -234,7 +234,7 @@ def _spooled(entry: Entry, site: Site) -> Leftover:
 
 
 def _kinds(steps: Sequence[Any]) -> str:
-    return view.joined([step.kind for step in steps], "its record")
+    return view.join([step.kind for step in steps], "its record")
 
 
 def _to_json(before: SweepLook, after: SweepLook, by: str, actions: Mapping[str, int], *, dry_run: bool) -> dict[str, Any]:

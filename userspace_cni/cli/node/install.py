@@ -80,7 +80,7 @@ def install_launcher(bin_dir: str, names: Iterable[str] = (NAME,)) -> Path:
 def is_plugin(content: bytes) -> bool:
     """Whether the file is the static binary, of any version, or the launcher."""
     try:
-        carried = shim.carried(content)
+        carried = shim.read_settings(content)
     except ValueError:
         return True
     return carried is not None or (content.startswith(b"#!") and _MODULE in content)

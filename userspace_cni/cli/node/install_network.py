@@ -15,7 +15,7 @@ from userspace_cni.cli.agent_client import DeadAgent, NoAgent
 from userspace_cni.cli.node.install import InstallError, place_file
 from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import LARGEST, require_name
-from userspace_cni.network.network_service import described
+from userspace_cni.network.network_service import describe_spec
 from userspace_cni.network.runtime_network import NAME, PluginList, copy_of, require_usable
 from userspace_cni.network.spec_list import RUNTIME_NETWORK, SETTINGS
 from userspace_cni.network.spec_sources import SpecSources
@@ -94,7 +94,7 @@ def _is_recorded(site: Site) -> bool:
 
 
 def _copy(site: Site) -> Path:
-    return Path(site.seen(site.settings.state_dir)) / RUNTIME_NETWORK_COPY
+    return Path(site.map_path(site.settings.state_dir)) / RUNTIME_NETWORK_COPY
 
 
 def _reconciled(site: Site, *, standalone: bool) -> dict[str, Any] | None:
@@ -125,6 +125,6 @@ def _met(site: Site) -> dict[str, Any] | None:
         if spec is None:
             return None
         meet(spec, site.node)
-        return described(compare(spec, site.node))
+        return describe_spec(compare(spec, site.node))
     except UserspaceError as error:
         raise InstallError(str(error)) from error

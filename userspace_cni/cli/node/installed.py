@@ -70,7 +70,7 @@ def plugins(site: Site, where: Iterable[str]) -> list[Plugin]:
     found: dict[tuple[int, int], Plugin] = {}
     for path in (f"{directory.rstrip('/')}/{name}" for directory in where for name in NAMES):
         try:
-            seen = Path(site.seen(path))
+            seen = Path(site.map_path(path))
             facts = seen.stat()
             if (facts.st_dev, facts.st_ino) not in found:
                 plugin = _plugin(path, _content(seen, facts), site)
@@ -99,7 +99,7 @@ def _content(path: Path, facts: os.stat_result) -> bytes:
 def _plugin(path: str, content: bytes, site: Site) -> Plugin:
     again = f"run `userspace-cni install --bin-dir {path.rpartition('/')[0]}` again"
     try:
-        carried = shim.carried(content)
+        carried = shim.read_settings(content)
     except ValueError as error:
         return Plugin(path, "binary", problem=f"{error}: which agent it calls cannot be read; {again}")
     if carried is None:
@@ -115,4 +115,4 @@ def _plugin(path: str, content: bytes, site: Site) -> Plugin:
 
 def _same(site: Site, one: str, other: str) -> bool:
     """Whether two paths of the host are the same, with links followed as the agent follows those of a call."""
-    return one == other or site.resolved(one) == site.resolved(other)
+    return one == other or site.resolve(one) == site.resolve(other)

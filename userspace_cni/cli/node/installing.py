@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.log import bound
+from userspace_cni.base.log import bind
 from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.installed import DirectoryName
 from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
@@ -104,5 +104,5 @@ def _network(file: str, ctx: click.Context, *, standalone: bool) -> str:
         site = open_site(ctx)
     except UserspaceError as error:
         raise InstallError(str(error)) from error
-    with bound("warning"), progress("having the network put in place"):
+    with bind("warning"), progress("having the network put in place"):
         return forget_network(site) if file == NONE else keep_network(file, site, standalone=standalone)

@@ -126,11 +126,11 @@ def _switch(site: Site) -> dict[str, Any]:
     settings = site.settings
     found = {"ovsdb": settings.ovsdb, "reachable": False, "vswitchd": "unknown", "version": "", "problem": ""}
     problem: UserspaceError | None = site.switch_problem()
-    liveness = site.liveness()  # first: without it `serving` takes the silence of a moment for a fault
+    liveness = site.liveness()  # first: without it `require_serving` takes the silence of a moment for a fault
     if problem is None:
         found["reachable"] = True
         try:
-            site.node.switch.ports.serving("", patient(SWITCH_S))
+            site.node.switch.ports.require_serving("", patient(SWITCH_S))
         except UserspaceError as error:
             problem = error
     version = liveness.reason if liveness.state == "alive" else ""
@@ -142,7 +142,7 @@ def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | Non
     opened by ovs-vswitchd (`broken`, host ends of kernel links, too). OVSDB says so, nothing is tried; None when OVSDB cannot be
     asked."""
     try:
-        ports = {port.name: port for port in site.node.switch.ports.known()}
+        ports = {port.name: port for port in site.node.switch.ports.list_ports()}
     except UserspaceError:
         return None
     steps = [step for record in records if record.state == "ready" and (step := record.port)]
@@ -160,7 +160,7 @@ def _is_connected(port: SwitchPort) -> bool:
 def _guards(site: Site) -> dict[str, Any]:
     """How many host ends of kernel links need the guard against the node's own stack, and how many have it."""
     try:
-        there, needed = site.node.switch.guarded()
+        there, needed = site.node.switch.count_guarded()
     except UserspaceError as error:
         return {"there": 0, "needed": 0, "problem": str(error)}
     return {"there": there, "needed": needed, "problem": ""}
@@ -195,7 +195,7 @@ def _network(site: Site, *, slow: bool) -> dict[str, Any]:
 def _directory(name: str, site: Site) -> dict[str, str]:
     """`problem`: why nothing can be written there, "" when something can; for a missing directory its nearest parent counts."""
     path = str(getattr(site.settings, name))
-    return {"setting": name, "path": path, "problem": unwritable(site.seen(path))}
+    return {"setting": name, "path": path, "problem": unwritable(site.map_path(path))}
 
 
 def _hugepages(site: Site) -> dict[str, Any]:

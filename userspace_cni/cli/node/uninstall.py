@@ -25,7 +25,7 @@ from userspace_cni.attachment.specs import SPEC_S, key_of, undo
 from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.log import bound
+from userspace_cni.base.log import bind
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
@@ -150,7 +150,7 @@ def _directories(option: str, given: Iterable[str], usual: Iterable[str], site: 
     found = tuple(str(Path(each).absolute()) for each in given)
     for directory in found:
         try:
-            is_one = stat.S_ISDIR(Path(site.seen(directory)).stat().st_mode)
+            is_one = stat.S_ISDIR(Path(site.map_path(directory)).stat().st_mode)
             problem = "" if is_one else os.strerror(errno.ENOTDIR)
         except (OSError, UserspaceError) as error:
             problem = str(error.strerror if isinstance(error, OSError) else error)
@@ -182,14 +182,14 @@ def _collect(site: Site, show: Callable[[str], None]) -> None:
 def _unrecorded(site: Site) -> tuple[list[PortRef], UserspaceError | None]:
     """The ports of ours without a record; or why the switch cannot be asked for them."""
     try:
-        return cleanup.unrecorded_ports(site.node.store, site.node.switch), None
+        return cleanup.list_unrecorded_ports(site.node.store, site.node.switch), None
     except UserspaceError as error:
         return [], error
 
 
 def _attached(ports: Iterable[PortRef], site: Site) -> list[str]:
     """What is attached or may be, one sentence each; `ports`: those without a record."""
-    with bound("error"):
+    with bind("error"):
         found = [f"{name_of(record)}: attached to {record.network}" for record in site.node.store.journal.records()]
     found += [f"{port.name}: a port of ours without a record" for port in ports]
     return found + belongings.in_doubt(site.settings, _root(site))
@@ -226,7 +226,7 @@ def _take_out_routes(site: Site) -> list[str]:
 
     Only then is forgotten that there were some: a second try is to find them, too.
     """
-    known = os.path.lexists(site.seen(f"{site.settings.state_dir}/{belongings.KNOWN_ROUTES}"))
+    known = os.path.lexists(site.map_path(f"{site.settings.state_dir}/{belongings.KNOWN_ROUTES}"))
     if not known and not site.settings.routes:
         return []
     with view.progress("taking routes out of pods"):
@@ -253,9 +253,9 @@ def _remove_plugins(site: Site, where: Iterable[str]) -> tuple[list[str], list[s
         elif plugin.kind == "other":
             others.append(f"{plugin.path}: it is not ours")
         else:
-            _unlink(Path(site.seen(plugin.path)))
+            _unlink(Path(site.map_path(plugin.path)))
     for directory in where:
-        for temporary in _temporaries(Path(site.seen(directory))):
+        for temporary in _temporaries(Path(site.map_path(directory))):
             _unlink(temporary)
     return unseen, others
 

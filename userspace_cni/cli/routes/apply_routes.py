@@ -25,7 +25,7 @@ from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.inspection import apply_object
 from userspace_cni.routes.resource import RouteObject, without_services
-from userspace_cni.routes.route_files import Faults, faults_in, has_objects, objects_in, parsed, route_name, routes_in
+from userspace_cni.routes.route_files import Faults, faults_in, has_objects, objects_in, parse, route_name, routes_in
 
 _COLUMNS: Final = (Column("ROUTE", whole=True), Column("STATE", whole=True), Column("DETAILS"))
 _STYLES: Final = {"failed": "red", "refused": "red", "unchanged": "dim"}
@@ -81,7 +81,7 @@ def apply_command(ctx: click.Context, filename: str, dry_run: bool, force: bool,
     """
     name, text = name_of(filename), _text(filename)
     try:
-        data = parsed(text, name)
+        data = parse(text, name)
         faults = faults_in(data, name)
     except InvalidConfig as error:
         raise CommandRefused(str(error), FOUND) from error
@@ -131,10 +131,10 @@ def _text(filename: str) -> str:
 
 def _refuse(faults: Faults, name: str, text: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        view.show_json({**_as_json("", dry_run=dry_run), **route_faults.described(faults, text)})
+        view.show_json({**_as_json("", dry_run=dry_run), **route_faults.describe(faults, text)})
         return
     route_faults.tell(faults, name, text)
-    view.note(f"{view.counted(faults.count, 'fault')} in {name}: nothing was applied")
+    view.note(f"{view.format_count(faults.count, 'fault')} in {name}: nothing was applied")
 
 
 def _as_json(target: str, *, dry_run: bool, done: Sequence[_RouteOutcome] = ()) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _why_nowhere(*, are_objects: bool) -> str:
 def _require_readable(content: _FileContent, path: str) -> None:
     """Raise Refused where the agent would not read the text under the node's file's own name, as YAML in a `.json`."""
     try:
-        objects_in(parsed(content.text, path), path)
+        objects_in(parse(content.text, path), path)
     except InvalidConfig as error:
         raise CommandRefused(str(error), FOUND) from error
 
@@ -164,7 +164,7 @@ def _require_readable(content: _FileContent, path: str) -> None:
 def _to_api(content: _FileContent, site: Site, *, force: bool, dry_run: bool) -> list[_RouteOutcome]:
     """Apply each; one that is refused does not keep the others. A server that does not answer is not asked again."""
     done: list[_RouteOutcome] = []
-    total = view.counted(len(content.routes), "Route")
+    total = view.format_count(len(content.routes), "Route")
     with view.progress(f"applying {total}") as show:
         for thing, route in zip(content.objects, content.routes, strict=True):
             if done and done[-1].code == UNREACHABLE:
@@ -190,7 +190,7 @@ def _to_api(content: _FileContent, site: Site, *, force: bool, dry_run: bool) ->
 
 def _to_file(content: _FileContent, path: str, site: Site, *, dry_run: bool) -> list[_RouteOutcome]:
     """Make it the node's file, and have the agent read it."""
-    real = Path(site.seen(path))
+    real = Path(site.map_path(path))
     told: Sequence[Mapping[str, Any]] = ()
     state = "unchanged" if _is_same(real, content.text) else "written"
     if not dry_run:
@@ -205,7 +205,7 @@ def _to_file(content: _FileContent, path: str, site: Site, *, dry_run: bool) -> 
         details = [*route.remarks, *([] if site.drivers.installation.has_account else without_services(route).problems)]
         details += found["told"] if found else ()
         if found:
-            details.append(f"{view.counted(found['pods']['matched'], 'pod')}, in {found['pods']['applied']} applied")
+            details.append(f"{view.format_count(found['pods']['matched'], 'pod')}, in {found['pods']['applied']} applied")
         done.append(_RouteOutcome(name, state, details))
     return done
 

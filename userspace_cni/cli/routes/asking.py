@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from userspace_cni.base.errors import Unavailable, shortened
+from userspace_cni.base.errors import Unavailable, shorten
 from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.exit_codes import UNREACHABLE, USAGE
@@ -22,7 +22,7 @@ def pod_name(_context: click.Context, _parameter: click.Parameter, value: str | 
         return ""
     if not all(value.split("/")) or value.count("/") > 1:
         what = "it must be NAMESPACE/NAME, for a container outside of a cluster its NAME, or the beginning of a sandbox's id"
-        raise click.BadParameter(f"{shortened(value)!r} is not a pod: {what}")
+        raise click.BadParameter(f"{shorten(value)!r} is not a pod: {what}")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from userspace_cni.base.errors import BadEnvironment, HostNamespace, quoted
+from userspace_cni.base.errors import BadEnvironment, HostNamespace, quote
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
@@ -17,7 +17,7 @@ from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, requir
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.routes.explanation import ROUTE_MISSING, ROUTE_TOO_MANY
-from userspace_cni.routes.inspection import POD_UNKNOWN, Inspection, PodExplanation, described
+from userspace_cni.routes.inspection import POD_UNKNOWN, Inspection, PodExplanation, describe_pods
 
 _COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
 _STATES: Final[Mapping[str, Cell]] = {
@@ -41,7 +41,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
     site = open_site(ctx)
     require_on(site)
     with view.progress("looking into the pods of this node"):
-        found = inspector(site, "looking into the network namespaces of pods").inspected()
+        found = inspector(site, "looking into the network namespaces of pods").inspect()
         kept = is_kept(site)
     wrong = [each.findings for each in found.pods if each.findings]
     sound = not found.findings
@@ -49,7 +49,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
         view.show_json(
             {
                 "sound": sound,
-                "pods": described(found.pods),
+                "pods": describe_pods(found.pods),
                 "unfound": list(found.unfound),
                 "problems": dict(found.problems),
                 "agent": kept,
@@ -63,12 +63,13 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
         if behind:
             verb = "stands" if behind == 1 else "stand"
             view.note(
-                f"{view.counted(behind, 'route')} of other programs {verb} behind ours, which is not a fault: --json has each"
+                f"{view.format_count(behind, 'route')} of other programs {verb} behind ours, "
+                "which is not a fault: --json has each"
             )
         if found.unfound:
             named, more = found.unfound[:_NAMED_MAX], len(found.unfound) - _NAMED_MAX
             others = f" and {more} more" if more > 0 else ""
-            view.note(f"no network namespace is found of {view.joined(named)}{others}, for which Routes ask")
+            view.note(f"no network namespace is found of {view.join(named)}{others}, for which Routes ask")
         tell_problems(dict(found.problems))
         if not kept and site.drivers.installation.has_account:
             view.note("no agent keeps routes here now: the pods and Routes are those that one knew last")
@@ -80,8 +81,8 @@ def _summed(found: Inspection, wrong: int) -> str:
     if not found.pods:
         return "no pod with a network namespace of its own is found on this node"
     wanted = sum(len(each.visited.resolved.wanted) for each in found.pods)
-    state = f"{view.counted(wrong, 'pod')} differ" if wrong else "all as desired"
-    return f"{view.counted(wanted, 'route')} desired in {view.counted(len(found.pods), 'pod')}: {state}"
+    state = f"{view.format_count(wrong, 'pod')} differ" if wrong else "all as desired"
+    return f"{view.format_count(wanted, 'route')} desired in {view.format_count(len(found.pods), 'pod')}: {state}"
 
 
 @click.command("explain", cls=NodeCommand)
@@ -101,7 +102,7 @@ def explain_command(ctx: click.Context, pod: str, dst: str, as_json: bool) -> No
     require_on(site)
     with view.progress(f"looking into {pod}"):
         try:
-            found = inspector(site, "looking into the network namespace of a pod").explained(pod, target)
+            found = inspector(site, "looking into the network namespace of a pod").explain(pod, target)
         except (HostNamespace, BadEnvironment) as error:
             raise CommandRefused(f"{pod}: {error}", FOUND) from error
     if as_json:
@@ -120,14 +121,14 @@ def _destination(text: str) -> Address | Network:
     if text == "default":
         return ip_network("0.0.0.0/0")
     if "%" in text:
-        raise click.UsageError(f"DST is {quoted(text)}: leave out what stands after the %: the pod's routes name the device")
+        raise click.UsageError(f"DST is {quote(text)}: leave out what stands after the %: the pod's routes name the device")
     try:
         found = ip_network(text, strict=False) if "/" in text else ip_address(text)
     except ValueError as error:
         what = "it must be an address as 10.0.0.1, a network as 10.0.0.0/8, or 'default'"
-        raise click.UsageError(f"DST is {quoted(text)}: {what}") from error
+        raise click.UsageError(f"DST is {quote(text)}: {what}") from error
     if not isinstance(found, Address) and found.network_address != ip_address(text.partition("/")[0]):
-        raise click.UsageError(f"DST is {quoted(text)}, an address in a network: it must be one of them, such as {found}")
+        raise click.UsageError(f"DST is {quote(text)}, an address in a network: it must be one of them, such as {found}")
     return found
 
 

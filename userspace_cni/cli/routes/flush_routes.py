@@ -46,7 +46,7 @@ def flush_command(ctx: click.Context, pod: str, yes: bool, as_json: bool) -> Non
     full = [each for each in holdings if each.routes]
     if full and not yes:
         _ask(full, kept=kept)
-    with view.progress(f"removing routes in {view.counted(len(full), 'pod')}"):
+    with view.progress(f"removing routes in {view.format_count(len(full), 'pod')}"):
         left = into.take_out(full)
     failed = [(each.pod, why) for each in holdings if (why := each.problem or left.get(each.located.place.sandbox, ""))]
     removed = [each for each in full if each.located.place.sandbox not in left]
@@ -71,7 +71,7 @@ def _ask(full: Sequence[Holding], *, kept: bool) -> None:
     if kept:
         view.note(_PUTS_BACK)
     count = sum(len(each.routes) for each in full)
-    question = f"Remove {view.counted(count, 'route')} of ours from {view.counted(len(full), 'pod')}?"
+    question = f"Remove {view.format_count(count, 'route')} of ours from {view.format_count(len(full), 'pod')}?"
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
@@ -102,4 +102,4 @@ def _show(removed: Sequence[Holding], failed: Sequence[tuple[str, str]], *, kept
 
 def _routes(holding: Holding, *, many: bool) -> str:
     """The routes of a pod; of many pods with many routes how many."""
-    return view.counted(len(holding.routes), "route") if many else ", ".join(map(str, holding.routes))
+    return view.format_count(len(holding.routes), "route") if many else ", ".join(map(str, holding.routes))

@@ -81,7 +81,7 @@ def _show(found: Mapping[str, Any], pod: str, *, each_route: bool) -> None:
         view.note("--pod NAMESPACE/NAME lists each route of a pod, --all of all")
     tell_problems(found["problems"])
     if unreadable := found.get("unreadable"):
-        view.note(f"{view.counted(unreadable, 'file')} of the runtime's cache could not be used")
+        view.note(f"{view.format_count(unreadable, 'file')} of the runtime's cache could not be used")
 
 
 def _route_rows(route: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
@@ -128,7 +128,7 @@ def _sum(pod: Mapping[str, Any]) -> list[Cell | str]:
     return [
         _name(pod),
         Cell(pod["state"], styles.get(pod["state"], "")),
-        view.joined(counts),
+        view.join(counts),
         f"{wrong[0]}{more}" if wrong else "",
     ]
 

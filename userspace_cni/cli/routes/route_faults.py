@@ -24,18 +24,18 @@ _NULL: Final = "tag:yaml.org,2002:null"
 
 def tell(faults: Faults, name: str, text: str) -> None:
     """A line on stdout for each fault of the file `name`, as `routes.yaml:3: entry 2: …`, and one for those that are left out."""
-    for line, each in located(faults, text):
+    for line, each in locate(faults, text):
         click.echo(view.plain(f"{name}:{line}: {each}" if line else f"{name}: {each}"))
     if faults.more:
         click.echo(view.plain(f"{name}: {faults.more} more"))
 
 
-def described(faults: Faults, text: str) -> dict[str, Any]:
-    found = [{"line": line or None, "text": str(each)} for line, each in located(faults, text)]
+def describe(faults: Faults, text: str) -> dict[str, Any]:
+    found = [{"line": line or None, "text": str(each)} for line, each in locate(faults, text)]
     return {"faults": found, "more_faults": faults.more}
 
 
-def located(faults: Faults, text: str) -> list[tuple[int, Fault]]:
+def locate(faults: Faults, text: str) -> list[tuple[int, Fault]]:
     """The faults with their lines, from 1; 0 where the line is not known."""
     things = _things(text)
     return [(_line(each, things), each) for each in faults.first]

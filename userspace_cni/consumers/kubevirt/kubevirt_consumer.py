@@ -16,7 +16,7 @@ from userspace_cni.attachment.facts import Allocation, Pod, SocketPlace
 from userspace_cni.base.errors import BadEnvironment, DirectoryRefused, InvalidConfig
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.cni.json_values import typed
+from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.options import Access, Role, Warn
 from userspace_cni.cni.request import Request
 from userspace_cni.consumers import pod_volumes
@@ -37,7 +37,7 @@ class KubevirtConsumer:
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
         """Refuse keys that contradict the sidecar in the VM's pod, which derives the socket's name and role."""
-        if typed(vhost, "mode", str, "", path="host.vhost.") not in ("", "client"):
+        if read_typed(vhost, "mode", str, "", path="host.vhost.") not in ("", "client"):
             raise InvalidConfig(
                 f"key 'host.vhost.mode' is {vhost['mode']!r} {_WITH_CONSUMER}",
                 "it can be 'client' or left out: QEMU makes the socket, or a restart of OVS would end the network of every VM",
@@ -97,10 +97,10 @@ class KubevirtConsumer:
         """The name that the sidecar derives too."""
         return launcher.socket_file(ifname)
 
-    def derived_mac(self, request: Request, pod: Pod) -> str:
+    def derive_mac(self, request: Request, pod: Pod) -> str:
         """A MAC of the VM and its interface: the same in every pod of the VM."""
         machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
-        return launcher.derived_mac(pod.namespace, machine, request.environment.ifname)
+        return launcher.derive_mac(pod.namespace, machine, request.environment.ifname)
 
     def marks(self, pod: Pod) -> Mapping[str, str]:
         return {"vm-name": launcher.machine_name(pod.name, pod.annotations.get(launcher.DOMAIN, ""))}

@@ -122,20 +122,20 @@ class BackEnd(Closing):
             return Closed("back-end", "the connection has been closed on this side")
         return self._failure or self._fault()
 
-    def started(self) -> tuple[int, ...]:
+    def list_started(self) -> tuple[int, ...]:
         """Numbers of the queue pairs of which both rings carry frames."""
-        return self._device.started()
+        return self._device.list_started()
 
     def wait_started(self, deadline_s: float | None = 15.0, pairs: int = 1) -> None:
         """Wait until `pairs` queue pairs carry frames. Raises TimedOut, or the failure of the connection."""
         deadline = Instant.after(deadline_s)
         with self._changed:
-            while len(self.started()) < pairs:
+            while len(self.list_started()) < pairs:
                 if failure := self.failed():
                     raise failure
                 left = deadline.remaining()
                 if not left:
-                    what = f"{len(self.started())} of {pairs} queue pairs started; the last message was {self._device.last}"
+                    what = f"{len(self.list_started())} of {pairs} queue pairs started; the last message was {self._device.last}"
                     raise TimedOut("wait for the front-end", what, "whether its driver runs: a guest starts rings, not QEMU")
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
 

@@ -2,7 +2,7 @@
 
 No sockets: a message comes in with its descriptors, an answer goes out as bytes. A request that is not offered is refused; an
 invalid one is a PeerError, after which the device is to be closed. Every received descriptor is in use or closed afterwards, also
-after an error. One thread applies messages; other threads may read `started` and `fault`.
+after an error. One thread applies messages; other threads may read `list_started` and `fault`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class VhostDevice:
             return vhost_messages.acknowledge(message)
         return answer
 
-    def started(self) -> tuple[int, ...]:
+    def list_started(self) -> tuple[int, ...]:
         """Numbers of the queue pairs of which both rings run."""
         pairs = range(self._offer.queue_pairs)
         return tuple(pair for pair in pairs if self.rings[2 * pair].running and self.rings[2 * pair + 1].running)

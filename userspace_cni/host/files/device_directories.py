@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.attachment.steps import PodMount
-from userspace_cni.base.beneath import make_trusted, plain, translated
+from userspace_cni.base.beneath import make_trusted, plain, translate_errors
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.files.mounts import detach_all, mounted
+from userspace_cni.host.files.mounts import detach_all, find_mount
 from userspace_cni.linux import paths
 
 DOMAIN: Final = "userspace-cni.io"
@@ -79,7 +79,7 @@ class DeviceDirectories:
 
     def _made(self, device: str, *, anew: bool) -> DeviceDirectory:
         path, name = self.path(device), plain(device)
-        with translated(f"directory {path} of device {device}"):
+        with translate_errors(f"directory {path} of device {device}"):
             parent = self._root.path(self._trusted)
             make_trusted(parent, _PARENT_MODE)
             make_trusted(f"{parent}/{name}", _PARENT_MODE)
@@ -104,7 +104,7 @@ def _identity(path: str, device_number: int) -> str:
 
 
 def _is_mounted(dirfd: int, name: str) -> bool:
-    target = mounted(dirfd, name)
+    target = find_mount(dirfd, name)
     if target is not None:
         os.close(target)
     return target is not None

@@ -16,7 +16,7 @@ from typing import Any
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Allocation
 from userspace_cni.attachment.steps import DeviceInfo, Driver, SharedReads
-from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translated
+from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
 from userspace_cni.base.log import say
@@ -41,8 +41,8 @@ def place_of(asked: str, directory: str, root: HostRoot = HERE) -> str:
     path = os.path.normpath(f"/{asked.lstrip('/')}")
     names = {path}
     if path.startswith(f"{_RUN}/"):
-        names.add(root.resolved(_RUN) + path.removeprefix(_RUN))
-    for prefix in (directory, root.resolved(directory)):
+        names.add(root.resolve(_RUN) + path.removeprefix(_RUN))
+    for prefix in (directory, root.resolve(directory)):
         for name in names:
             if name.startswith(f"{prefix}/"):
                 return directory + name.removeprefix(prefix)
@@ -92,7 +92,7 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
         what = _what(step)
         deadline.require(what)
         path = step.path
-        with translated(what):
+        with translate_errors(what):
             dirfd = self._made(path, step.trusted)
             try:
                 before = _read(dirfd, path)
@@ -109,13 +109,13 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
         """Remove the file when it is ours, else restore what the device plugin wrote; the runtime may have removed it already."""
         what = _what(step)
         deadline.require(what)
-        with translated(what), directory_if_there(_parent(step.path), step.trusted, self._root) as dirfd:
+        with translate_errors(what), directory_if_there(_parent(step.path), step.trusted, self._root) as dirfd:
             if dirfd is not None and not step.existed:
                 _remove(dirfd, step.path, step)
             elif dirfd is not None:
                 _give_back(dirfd, step.path, step)
 
-    def changed(self, step: DeviceInfo, seen: SharedReads, deadline: Deadline) -> list[Drift]:
+    def find_changes(self, step: DeviceInfo, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """All that check tells."""
         del seen
         return self.check(step, deadline)

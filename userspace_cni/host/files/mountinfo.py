@@ -45,7 +45,7 @@ def read(path: str = "/proc/self/mountinfo") -> dict[int, Mount]:
     return mounts
 
 
-def below(dirfd: int, mounts: Iterable[Mount]) -> list[tuple[Mount, str]]:
+def list_below(dirfd: int, mounts: Iterable[Mount]) -> list[tuple[Mount, str]]:
     """The mounts below a directory, each with its path from there, the latest first: they can be unmounted in this order."""
     directory = os.readlink(f"/proc/self/fd/{dirfd}")
     found = ((mount, _below(mount.point, directory)) for mount in mounts)

@@ -24,7 +24,7 @@ from contextlib import suppress
 
 from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import Driver, PodMount, SharedReads
-from userspace_cni.base.beneath import directory, make_trusted, open_directory, plain, translated
+from userspace_cni.base.beneath import directory, make_trusted, open_directory, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.log import say
@@ -63,7 +63,7 @@ class PodMountDriver(Driver[PodMount]):
     def apply(self, step: PodMount, deadline: Deadline) -> None:
         """Make the mount, or use one that already shows the same directory."""
         deadline.require(f"mount {step.target}")
-        with directory(step.source, step.trusted, self._root) as source, translated(f"mount {step.target}"):
+        with directory(step.source, step.trusted, self._root) as source, translate_errors(f"mount {step.target}"):
             if not self._allows(step, os.stat(source)):
                 raise DirectoryRefused(
                     f"mount {step.target}: {step.source} is another pod's now", "this pod's is gone: delete it"
@@ -80,7 +80,7 @@ class PodMountDriver(Driver[PodMount]):
         """Unmount every layer at the target and remove it. A directory that is not empty below the mount is left."""
         deadline.require(f"mount {step.target}")
         short_dir, name = self._split(step.target)
-        with translated(f"mount {step.target}"):
+        with translate_errors(f"mount {step.target}"):
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -96,13 +96,13 @@ class PodMountDriver(Driver[PodMount]):
         deadline.require(f"mount {step.target}")
         short_dir, name = self._split(step.target)
         what = f"mount {step.target}"
-        with translated(what):
+        with translate_errors(what):
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return [Drift(what, "", step.source, Absent("no directory for it"))]
             try:
-                target = mounted(parent, name)
+                target = find_mount(parent, name)
             finally:
                 os.close(parent)
             if target is None:
@@ -112,27 +112,27 @@ class PodMountDriver(Driver[PodMount]):
             finally:
                 os.close(target)
 
-    def present(self, step: PodMount) -> bool:
+    def is_present(self, step: PodMount) -> bool:
         """Whether something is already mounted at the target."""
         short_dir, name = self._split(step.target)
-        with translated(f"mount {step.target}"):
+        with translate_errors(f"mount {step.target}"):
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return False
             try:
-                target = mounted(parent, name)
+                target = find_mount(parent, name)
                 if target is not None:
                     os.close(target)
                 return target is not None
             finally:
                 os.close(parent)
 
-    def lost(self, step: PodMount, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: PodMount, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether nothing is mounted at the target that shows the pod's directory."""
-        return not self.mounted(step, seen) and bool(self.check(step, deadline))
+        return not self.is_mounted(step, seen) and bool(self.check(step, deadline))
 
-    def mounted(self, step: PodMount, seen: SharedReads) -> bool:
+    def is_mounted(self, step: PodMount, seen: SharedReads) -> bool:
         return step.target in seen.once(self._mount_points)
 
     def _mount_points(self) -> frozenset[str]:
@@ -189,7 +189,7 @@ def mount_points(root: HostRoot = HERE) -> frozenset[str]:
     return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
 
 
-def mounted(dirfd: int, name: str) -> int | None:
+def find_mount(dirfd: int, name: str) -> int | None:
     """The root of the mount at `name` in the directory, opened with O_PATH; None when nothing is mounted there."""
     try:
         target = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
@@ -209,7 +209,7 @@ def detach_all(dirfd: int, name: str) -> int:
     and the kernel frees it after its last user.
     """
     for count in range(_LAYERS_MAX):
-        target = mounted(dirfd, name)
+        target = find_mount(dirfd, name)
         if target is None:
             return count
         try:
@@ -235,7 +235,7 @@ def remove_directory(dirfd: int, name: str, what: str) -> None:
 
 
 def _mount(source: int, parent: int, name: str, step: PodMount) -> None:
-    existing = mounted(parent, name)
+    existing = find_mount(parent, name)
     if existing is not None:
         try:
             _use(existing, source, step)

@@ -35,14 +35,14 @@ from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other
 from userspace_cni.attachment.steps import Driver, PlacedSocket, SharedReads
-from userspace_cni.base.beneath import directory, directory_if_there, kind, look, plain, translated
+from userspace_cni.base.beneath import directory, directory_if_there, kind, look, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.vhost import socket_paths
 from userspace_cni.host.files import pod_view
-from userspace_cni.host.files.mountinfo import Mount, below, mount_id, mount_of, place_of, read
+from userspace_cni.host.files.mountinfo import Mount, list_below, mount_id, mount_of, place_of, read
 from userspace_cni.host.files.mounts import detach_all, protected_clone
 from userspace_cni.host.files.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.files.vhost_sockets import remove_name
@@ -85,13 +85,13 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
         wanted = Ownership.of(step, self._root)
         with directory(step.directory, step.trusted, self._root) as dirfd:
             lives = _placed(dirfd, step) and not socket_paths.is_dead(dirfd, step.name)
-            with translated(f"socket {step.source}"):
+            with translate_errors(f"socket {step.source}"):
                 source = self._await_source(step, deadline.within(patience_s), needed=not lives)
             if source is None:
                 _own_placed(dirfd, step, wanted)
                 return
             try:
-                with translated(_what(step)):
+                with translate_errors(_what(step)):
                     _place(source, dirfd, step, wanted)
             finally:
                 os.close(source)
@@ -104,14 +104,14 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
                 _clear(dirfd, step)
         self._detach_elsewhere(step)
 
-    def lost(self, step: PlacedSocket, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
+    def is_lost(self, step: PlacedSocket, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
         """Whether to report anything about it: placing it again puts all of that right."""
         return bool(self.check(step, deadline))
 
-    def mounted(self, step: PlacedSocket, seen: SharedReads) -> bool:
+    def is_mounted(self, step: PlacedSocket, seen: SharedReads) -> bool:
         """Whether a mount of ours shows the socket in the pod's directory, also when the pod has moved it there."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
-            return dirfd is not None and any(_is_of(mount, step) for mount, _ in below(dirfd, seen.once(read).values()))
+            return dirfd is not None and any(_is_of(mount, step) for mount, _ in list_below(dirfd, seen.once(read).values()))
 
     def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
         """A missing socket, another owner, mode or label, a dead socket, or a newer socket of OVS that is not placed."""
@@ -139,9 +139,9 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
             drift.append(Drift(what, "", "OVS to listen on it", Dead("a dead socket"), _DEAD))
         return drift
 
-    def unseen(self, step: PlacedSocket, netns_inode: int, deadline: Deadline) -> list[Drift]:
+    def find_unseen(self, step: PlacedSocket, netns_inode: int, deadline: Deadline) -> list[Drift]:
         """False: a socket that is there already is a dead one of ours, or refused."""
-        return pod_view.unseen(step, netns_inode, deadline, self._root)
+        return pod_view.find_hidden(step, netns_inode, deadline, self._root)
 
     def _detach_elsewhere(self, step: PlacedSocket) -> None:
         """Unmount mounts of OVS's socket elsewhere below `trusted`: a pod may move its directory with the mounts in it."""
@@ -152,14 +152,14 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
             if top is None or source is None or home is None:
                 return
             wanted = home.device, f"{place_of(source, home).rstrip('/')}/{name}"
-            for mount, path in below(top, table.values()):
+            for mount, path in list_below(top, table.values()):
                 if (mount.device, mount.root.removesuffix(_DELETED)) == wanted:
                     _detach_moved(top, mount, path)
 
     def _newer(self, step: PlacedSocket) -> str:
         """The socket at OVS's own name, in words; "" if there is none, as after `apply`."""
         sockdir, name = _split(step.source)
-        with translated(f"socket {step.source}"), _sockdir(self._root.path(sockdir)) as dirfd:
+        with translate_errors(f"socket {step.source}"), _sockdir(self._root.path(sockdir)) as dirfd:
             if dirfd is None or look(dirfd, name) is None:
                 return ""
             return "a dead socket of a killed OVS" if socket_paths.is_dead(dirfd, name) else "a newer socket"
@@ -186,14 +186,14 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
 def is_source_dead(path: str, root: HostRoot = HERE) -> bool:
     """Whether a killed OVS left a dead socket where the next one has to bind."""
     sockdir, name = _split(path)
-    with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
+    with translate_errors(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
         return dirfd is not None and socket_paths.is_dead(dirfd, name)
 
 
 def free_source(path: str, root: HostRoot = HERE) -> bool:
     """Remove the socket where OVS has to bind if it is dead; returns whether it was. A living socket stays."""
     sockdir, name = _split(path)
-    with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
+    with translate_errors(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
         removed = dirfd is not None and socket_paths.remove_dead(dirfd, name)
     if removed:
         say("info", f"socket {path}: it was dead, and is removed so that OVS can make it")
@@ -270,7 +270,7 @@ def _clear(dirfd: int, step: PlacedSocket) -> None:
 def _detach(dirfd: int, step: PlacedSocket) -> int:
     """Unmount our mounts at the pod's name, and where the pod has moved it; returns how many there were."""
     count = detach_all(dirfd, plain(step.name))
-    for mount, path in below(dirfd, read().values()):
+    for mount, path in list_below(dirfd, read().values()):
         count += _is_of(mount, step) and _detach_moved(dirfd, mount, path)
     return count
 

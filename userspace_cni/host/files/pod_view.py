@@ -19,18 +19,18 @@ from contextlib import suppress
 
 from userspace_cni.attachment.drift import Absent, Condition, Drift, Other, Value
 from userspace_cni.attachment.steps import PlacedSocket
-from userspace_cni.base.beneath import directory_if_there, kind, look, plain, translated
+from userspace_cni.base.beneath import directory_if_there, kind, look, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files import mountinfo
 from userspace_cni.host.files.mountinfo import Mount
-from userspace_cni.host.files.mounts import mounted
+from userspace_cni.host.files.mounts import find_mount
 from userspace_cni.linux import paths
 
 _REMEDY = "'mountPropagation: HostToContainer' at the volumeMount, and a new pod"
 
 
-def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostRoot = HERE) -> list[Drift]:
+def find_hidden(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostRoot = HERE) -> list[Drift]:
     """What hides the socket from processes in that network namespace, now or after a restart of ovs-vswitchd.
 
     Raises Unavailable at the deadline, because a pod may have any number of processes and mounts. Empty for a socket that was
@@ -38,7 +38,7 @@ def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostR
     """
     what = f"socket {step.directory}/{step.name}"
     with directory_if_there(step.directory, step.trusted, root) as dirfd:
-        target = None if dirfd is None or not netns_inode else mounted(dirfd, plain(step.name))
+        target = None if dirfd is None or not netns_inode else find_mount(dirfd, plain(step.name))
         if dirfd is None or target is None:
             return []
         try:
@@ -47,7 +47,7 @@ def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostR
             os.close(target)
         if not stat.S_ISSOCK(socket.st_mode):
             return []
-        with translated(f"{what}, as the pod sees it"):
+        with translate_errors(f"{what}, as the pod sees it"):
             volume = mountinfo.mount_of(dirfd, mountinfo.read())
             if volume is None:
                 return []

@@ -17,7 +17,7 @@ from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.steps import BorrowedName, Driver, SocketDirectory
-from userspace_cni.base.beneath import directory_if_there, plain, translated
+from userspace_cni.base.beneath import directory_if_there, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
@@ -39,7 +39,7 @@ class SocketDirectoryDriver(Driver[SocketDirectory]):
     def apply(self, step: SocketDirectory, deadline: Deadline) -> None:
         """Make it, which OVS's group may enter. Raises DirectoryRefused, Unavailable."""
         deadline.require(step.summary)
-        with translated(step.summary):
+        with translate_errors(step.summary):
             path, rundir = self._root.path(step.path), self._root.path(step.ovs_rundir)
             make_short_dir(self._root.path(step.short_dir), rundir)
             with suppress(FileExistsError):
@@ -52,7 +52,7 @@ class SocketDirectoryDriver(Driver[SocketDirectory]):
         """Remove it with its sockets. It may be gone; another file in it stays, with a warning."""
         deadline.require(step.summary)
         path = self._root.path(step.path)
-        with translated(step.summary), suppress(FileNotFoundError, NotADirectoryError):
+        with translate_errors(step.summary), suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(path):
                 if stat.S_ISSOCK(os.stat(f"{path}/{name}", follow_symlinks=False).st_mode):
                     os.unlink(f"{path}/{name}")

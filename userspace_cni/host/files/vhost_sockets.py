@@ -26,7 +26,7 @@ from userspace_cni.base.beneath import (
     open_directory,
     open_if_there,
     plain,
-    translated,
+    translate_errors,
 )
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
@@ -92,12 +92,12 @@ class DirectoryDriver(Driver[Directory]):
         except DirectoryRefused as error:
             return [Drift(what, "", "a directory", f"that {error.message}", error.details)]
         try:
-            with translated(what):
+            with translate_errors(what):
                 return ownership_drift(fd, Ownership.of(step, self._root), what) if self._is_ours_to_own(step) else []
         finally:
             os.close(fd)
 
-    def changed(self, step: Directory, seen: SharedReads, deadline: Deadline) -> list[Drift]:
+    def find_changes(self, step: Directory, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """Another owner, mode or label of a directory that is ours. One that is not there takes the pod's own sockets along."""
         del seen
         try:
@@ -108,7 +108,7 @@ class DirectoryDriver(Driver[Directory]):
     def _is_ours_to_own(self, step: Directory) -> bool:
         return step.own or (step.create and self._made_before(step.resource))
 
-    def present(self, step: Directory) -> bool:
+    def is_present(self, step: Directory) -> bool:
         try:
             fd = open_if_there(step.path, step.trusted, self._root)
         except DirectoryRefused:
@@ -158,7 +158,7 @@ class SocketFileDriver(Driver[SocketFile]):
                 return []
             return [Drift(_what(step), "", "an application that listens, or nothing", Dead("a dead socket"), _DEAD)]
 
-    def lost(self, step: SocketFile, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
+    def is_lost(self, step: SocketFile, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
         """Whether the application has ended and left its socket, so that the next one cannot bind."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and socket_paths.is_dead(dirfd, plain(step.name))

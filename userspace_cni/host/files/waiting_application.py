@@ -11,11 +11,11 @@ from pathlib import Path
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.netlink.netns import OWN, opened, opened_switch
+from userspace_cni.host.netlink.netns import OWN, open_netns, open_switch_netns
 from userspace_cni.linux.unix_sockets import file_of, unix_sockets
 
 
-def waiting(path: str, netns: str, switch_netns: str, root: HostRoot = HERE) -> int:
+def find_waiting_socket(path: str, netns: str, switch_netns: str, root: HostRoot = HERE) -> int:
     """The inode of the socket at `path` at which a process of the namespace at `netns` listens, and to which no program is
     connected; 0 where it is not so, or cannot be seen.
 
@@ -26,7 +26,7 @@ def waiting(path: str, netns: str, switch_netns: str, root: HostRoot = HERE) -> 
         facts = Path(f"{root.path(directory or '/')}/{name}").lstat()
         if not stat.S_ISSOCK(facts.st_mode) or not netns:
             return 0
-        with opened(netns, root) as pods, opened_switch(switch_netns or OWN, root) as switchs:
+        with open_netns(netns, root) as pods, open_switch_netns(switch_netns or OWN, root) as switchs:
             found, refused = unix_sockets((pods.fileno(), switchs.fileno()))
     except (OSError, RuntimeError, UserspaceError):  # the second: no thread can be started
         return 0

@@ -61,12 +61,12 @@ class ConfigFileDriver(Driver[ConfigFile]):
 
 def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
     """Write `name` in the directory so that it is complete or not there."""
-    with written(dirfd, name, content, mode) as beside:
+    with write_temporary(dirfd, name, content, mode) as beside:
         os.rename(beside, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
 
 
 @contextmanager
-def written(dirfd: int, name: str, content: str, mode: int, *, durable: bool = False) -> Iterator[str]:
+def write_temporary(dirfd: int, name: str, content: str, mode: int, *, durable: bool = False) -> Iterator[str]:
     """The temporary name under which the content is written, to be renamed in the block; `durable`: it is flushed.
 
     It is always the same name, so that `remove_file` finds what a crash leaves.

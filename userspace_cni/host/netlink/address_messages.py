@@ -47,20 +47,20 @@ def put(index: int, interface: IPv4Interface | IPv6Interface) -> Message:
     return Message(_NEWADDR, codec.CREATE | codec.REPLACE, _header(index, interface) + given)
 
 
-def added(index: int, interface: IPv4Interface | IPv6Interface, protocol: int) -> Message:
+def add(index: int, interface: IPv4Interface | IPv6Interface, protocol: int) -> Message:
     """Give a link an address of that protocol, without asking whether it is free. EEXIST: it is there."""
     given = attribute(_LOCAL, interface.ip.packed) + attribute(_ADDRESS, interface.ip.packed) + u8(_PROTOCOL, protocol)
     given += u32(_FLAGS, _NODAD) if interface.version == 6 else b""
     return Message(_NEWADDR, codec.CREATE | codec.EXCL, _header(index, interface) + given)
 
 
-def removed(found: FoundAddress) -> Message:
+def remove(found: FoundAddress) -> Message:
     """Take the address from its link. EADDRNOTAVAIL: it has none such."""
     given = attribute(_LOCAL, found.interface.ip.packed)
     return Message(_DELADDR, 0, _header(found.index, found.interface) + given)
 
 
-def listed(index: int) -> Message:
+def dump(index: int) -> Message:
     """Ask for every address of a link, or of all with 0."""
     return Message(_GETADDR, codec.DUMP, _HEADER.pack(0, 0, 0, 0, index))
 

@@ -26,7 +26,7 @@ from userspace_cni.linux.netlink import (
     as_u32,
     attribute,
     attributes,
-    nested,
+    nest,
     text,
     u8,
     u32,
@@ -88,7 +88,7 @@ class LinkConfiguration:
     stuck: tuple[str, ...]
 
 
-def held(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> LinkConfiguration:
+def read_configuration(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> LinkConfiguration:
     """The addresses and routes of the link, without those that the kernel makes and removes by itself. Raises OSError.
 
     `beside`: the links that may have the same ones at a time.
@@ -178,7 +178,7 @@ def delete_route(kept: KeptRoute, index: int) -> Message:
     return Message(_DELETE_ROUTE, 0, _packed(kept, index))
 
 
-def noticed_index(payload: bytes) -> int:
+def read_index(payload: bytes) -> int:
     """The link of a notice about a link or an address: struct ifinfomsg and ifaddrmsg have its index in one place."""
     index: int = struct.unpack_from("=4xI", payload)[0]
     return index
@@ -324,7 +324,7 @@ def _packed(kept: KeptRoute, index: int) -> bytes:
     if kept.sends_from:
         given.append(_ip(_PREFSRC, kept.sends_from))
     if kept.metrics:
-        given.append(nested(_METRICS, bytes.fromhex(kept.metrics)))
+        given.append(nest(_METRICS, bytes.fromhex(kept.metrics)))
     given += [u32(kind, value) for kind, value in ((_PRIORITY, kept.priority), (_FLOW, kept.realm)) if value]
     given += [u8(_PREF, kept.preference)] if kept.preference else []
     given.append(_leading(kept.gateway, kept.version))

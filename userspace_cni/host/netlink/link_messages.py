@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.linux import netlink as codec
-from userspace_cni.linux.netlink import Message, attribute, attributes, nested, text, u32
+from userspace_cni.linux.netlink import Message, attribute, attributes, nest, text, u32
 
 LO: Final = 1
 """The index of lo in every namespace."""
@@ -79,16 +79,16 @@ class FoundLink:
 def veth(here: End, there: End, netns: int) -> Message:
     """Make both ends in one: `here` in the namespace of the connection, `there` in that of the descriptor `netns`."""
     peer = attribute(_VETH_PEER, _HEADER.pack(0, 0, 0, 0, 0) + there.attributes + u32(_NET_NS_FD, netns))
-    kind = nested(_LINKINFO, text(_INFO_KIND, "veth"), nested(_INFO_DATA, peer))
+    kind = nest(_LINKINFO, text(_INFO_KIND, "veth"), nest(_INFO_DATA, peer))
     return Message(_NEWLINK, codec.CREATE | codec.EXCL, _header() + here.attributes + kind)
 
 
-def marked(name: str, alias: str) -> Message:
+def set_alias(name: str, alias: str) -> Message:
     """Give the link `name` its alias, which the kernel ignores while it makes one."""
     return Message(_SETLINK, 0, _header() + text(_IFNAME, name) + attribute(_IFALIAS, alias.encode("utf-8", "surrogateescape")))
 
 
-def renamed(index: int, name: str) -> Message:
+def rename(index: int, name: str) -> Message:
     """Give the link of that index another name; it must not be up. EEXIST: a link has the name, also as another one."""
     return Message(_SETLINK, 0, _header(index) + text(_IFNAME, name))
 
@@ -104,19 +104,19 @@ def without_ipv6(index: int) -> Message:
 
     As a sysctl, disable_ipv6, it would be tried again and again, without a pause, for as long as any link is being changed.
     """
-    mode = nested(_INET6, attribute(_ADDR_GEN_MODE, _NO_ADDRESSES))
-    return Message(_SETLINK, 0, _header(index) + nested(_AF_SPEC, mode))
+    mode = nest(_INET6, attribute(_ADDR_GEN_MODE, _NO_ADDRESSES))
+    return Message(_SETLINK, 0, _header(index) + nest(_AF_SPEC, mode))
 
 
-def changed(index: int, attributes_: bytes = b"", *, up: bool = False) -> Message:
+def change(index: int, attributes_: bytes = b"", *, up: bool = False) -> Message:
     """Change settings of a link, and set it up."""
     return Message(_SETLINK, 0, _header(index, up=up) + attributes_)
 
 
 def promoting(index: int, *, on: bool) -> Message:
     """Whether later IPv4 addresses of a network stay when the first one leaves the link. EAFNOSUPPORT: the link can have none."""
-    conf = nested(_INET_CONF, u32(_PROMOTE_SECONDARIES, int(on)))
-    return Message(_SETLINK, 0, _header(index) + nested(_AF_SPEC, nested(_INET, conf)))
+    conf = nest(_INET_CONF, u32(_PROMOTE_SECONDARIES, int(on)))
+    return Message(_SETLINK, 0, _header(index) + nest(_AF_SPEC, nest(_INET, conf)))
 
 
 def promotes(payload: bytes) -> bool:
@@ -130,26 +130,26 @@ def set_down(index: int) -> Message:
     return Message(_SETLINK, 0, _HEADER.pack(0, 0, index, 0, _IFF_UP))
 
 
-def deleted(index: int) -> Message:
+def delete(index: int) -> Message:
     """Delete a link, and with it the other end."""
     return Message(_DELLINK, 0, _header(index))
 
 
-def asked(name: str) -> Message:
+def get(name: str) -> Message:
     """Ask for the link of this name or alternative name."""
     return Message(_GETLINK, 0, _header() + text(_IFNAME, name))
 
 
-def listed() -> Message:
+def dump() -> Message:
     return Message(_GETLINK, codec.DUMP, _header())
 
 
-def listed_shortly() -> Message:
+def dump_without_counters() -> Message:
     """Ask for every link of the namespace, without counters."""
     return Message(_GETLINK, codec.DUMP, _header() + u32(_EXT_MASK, _SKIP_STATS))
 
 
-def named(payload: bytes) -> tuple[int, str, bool]:
+def read_name_and_state(payload: bytes) -> tuple[int, str, bool]:
     """Index and name of the link in a reply, and whether it is up."""
     _, _, index, flags, _ = _HEADER.unpack_from(payload)
     name = next((value for kind, value in codec.each_attribute(payload[_HEADER.size :]) if kind == _IFNAME), None)

@@ -25,12 +25,12 @@ _USE: Final = 0x01
 """NTF_USE: as a packet to the neighbour would."""
 
 
-def asked(index: int, address: str) -> Message:
+def probe(index: int, address: str) -> Message:
     """Have the kernel ask for the neighbour's MAC, unless it knows it."""
     return Message(_NEWNEIGH, codec.CREATE | codec.REPLACE, _named(index, address, use=_USE))
 
 
-def added(index: int, address: str, mac: str) -> Message:
+def add(index: int, address: str, mac: str) -> Message:
     """Set the neighbour's entry, with the lifetime of one that has just answered.
 
     EEXIST: the kernel knows it, or looks for it.
@@ -39,12 +39,12 @@ def added(index: int, address: str, mac: str) -> Message:
     return Message(_NEWNEIGH, codec.CREATE | codec.EXCL, named)
 
 
-def removed(index: int, address: str) -> Message:
+def remove(index: int, address: str) -> Message:
     """Forget the neighbour. ENOENT: it is not known."""
     return Message(_DELNEIGH, 0, _named(index, address))
 
 
-def known(index: int, address: str) -> Message:
+def get(index: int, address: str) -> Message:
     """Ask for what the kernel knows of the neighbour. ENOENT: nothing."""
     return Message(_GETNEIGH, 0, _named(index, address))
 

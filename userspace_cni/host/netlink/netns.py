@@ -138,12 +138,12 @@ class Netns(Closing):
         return outcome[0]
 
 
-def opened(path: str, root: HostRoot = HERE) -> Netns:
+def open_netns(path: str, root: HostRoot = HERE) -> Netns:
     """The namespace at `path` (CNI_NETNS). Raises BadEnvironment when there is none."""
     return Netns(_open(path, root, POD), path)
 
 
-def opened_switch(path: str, root: HostRoot = HERE) -> Netns:
+def open_switch_netns(path: str, root: HostRoot = HERE) -> Netns:
     """The namespace in which ovs-vswitchd opens its ports, "" for this process's own. Raises Unavailable when there is none."""
     try:
         return Netns(_open(path, root, SWITCH) if path else None, path)
@@ -151,11 +151,11 @@ def opened_switch(path: str, root: HostRoot = HERE) -> Netns:
         raise Unavailable(error.message, error.details) from error
 
 
-def opened_pod(path: str, inode: int, root: HostRoot = HERE) -> Netns:
+def open_pod_netns(path: str, inode: int, root: HostRoot = HERE) -> Netns:
     """The pod's namespace, which had that inode, 0 for unknown. Raises ContainerGone when it is gone, BadEnvironment when it
     cannot be seen."""
     try:
-        found = opened(path, root)
+        found = open_netns(path, root)
     except BadEnvironment as error:
         if is_gone(path, root):
             raise ContainerGone(error.message, "the sandbox was removed") from error
@@ -170,13 +170,13 @@ def opened_pod(path: str, inode: int, root: HostRoot = HERE) -> Netns:
 
 def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
     """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it cannot be entered."""
-    with opened(netns, root) as entered:
+    with open_netns(netns, root) as entered:
         return _has(entered, name, netns, POD)
 
 
 def switch_has(switch_netns: str, name: str, root: HostRoot = HERE) -> bool:
     """The same of the namespace in which ovs-vswitchd opens its ports. Raises Unavailable or BadEnvironment."""
-    with opened_switch(switch_netns, root) as entered:
+    with open_switch_netns(switch_netns, root) as entered:
         return _has(entered, name, switch_netns, SWITCH)
 
 

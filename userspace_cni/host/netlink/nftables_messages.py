@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.linux.netlink import CREATE, DUMP, Message, as_text, attributes, be32, each_attribute, nested, text
+from userspace_cni.linux.netlink import CREATE, DUMP, Message, as_text, attributes, be32, each_attribute, nest, text
 
 _NFTABLES: Final = 10
 _BATCH_BEGIN, _BATCH_END, _BATCH_GENERATION = 0x10, 0x11, 1
@@ -82,7 +82,7 @@ def new_chain(table: str, chain: str, device: str, policy: int) -> Message:
 
     Before Linux 6.16 ENOENT while there is no such link.
     """
-    hook = nested(_CHAIN_HOOK, be32(_HOOK_NUMBER, _INGRESS), be32(_HOOK_PRIORITY, 0), text(_HOOK_DEVICE, device))
+    hook = nest(_CHAIN_HOOK, be32(_HOOK_NUMBER, _INGRESS), be32(_HOOK_PRIORITY, 0), text(_HOOK_DEVICE, device))
     name = text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, chain)
     return message(_NEW_CHAIN, CREATE, name, hook, be32(_CHAIN_POLICY, policy), text(_CHAIN_TYPE, "filter"))
 

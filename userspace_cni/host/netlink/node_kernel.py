@@ -25,7 +25,7 @@ from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink import rule_messages as rules
 from userspace_cni.host.netlink.address_messages import FAMILIES, FoundAddress
 from userspace_cni.host.netlink.link_messages import FoundLink
-from userspace_cni.host.netlink.netns import is_gone, opened_switch
+from userspace_cni.host.netlink.netns import is_gone, open_switch_netns
 from userspace_cni.host.netlink.route_messages import MAIN, FoundRoute, Route
 from userspace_cni.host.netlink.rule_messages import FoundRule
 from userspace_cni.linux.netlink import ROUTE, Message, NetlinkConnection
@@ -52,7 +52,7 @@ def at_node(switch_netns: str, root: HostRoot, what: str, work: Callable[[Kernel
         with NetlinkConnection(ROUTE) as connection:
             return work(Kernel(connection))
 
-    with opened_switch(switch_netns, root) as netns:
+    with open_switch_netns(switch_netns, root) as netns:
         try:
             return netns.do(inside)
         except OSError as error:
@@ -75,30 +75,30 @@ class Kernel:
         self._connection = connection
 
     def links(self) -> dict[str, FoundLink]:
-        found = map(links.read, self._listed(links.listed_shortly()))
+        found = map(links.read, self._listed(links.dump_without_counters()))
         return {each.name: each for each in found}
 
     def addresses(self) -> list[FoundAddress]:
         """Every address but link-local ones and those of loopback."""
-        found = map(addresses.read, self._listed(addresses.listed(0), *FAMILIES))
+        found = map(addresses.read, self._listed(addresses.dump(0), *FAMILIES))
         return [each for each in found if not each.interface.is_link_local and not each.interface.is_loopback]
 
     def set_up(self, link: FoundLink) -> None:
-        self._connection.send(links.changed(link.index, up=True))
+        self._connection.send(links.change(link.index, up=True))
 
     def add_address(self, link: FoundLink, address: str) -> None:
         """Give the link an address of ours, without asking whether it is free, which takes a second or two."""
-        self._connection.send(addresses.added(link.index, ip_interface(address), NODE_PROTOCOL))
+        self._connection.send(addresses.add(link.index, ip_interface(address), NODE_PROTOCOL))
 
     def remove_address(self, found: FoundAddress) -> None:
-        self._connection.send(addresses.removed(found))
+        self._connection.send(addresses.remove(found))
 
     def routes(self, *, table: int = MAIN, protocol: int = 0) -> list[FoundRoute]:
         """The routes of a table, of that protocol alone if one is given; not those that come with addresses."""
         found = []
         for version in FAMILIES:
             try:
-                listed = self._listed(routes.listed_table(version, table, protocol), version)
+                listed = self._listed(routes.dump_table(version, table, protocol), version)
             except FileNotFoundError:  # there is no such table
                 continue
             found += [routes.read(each) for each in listed if not routes.is_of_address(each)]
@@ -111,10 +111,10 @@ class Kernel:
 
     def replace_route(self, dst: str, gw: str, *, table: int = MAIN, index: int = 0) -> None:
         """Put a route of ours in the place of the one that leads there."""
-        self._connection.send(routes.led(index, _route(dst, gw, table), NODE_PROTOCOL))
+        self._connection.send(routes.put_or_replace(index, _route(dst, gw, table), NODE_PROTOCOL))
 
     def remove_route(self, found: FoundRoute) -> None:
-        self._connection.send(routes.removed(found.index, found.route, NODE_PROTOCOL))
+        self._connection.send(routes.remove(found.index, found.route, NODE_PROTOCOL))
 
     def way_to(self, address: str) -> FoundRoute | None:
         """The route by which the node reaches the address; None where it has none, or the address is its own."""
@@ -129,33 +129,33 @@ class Kernel:
 
     def ask_neighbour(self, index: int, address: str) -> None:
         """Have the kernel ask for the neighbour's MAC, unless it knows it."""
-        self._connection.send(neighbours.asked(index, address))
+        self._connection.send(neighbours.probe(index, address))
 
     def has_neighbour(self, index: int, address: str) -> bool:
         """Whether the neighbour has answered, and not failed to since."""
-        return any(map(neighbours.was_heard, self._asked(neighbours.known(index, address), (errno.ENOENT,))))
+        return any(map(neighbours.was_heard, self._asked(neighbours.get(index, address), (errno.ENOENT,))))
 
     def add_neighbour(self, index: int, address: str, mac: str) -> bool:
         """Say who the neighbour is, for as long as one that was just heard; False where the kernel knows it, or looks for it."""
-        return unless_there(partial(self._connection.send, neighbours.added(index, address, mac)))
+        return unless_there(partial(self._connection.send, neighbours.add(index, address, mac)))
 
     def remove_neighbour(self, index: int, address: str) -> None:
-        unless_gone(partial(self._connection.send, neighbours.removed(index, address)))
+        unless_gone(partial(self._connection.send, neighbours.remove(index, address)))
 
     def rules(self) -> list[FoundRule]:
         """Every policy rule, of both versions of IP."""
-        return [rules.read(each) for version in FAMILIES for each in self._listed(rules.listed(version), version)]
+        return [rules.read(each) for version in FAMILIES for each in self._listed(rules.dump(version), version)]
 
     def rules_for(self, link: str, version: int) -> list[int]:
         """The priorities of the policy rules, of that version of IP, for what comes in by the link."""
-        found = map(rules.read, self._listed(rules.listed(version), version))
+        found = map(rules.read, self._listed(rules.dump(version), version))
         return [each.priority for each in found if each.link == link]
 
     def add_rule(self, rule: FoundRule) -> None:
-        self._connection.send(rules.added(rule))
+        self._connection.send(rules.add(rule))
 
     def remove_rule(self, rule: FoundRule) -> None:
-        self._connection.send(rules.removed(rule))
+        self._connection.send(rules.remove(rule))
 
     def _listed(self, message: Message, *versions: int) -> list[bytes]:
         """What there is, of these versions of IP: asked for a missing one, the kernel answers with all others."""
@@ -174,7 +174,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class NodeLook:
-    """A look at all of it that `lost` shares; called, it gives what the kernel has. Raises Unavailable and StepFailed."""
+    """A look at all of it that `is_lost` shares; called, it gives what the kernel has. Raises Unavailable and StepFailed."""
 
     switch_netns: str
     root: HostRoot = HERE

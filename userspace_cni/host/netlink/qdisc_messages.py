@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.linux import netlink as codec
-from userspace_cni.linux.netlink import Message, attribute, attributes, nested, text, u32
+from userspace_cni.linux.netlink import Message, attribute, attributes, nest, text, u32
 
 HANDLE: Final = 0x7563 << 16
 """7563: in the words of tc. The handle of our root queueing disciplines, by which they differ from others'."""
@@ -59,20 +59,20 @@ def tbf(index: int, rate: int, burst: int) -> Message:
     if rate > _U32:
         options.append(attribute(_RATE64, struct.pack("=Q", rate)))
     header = _HEADER.pack(0, index, HANDLE, _ROOT, 0)
-    return Message(_NEWQDISC, codec.CREATE | codec.REPLACE, header + text(_KIND, "tbf") + nested(_OPTIONS, *options))
+    return Message(_NEWQDISC, codec.CREATE | codec.REPLACE, header + text(_KIND, "tbf") + nest(_OPTIONS, *options))
 
 
-def deleted(index: int) -> Message:
+def delete(index: int) -> Message:
     """Take ours off the root; another's there is refused."""
     return Message(_DELQDISC, 0, _HEADER.pack(0, index, HANDLE, _ROOT, 0))
 
 
-def listed() -> Message:
+def dump() -> Message:
     """Ask for the disciplines of all links; the kernel cannot be asked for those of one."""
     return Message(_GETQDISC, codec.DUMP, _HEADER.pack(0, 0, 0, 0, 0))
 
 
-def received_filters(index: int) -> Message:
+def dump_filters(index: int) -> Message:
     """Ask for the filters of what a link receives; EINVAL where it has no discipline for that."""
     return Message(_GETFILTER, codec.DUMP, _HEADER.pack(0, index, 0, _INGRESS, 0))
 

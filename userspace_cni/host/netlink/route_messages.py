@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from userspace_cni.host.netlink.address_messages import FAMILIES
 from userspace_cni.linux import netlink as codec
-from userspace_cni.linux.netlink import Message, as_u32, attribute, attributes, nested, u32
+from userspace_cni.linux.netlink import Message, as_u32, attribute, attributes, nest, u32
 
 STATIC: Final = 4
 """RTPROT_STATIC: routes that an ADD makes."""
@@ -102,7 +102,7 @@ class Route:
         return self.priority or (IPV6_PRIORITY if self.dst.version == 6 else 0)
 
 
-def lacking(wanted: Sequence[Route], found: Iterable[Route]) -> list[Route]:
+def find_missing(wanted: Sequence[Route], found: Iterable[Route]) -> list[Route]:
     """Those of the routes that are not among the kernel's. What a route leaves to the kernel is not compared.
 
     The kernel's may be many more, and are not kept: a pod can have made them.
@@ -154,17 +154,17 @@ def put_first(index: int, route: Route, protocol: int) -> Message:
     return _message(_NEWROUTE, codec.CREATE, index, route, protocol)
 
 
-def led(index: int, route: Route, protocol: int) -> Message:
+def put_or_replace(index: int, route: Route, protocol: int) -> Message:
     """Make it, or put it in the place of the one to that destination of that priority and table, whosever that is."""
     return _message(_NEWROUTE, codec.CREATE | codec.REPLACE, index, route, protocol)
 
 
-def replaced(index: int, route: Route, protocol: int) -> Message:
+def replace_first(index: int, route: Route, protocol: int) -> Message:
     """Make it in the place of the first route to that destination of that priority and table, whosever that is: look before."""
     return _message(_NEWROUTE, codec.REPLACE, index, route, protocol)
 
 
-def removed(index: int, route: Route, protocol: int) -> Message:
+def remove(index: int, route: Route, protocol: int) -> Message:
     """Remove that very route of that protocol. ESRCH: there is none.
 
     Of IPv4, one on the link is told from one by a next hop by its scope alone.
@@ -172,17 +172,17 @@ def removed(index: int, route: Route, protocol: int) -> Message:
     return _message(_DELROUTE, 0, index, route, protocol)
 
 
-def listed(version: int, index: int) -> Message:
+def dump(version: int, index: int) -> Message:
     """Ask for every route of that version of IP over a link, of all tables."""
     return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0, 0, 0) + u32(_OIF, index))
 
 
-def listed_main() -> Message:
+def dump_main() -> Message:
     """Ask for the routes in the main table: those of IPv4, those of IPv6, and of whatever else the kernel routes."""
     return Message(_GETROUTE, codec.DUMP, _HEADER.pack(0, 0, 0, 0, MAIN, 0, 0, 0, 0))
 
 
-def listed_table(version: int, table: int, protocol: int = 0) -> Message:
+def dump_table(version: int, table: int, protocol: int = 0) -> Message:
     """Ask for the routes in a table, of that protocol alone if one is given; ENOENT where there is no such table.
 
     Kernels before 4.20 answer with all; one without that version of IP, with those of all others.
@@ -266,5 +266,5 @@ def _message(kind: int, flags: int, index: int, route: Route, protocol: int) -> 
     if route.priority:
         given.append(u32(_PRIORITY, route.priority))
     if metrics := [u32(metric, value) for metric, value in ((_MTU, route.mtu), (_ADVMSS, route.advmss)) if value]:
-        given.append(nested(_METRICS, *metrics))
+        given.append(nest(_METRICS, *metrics))
     return Message(kind, flags, header + b"".join(given))

@@ -41,17 +41,17 @@ class FoundRule:
     link: str = ""
 
 
-def added(rule: FoundRule) -> Message:
+def add(rule: FoundRule) -> Message:
     """Add the rule. EEXIST: that very rule is there."""
     return _message(_NEWRULE, codec.CREATE | codec.EXCL, rule)
 
 
-def removed(rule: FoundRule) -> Message:
+def remove(rule: FoundRule) -> Message:
     """Remove that very rule. ENOENT: there is none."""
     return _message(_DELRULE, 0, rule)
 
 
-def listed(version: int) -> Message:
+def dump(version: int) -> Message:
     """Ask for every rule of that version of IP. Where the kernel has none of it, it answers with all others."""
     return Message(_GETRULE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0))
 

@@ -24,7 +24,7 @@ from userspace_cni.linux.netlink import (
     attributes,
     be32,
     each_attribute,
-    nested,
+    nest,
     text,
 )
 
@@ -96,15 +96,15 @@ class TraceNotice:
     link: int
 
 
-def made(table: str, address: IPv4Address | IPv6Address, link: int) -> tuple[Message, ...]:
+def make(table: str, address: IPv4Address | IPv6Address, link: int) -> tuple[Message, ...]:
     """Make the table: what comes from or goes to `address` is traced, and what goes there leaves by that link alone."""
     family = FAMILIES[address.version]
     to, of = (_matched(address, offset[address.version]) for offset in (_DESTINATION, _SOURCE))
-    trace = _expression("immediate", be32(1, _REGISTER), nested(2, attribute(1, b"\1")))
+    trace = _expression("immediate", be32(1, _REGISTER), nest(2, attribute(1, b"\1")))
     trace += _expression("meta", be32(2, _META_TRACE), be32(3, _REGISTER))
     elsewhere = _expression("meta", be32(1, _REGISTER), be32(2, _META_OIF))
     elsewhere += _compared(struct.pack("=I", link), _UNEQUAL)
-    drop = _expression("immediate", be32(1, 0), nested(2, nested(2, be32(1, DROP))))
+    drop = _expression("immediate", be32(1, 0), nest(2, nest(2, be32(1, DROP))))
     chains = [(THERE, _PREROUTING, _FIRST), (BACK, _PREROUTING, _FIRST), (FORWARD, _FORWARD, _FIRST)]
     chains += [(FORWARDED, _FORWARD, _LAST), (LEAVING, _POSTROUTING, _LAST)]
     return (
@@ -116,12 +116,12 @@ def made(table: str, address: IPv4Address | IPv6Address, link: int) -> tuple[Mes
     )
 
 
-def deleted(table: str, version: int) -> Message:
+def delete(table: str, version: int) -> Message:
     """Delete the table, of that version of IP."""
     return message(_DELETE_TABLE, 0, text(1, table), family=FAMILIES[version])
 
 
-def traced(kind: int, payload: bytes) -> TraceNotice | None:
+def read_trace(kind: int, payload: bytes) -> TraceNotice | None:
     """What a notice tells of a packet; None for one that tells something else."""
     if kind & 0xFF != _TRACE:
         return None
@@ -225,13 +225,13 @@ def _expressions(data: bytes) -> Iterator[tuple[str, dict[int, bytes]]]:
 
 
 def _chain(family: int, table: str, name: str, hook: int, priority: int) -> Message:
-    where = nested(4, be32(1, hook), be32(2, priority & 0xFFFF_FFFF))
+    where = nest(4, be32(1, hook), be32(2, priority & 0xFFFF_FFFF))
     named = text(1, table) + text(3, name)
     return message(_NEW_CHAIN, CREATE, named, where, be32(5, ACCEPT), text(7, "filter"), family=family)
 
 
 def _rule(family: int, table: str, chain: str, expressions: bytes) -> Message:
-    return message(_NEW_RULE, CREATE, text(1, table), text(2, chain), nested(4, expressions), family=family)
+    return message(_NEW_RULE, CREATE, text(1, table), text(2, chain), nest(4, expressions), family=family)
 
 
 def _matched(address: IPv4Address | IPv6Address, offset: int) -> bytes:
@@ -240,11 +240,11 @@ def _matched(address: IPv4Address | IPv6Address, offset: int) -> bytes:
 
 
 def _compared(value: bytes, how: int) -> bytes:
-    return _expression("cmp", be32(1, _REGISTER), be32(2, how), nested(3, attribute(1, value)))
+    return _expression("cmp", be32(1, _REGISTER), be32(2, how), nest(3, attribute(1, value)))
 
 
 def _expression(name: str, *data: bytes) -> bytes:
-    return nested(1, text(1, name), nested(2, *data))
+    return nest(1, text(1, name), nest(2, *data))
 
 
 def _number(value: bytes | None) -> int:

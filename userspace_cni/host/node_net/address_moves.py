@@ -25,7 +25,7 @@ from typing import Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import AddressMove, Driver, Kept, KeptAddress, KeptRoute, SharedReads
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, combined, of_kernel
+from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, combine, of_kernel
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
@@ -38,9 +38,9 @@ from userspace_cni.host.netlink.kept_messages import (
     new_address,
     replace_route,
 )
-from userspace_cni.host.netlink.netns import Netns, is_gone, opened_switch
-from userspace_cni.host.node_net.nics import Nic, looked, merged, silent_on
-from userspace_cni.host.pod_net.ingress_drops import NEEDED, Drops, differences, supported
+from userspace_cni.host.netlink.netns import Netns, is_gone, open_switch_netns
+from userspace_cni.host.node_net.nics import Nic, find_silent, look_at_all, merge_changes
+from userspace_cni.host.pod_net.ingress_drops import NEEDED, Drops, differences, why_unsupported
 from userspace_cni.host.pod_net.neighbour_frames import announcement
 from userspace_cni.host.pod_net.neighbour_queries import wire
 from userspace_cni.linux import boot
@@ -71,7 +71,7 @@ class _MoveEnds:
 
     def __call__(self) -> tuple[Nic | None, Nic | None]:
         """The NIC and the bridge's local link, None for one that is not there."""
-        found = looked((self.nic, self.bridge), self.switch_netns, self.root)
+        found = look_at_all((self.nic, self.bridge), self.switch_netns, self.root)
         return found.get(self.nic), found.get(self.bridge)
 
 
@@ -125,7 +125,7 @@ class AddressMoveDriver(Driver[AddressMove]):
                 if nic is None:
                     _require_nothing_left(step, bridge)
                     return
-                self._give_back(merged(known, nic, bridge), nic, bridge, netns, kernel)
+                self._give_back(merge_changes(known, nic, bridge), nic, bridge, netns, kernel)
                 nic, bridge = self._look(step)()
                 if bridge is None or not bridge.addresses:
                     break
@@ -141,7 +141,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         """One round of going back."""
         given, what = _to_nic(back, nic), _what(back)
         if not nic.up and (given or _over_nic(back, nic)):  # the kernel takes no routes over a link that is down
-            _send(kernel, f"{what}: setting the NIC up", [links.changed(nic.index, up=True)], frozenset())
+            _send(kernel, f"{what}: setting the NIC up", [links.change(nic.index, up=True)], frozenset())
         _send(kernel, f"{what}: going back", given, _THERE | _TAKEN_OFF, nic)
         _send(kernel, f"{what}: leading routes over the NIC", _over_nic(back, self._look(back)()[0] or nic), _THERE)
         gone: Sequence[KeptAddress] = ()
@@ -180,11 +180,11 @@ class AddressMoveDriver(Driver[AddressMove]):
         found = (*_differences(step, *self._look(step)()), *self._cut_differences(step, self._drops(step)()))
         return [Drift(_what(step), *each, look) for each in found]
 
-    def lost(self, step: AddressMove, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: AddressMove, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the bridge lacks something that others have not removed, or the NIC has something of it."""
         deadline.require(_what(step))
         ends = seen.once(self._look(step))
-        found = _differences(_still(step, merged(step, *ends)), *ends)
+        found = _differences(_still(step, merge_changes(step, *ends)), *ends)
         return next(found, None) is not None or bool(self._cut_differences(step, seen.once(self._drops(step))))
 
     def _both(self, step: AddressMove) -> tuple[Nic, Nic]:
@@ -207,13 +207,13 @@ class AddressMoveDriver(Driver[AddressMove]):
         """Where the NIC is still to be cut off, the kernel must be able to: that is found out before anything moves."""
         if not step.cut or step.nic in self._drops(step)():
             return
-        lacking = supported(step.switch_netns, self._root)
+        lacking = why_unsupported(step.switch_netns, self._root)
         if lacking:
             raise StepFailed(f"{_what(step)}: the NIC cannot be cut off from the stack, and nothing was moved: {lacking}", NEEDED)
 
     def _raise_bridge(self, step: AddressMove, bridge: Nic, netns: Netns, kernel: NetlinkConnection, deadline: Deadline) -> None:
         """Set the bridge's link up; a bridge over which no next hop answers gets nothing."""
-        _send(kernel, f"{_what(step)}: setting the bridge's link up", [links.changed(bridge.index, up=True)], frozenset())
+        _send(kernel, f"{_what(step)}: setting the bridge's link up", [links.change(bridge.index, up=True)], frozenset())
         moved = {each.key for each in bridge.addresses}
         if any(each.key in moved for each in step.addresses):
             return
@@ -235,7 +235,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         try:
             self.undo(step, Deadline.after(_BACK_S))
         except UserspaceError as other:
-            raise combined(f"{error.message}; and not all of it can be put back now", (error, other)) from error
+            raise combine(f"{error.message}; and not all of it can be put back now", (error, other)) from error
         raise error
 
     def _cut_differences(self, step: AddressMove, chains: object) -> list[tuple[str, Value, Value]]:
@@ -246,7 +246,7 @@ class AddressMoveDriver(Driver[AddressMove]):
 
     def _is_up(self, step: AddressMove, name: str) -> bool:
         """Whether the link is up: setting a link down removes its IPv6 addresses; that is not another program's change."""
-        link = looked((name,), step.switch_netns, self._root).get(name)
+        link = look_at_all((name,), step.switch_netns, self._root).get(name)
         return link is not None and link.up
 
     def _look(self, step: AddressMove) -> _MoveEnds:
@@ -257,7 +257,7 @@ class AddressMoveDriver(Driver[AddressMove]):
 
     @contextmanager
     def _opened(self, step: AddressMove) -> Iterator[tuple[Netns, NetlinkConnection]]:
-        with opened_switch(step.switch_netns, self._root) as netns:
+        with open_switch_netns(step.switch_netns, self._root) as netns:
             try:
                 kernel = netns.do(lambda: NetlinkConnection(ROUTE))
             except OSError as error:
@@ -387,7 +387,7 @@ def _announce(netns: Netns, link: Nic, addresses: Iterable[KeptAddress]) -> None
 
 def _require_answer(step: AddressMove, netns: Netns, bridge: Nic, deadline: Deadline, outcome: str) -> None:
     own = [each.shown for each in step.addresses]
-    if step.next_hops and len(silent_on(netns, bridge, own, step.next_hops, deadline)) == len(set(step.next_hops)):
+    if step.next_hops and len(find_silent(netns, bridge, own, step.next_hops, deadline)) == len(set(step.next_hops)):
         raise StepFailed(
             f"{_what(step)}: over the bridge no answer from the next hop {', '.join(step.next_hops)}; {outcome}",
             "look at the port of the NIC and its VLANs (ovs-vsctl show), and at the next hop itself",

@@ -16,9 +16,9 @@ from typing import Final
 from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
-from userspace_cni.host.netlink.kept_messages import DELETED_LINK, NEW_LINK, noticed_index
+from userspace_cni.host.netlink.kept_messages import DELETED_LINK, NEW_LINK, read_index
 from userspace_cni.host.netlink.listening import KernelWatch
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL
 from userspace_cni.linux.netlink import ROUTE, NetlinkConnection, attributes
 
@@ -72,15 +72,15 @@ class AddressWatch(KernelWatch):
 
     def _round(self) -> float:
         """Listen until the end, or until the kernel had more notices than were taken: then all may have changed."""
-        with opened_switch(self._switch_netns, self._root) as netns:
+        with open_switch_netns(self._switch_netns, self._root) as netns:
             try:
                 with netns.do(lambda: NetlinkConnection(ROUTE, _GROUPS, chosen=_chosen())) as notices:
                     with netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
-                        found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
+                        found = [links.read(payload) for _, payload in kernel.ask(links.dump())]
                     self._names = {each.index: each.name for each in found}
                     self._changed()
                     while self._waited(notices.fileno()):
-                        told = [self._matters(*each) for each in notices.noticed()]  # each of them: names change
+                        told = [self._matters(*each) for each in notices.read_notices()]  # each of them: names change
                         if any(told):
                             self._changed()
             except OSError as error:
@@ -98,11 +98,11 @@ class AddressWatch(KernelWatch):
         if kind in (_NEW_RULE, _DELETED_RULE):
             protocol = attributes(payload[_RTM_HEADER:]).get(_RULE_PROTOCOL, b"")
             return kind == _DELETED_RULE and protocol == bytes((NODE_PROTOCOL,))
-        index = noticed_index(payload)
+        index = read_index(payload)
         former = self._names.get(index, "")
         names = {former}
         if kind in (NEW_LINK, DELETED_LINK):
-            _, name, up = links.named(payload)
+            _, name, up = links.read_name_and_state(payload)
             self._names[index] = name
             names.add(name)
             if kind == DELETED_LINK or not up:

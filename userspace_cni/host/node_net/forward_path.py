@@ -28,11 +28,11 @@ from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink import trace_messages as traces
 from userspace_cni.host.netlink.closer import Closer
 from userspace_cni.host.netlink.link_messages import FoundLink
-from userspace_cni.host.netlink.netns import Netns, opened_switch
+from userspace_cni.host.netlink.netns import Netns, open_switch_netns
 from userspace_cni.host.netlink.node_kernel import RIGHTS, Kernel, at_node
 from userspace_cni.host.netlink.trace_messages import TraceNotice
-from userspace_cni.host.node_net.udp_frames import Datagram, framed, read
-from userspace_cni.host.pod_net.neighbour_queries import asked, wire
+from userspace_cni.host.node_net.udp_frames import Datagram, build_frame, read
+from userspace_cni.host.pod_net.neighbour_queries import ask_neighbours, wire
 from userspace_cni.linux.netlink import NETFILTER, NetlinkConnection
 
 Address = IPv4Address | IPv6Address
@@ -120,11 +120,11 @@ class ForwardPath:
 
     def write(self, datagram: Datagram) -> None:
         """Have the datagram arrive from the outside."""
-        os.write(self._tap.fileno(), framed(datagram, self._own, self._machine))
+        os.write(self._tap.fileno(), build_frame(datagram, self._own, self._machine))
 
-    def traced(self) -> list[TraceNotice]:
+    def read_traces(self) -> list[TraceNotice]:
         """What the kernel has told of traced packets; call it when the descriptor says so."""
-        return [found for each in self._notices.noticed() if (found := traces.traced(*each))]
+        return [found for each in self._notices.read_notices() if (found := traces.read_trace(*each))]
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def forward_path(ends: PathEnds, switch_netns: str, root: HostRoot, deadline: De
     what = f"gateway {ends.link}: making a way to an outside of ours"
     deadline.require(what)
     with ExitStack() as stack:
-        netns = stack.enter_context(opened_switch(switch_netns, root))
+        netns = stack.enter_context(open_switch_netns(switch_netns, root))
         at = partial(at_node, switch_netns, root, what)
         found = at(lambda kernel: _look(kernel, ends))
         candidates = _candidates(ends, deadline, netns, found.gateway)
@@ -160,7 +160,7 @@ def forward_path(ends: PathEnds, switch_netns: str, root: HostRoot, deadline: De
 def generation(switch_netns: str = "", root: HostRoot = HERE) -> int:
     """The number of the node's rules of nftables, which each transaction raises by one: so a `forward_path` raises it by two. 0
     where the kernel has none. Raises Unavailable."""
-    with opened_switch(switch_netns, root) as netns:
+    with open_switch_netns(switch_netns, root) as netns:
         try:
             with netns.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
                 ((_, payload),) = kernel.ask(nftables.get_generation())
@@ -204,7 +204,7 @@ def _candidates(ends: PathEnds, deadline: Deadline, netns: Netns, gateway: Found
         return free[:_CANDIDATES]
     try:
         with wire(netns, ends.link, listening=True) as opened:
-            return asked(opened, gateway.mac, (), free[:_CANDIDATES], deadline.within(_ANSWER_S))
+            return ask_neighbours(opened, gateway.mac, (), free[:_CANDIDATES], deadline.within(_ANSWER_S))
     except OSError as error:
         raise of_kernel(f"link {ends.link}: asking for free addresses", error, RIGHTS) from error
 
@@ -235,7 +235,7 @@ def _settle(link: str, found: _FoundPath) -> None:
 
 def _make_table(kernel: NetlinkConnection, way: ForwardPath, index: int) -> None:
     try:
-        kernel.send(*nftables.batch(*traces.made(way.table, way.outside, index)))
+        kernel.send(*nftables.batch(*traces.make(way.table, way.outside, index)))
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             raise StepFailed(
@@ -247,4 +247,4 @@ def _make_table(kernel: NetlinkConnection, way: ForwardPath, index: int) -> None
 
 def _delete_table(kernel: NetlinkConnection, way: ForwardPath) -> None:
     with suppress(OSError):  # then it goes with the socket
-        kernel.send(*nftables.batch(traces.deleted(way.table, way.outside.version)))
+        kernel.send(*nftables.batch(traces.delete(way.table, way.outside.version)))

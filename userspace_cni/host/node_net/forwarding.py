@@ -16,9 +16,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink.kept_messages import default_routes
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.netlink.node_kernel import RIGHTS, Kernel, at_node
-from userspace_cni.host.pod_net.pod_links import connected, kernel_does
+from userspace_cni.host.pod_net.pod_links import connect, kernel_does
 
 NEIGHBOUR_S: Final = 1.0
 """How long neighbours that were never heard have to answer; those that were are known."""
@@ -38,14 +38,14 @@ class NodeNamespace:
         def read() -> Mapping[str, str]:
             return {name: _value(name) for name in names}
 
-        with opened_switch(self.switch_netns, self.root) as netns:
+        with open_switch_netns(self.switch_netns, self.root) as netns:
             return netns.do(read)
 
     def next_hops(self) -> Mapping[int, tuple[str, str]]:
         """By version of IP: the next hop of the node's default route, and the link that leads to it. Raises as `at_node`."""
         what = "looking at the node's default routes"
-        with opened_switch(self.switch_netns, self.root) as netns, connected(netns, what) as kernel, kernel_does(what, RIGHTS):
-            names = {each.index: each.name for _, payload in kernel.ask(links.listed()) for each in (links.read(payload),)}
+        with open_switch_netns(self.switch_netns, self.root) as netns, connect(netns, what) as kernel, kernel_does(what, RIGHTS):
+            names = {each.index: each.name for _, payload in kernel.ask(links.dump()) for each in (links.read(payload),)}
             found = [(hop, names[index]) for hop, index in default_routes(kernel) if index in names]
         return {6 if ":" in hop else 4: (hop, name) for hop, name in reversed(found)}
 
@@ -59,7 +59,7 @@ class NodeNamespace:
 
         return at_node(self.switch_netns, self.root, "looking for routers", look)
 
-    def silent(self, ways: Mapping[str, str], deadline: Deadline) -> frozenset[str]:
+    def find_silent(self, ways: Mapping[str, str], deadline: Deadline) -> frozenset[str]:
         """Those of these neighbours, given with their links, that do not answer ARP or NS. Raises as `at_node`."""
         return at_node(self.switch_netns, self.root, "asking neighbours", partial(_silent, ways=ways, deadline=deadline))
 

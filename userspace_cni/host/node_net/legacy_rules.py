@@ -31,7 +31,7 @@ def has_tables(netns: Netns, version: int) -> bool:
         return False  # the kernel has none at all
 
 
-def saved(version: int, switch_netns: str, root: HostRoot = HERE, *, deadline: Deadline) -> str:
+def dump_tables(version: int, switch_netns: str, root: HostRoot = HERE, *, deadline: Deadline) -> str:
     """All legacy tables with counters, as iptables-save writes them. Raises StepFailed and Unavailable."""
     done = run((_PROGRAMS[version], "-c"), "", switch_netns, root, deadline)
     if done.returncode:
@@ -39,7 +39,7 @@ def saved(version: int, switch_netns: str, root: HostRoot = HERE, *, deadline: D
     return done.stdout
 
 
-def ending(text: str) -> Mapping[str, int]:
+def list_ending_rules(text: str) -> Mapping[str, int]:
     """The rules and policies that end packets, as `filter: -A FORWARD -j DROP`, each with the packets that it has ended. Pure."""
     found: dict[str, int] = {}
     table = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Final
 
-from userspace_cni.base.errors import InvalidConfig, Unavailable, quoted
+from userspace_cni.base.errors import InvalidConfig, Unavailable, quote
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN, Settings
 from userspace_cni.host.files.whole_files import read_of_root
@@ -66,7 +66,7 @@ def node_services(settings: Settings, root: HostRoot = HERE) -> str:
             raise ValueError
         return str(ip_network(said, strict=False))
     except ValueError:
-        lack = f"it has no '{_SERVICES}'" if said is None else f"'{_SERVICES}' is {quoted(said)}"
+        lack = f"it has no '{_SERVICES}'" if said is None else f"'{_SERVICES}' is {quote(said)}"
         remedy = "key 'serviceCIDRs' of the network is 'node': write the networks there if openshift-sdn is too new to write it"
         raise InvalidConfig(f"{what}: {lack}", remedy) from None
 

@@ -35,7 +35,7 @@ def load(ruleset: str, switch_netns: str, root: HostRoot, deadline: Deadline) ->
         raise StepFailed(f"nft -f: {_said(done)}", "the kernel needs CONFIG_NF_TABLES_INET and CONFIG_NFT_MASQ")
 
 
-def listed(table: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
+def list_table(table: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
     """What is in the table of family inet, in the order of the kernel; [] when there is none. Raises StepFailed, Unavailable."""
     done = run((_NFT, "-j", "list", "table", "inet", table), "", switch_netns, root, deadline)
     if done.returncode and done.stderr.startswith(_NO_TABLE):

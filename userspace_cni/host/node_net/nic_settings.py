@@ -19,8 +19,8 @@ from typing import Final
 from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import qdisc_messages as qdiscs
-from userspace_cni.host.netlink.netns import opened_switch
-from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
+from userspace_cni.host.netlink.netns import open_switch_netns
+from userspace_cni.host.pod_net.pod_links import connect, find_link, kernel_does
 
 GRO: Final = "gro"
 LRO: Final = "lro"
@@ -92,13 +92,13 @@ def set_mtu(name: str, mtu: int, switch_netns: str = "", root: HostRoot = HERE) 
 def polices(name: str, switch_netns: str = "", root: HostRoot = HERE) -> bool:
     """Whether the link has a filter for what it receives; False for a link that is not there. Raises Unavailable, StepFailed."""
     what = f"link {name}: reading its filters"
-    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel:
-        link = found_link(kernel, name)
+    with open_switch_netns(switch_netns, root) as switch, connect(switch, what) as kernel:
+        link = find_link(kernel, name)
         if link is None:
             return False
         with kernel_does(what, f"tc filter show dev {name} ingress"):
             try:
-                return bool(list(kernel.ask(qdiscs.received_filters(link.index))))
+                return bool(list(kernel.ask(qdiscs.dump_filters(link.index))))
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOENT):
                     raise
@@ -108,7 +108,7 @@ def polices(name: str, switch_netns: str = "", root: HostRoot = HERE) -> bool:
 @contextmanager
 def _asking(name: str, what: str, switch_netns: str, root: HostRoot) -> Iterator[socket.socket]:
     """A socket by which a link of that namespace is set; one without that setting ends the block."""
-    with opened_switch(switch_netns, root) as switch:
+    with open_switch_netns(switch_netns, root) as switch:
         try:
             with switch.do(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)) as kernel:
                 yield kernel

@@ -20,11 +20,11 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
-from userspace_cni.host.netlink.kept_messages import BY_KERNEL, held
-from userspace_cni.host.netlink.netns import Netns, opened_switch
+from userspace_cni.host.netlink.kept_messages import BY_KERNEL, read_configuration
+from userspace_cni.host.netlink.netns import Netns, open_switch_netns
 from userspace_cni.host.netlink.route_messages import MAIN
 from userspace_cni.host.node_net.nic_settings import merging, receive_queues
-from userspace_cni.host.pod_net.neighbour_queries import asked, wire
+from userspace_cni.host.pod_net.neighbour_queries import ask_neighbours, wire
 from userspace_cni.linux.netlink import ROUTE, NetlinkConnection, as_u32, attributes
 
 ANSWER_S: Final = 2.0
@@ -114,13 +114,13 @@ _Found = tuple[links.FoundLink, bytes]
 
 def look(name: str, switch_netns: str = "", root: HostRoot = HERE) -> Nic | None:
     """The link of that name in the switch's network namespace; None when there is none. Raises UserspaceError."""
-    return looked((name,), switch_netns, root).get(name)
+    return look_at_all((name,), switch_netns, root).get(name)
 
 
-def looked(names: Collection[str], switch_netns: str = "", root: HostRoot = HERE) -> Mapping[str, Nic]:
+def look_at_all(names: Collection[str], switch_netns: str = "", root: HostRoot = HERE) -> Mapping[str, Nic]:
     """Those of the links that are there, by name. Raises UserspaceError."""
-    with opened_switch(switch_netns, root) as netns, _connected(netns, "looking at the node's links") as kernel:
-        answers = [payload for _, payload in kernel.ask(links.listed())]
+    with open_switch_netns(switch_netns, root) as netns, _connected(netns, "looking at the node's links") as kernel:
+        answers = [payload for _, payload in kernel.ask(links.dump())]
         found = {each.name: (each, payload) for payload in answers for each in (links.read(payload),)}
         nics: dict[str, Nic] = {}
         for name in filter(names.__contains__, found):
@@ -132,7 +132,7 @@ def looked(names: Collection[str], switch_netns: str = "", root: HostRoot = HERE
         return nics
 
 
-def answering(nic: Nic, switch_netns: str = "", root: HostRoot = HERE, deadline: Deadline | None = None) -> tuple[str, ...]:
+def find_answering(nic: Nic, switch_netns: str = "", root: HostRoot = HERE, deadline: Deadline | None = None) -> tuple[str, ...]:
     """Which of the next hops of the link answer on its wire within 2 s; one that answers ends the question of all others.
 
     It may be the NIC or the bridge that has its addresses. Raises UserspaceError.
@@ -140,27 +140,27 @@ def answering(nic: Nic, switch_netns: str = "", root: HostRoot = HERE, deadline:
     wanted = nic.gateways
     if not (wanted and nic.up and nic.carrier):
         return ()
-    with opened_switch(switch_netns, root) as netns:
-        silent = silent_on(netns, nic, nic.shown_addresses, wanted, deadline or Deadline.after(ANSWER_S))
+    with open_switch_netns(switch_netns, root) as netns:
+        silent = find_silent(netns, nic, nic.shown_addresses, wanted, deadline or Deadline.after(ANSWER_S))
     return tuple(each for each in wanted if each not in silent)
 
 
-def silent_on(netns: Netns, nic: Nic, own: Iterable[str], targets: Iterable[str], deadline: Deadline) -> frozenset[str]:
+def find_silent(netns: Netns, nic: Nic, own: Iterable[str], targets: Iterable[str], deadline: Deadline) -> frozenset[str]:
     """Those of the targets that have not answered over the link before one did, or before 2 s. Raises UserspaceError."""
     try:
         with wire(netns, nic.name, listening=True) as opened:
-            silent = asked(opened, nic.mac, own, map(ip_address, targets), deadline.within(ANSWER_S), enough=1)
+            silent = ask_neighbours(opened, nic.mac, own, map(ip_address, targets), deadline.within(ANSWER_S), enough=1)
     except OSError as error:
         raise of_kernel(f"link {nic.name}: asking the next hops", error, "is it there, and up? ip link") from error
     return frozenset(map(str, silent))
 
 
-def moved(nic: Nic, bridge: str, *, store: str, boot_id: str, switch_netns: str = "", cut: bool = True) -> AddressMove:
-    """The move of all that the NIC has to the bridge, without next hops: those are asked (`answering`)."""
+def plan_move(nic: Nic, bridge: str, *, store: str, boot_id: str, switch_netns: str = "", cut: bool = True) -> AddressMove:
+    """The move of all that the NIC has to the bridge, without next hops: those are asked (`find_answering`)."""
     return AddressMove(nic.name, nic.index, bridge, store, boot_id, nic.addresses, nic.routes, (), cut, switch_netns)
 
 
-def merged(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> AddressMove:
+def merge_changes(step: AddressMove, nic: Nic | None, bridge: Nic | None) -> AddressMove:
     """The move with what others have changed: with what was added at the NIC or the bridge, without what the bridge has no more.
 
     A bridge that has no addresses, or routes, of a version of IP has lost them (its link was made anew, or set down), and they
@@ -207,7 +207,7 @@ def _nic(kernel: NetlinkConnection, links_: Mapping[str, _Found], name: str) -> 
     attrs = attributes(payload[_INFO:])
     names = {each.index: other for other, (each, _) in links_.items()}
     # a NIC and the link to which its addresses move have one hardware address, and may have the same routes
-    has = held(kernel, link.index, frozenset(each.index for each, _ in links_.values() if each.mac == link.mac))
+    has = read_configuration(kernel, link.index, frozenset(each.index for each, _ in links_.values() if each.mac == link.mac))
     return Nic(
         link.name,
         link.index,

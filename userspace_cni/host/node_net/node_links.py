@@ -60,7 +60,7 @@ class NodeLinkDriver(Driver[NodeLink]):
         look = f"in the switch's network namespace: ip address show {step.name}"
         return [Drift(_link(step), *each, look) for each in _differences(step, NodeLook(step.switch_netns, self._root)())]
 
-    def lost(self, step: NodeLink, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: NodeLink, seen: SharedReads, deadline: Deadline) -> bool:
         deadline.require(_link(step))
         return bool(_differences(step, seen.once(NodeLook(step.switch_netns, self._root))))
 
@@ -95,7 +95,7 @@ class NodeRouteDriver(Driver[NodeRoute]):
         look = f"in the switch's network namespace: ip route show {step.dst}"
         return [Drift(_route(step), "", step.gw, _gateway(found[0]) if found else Absent(), look)]
 
-    def lost(self, step: NodeRoute, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: NodeRoute, seen: SharedReads, deadline: Deadline) -> bool:
         deadline.require(_route(step))
         routes = seen.once(NodeLook(step.switch_netns, self._root)).routes
         return not any(_gateway(each) == step.gw for each in _of_step(routes, step))

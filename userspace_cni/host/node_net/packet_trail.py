@@ -79,7 +79,9 @@ class Trail:
         return AFTER
 
 
-def asking_for(uplink: FoundLink, chains: Collection[tuple[int, str, str]], netns: Netns, *, diverting: bool) -> Iterator[str]:
+def find_asking_chains(
+    uplink: FoundLink, chains: Collection[tuple[int, str, str]], netns: Netns, *, diverting: bool
+) -> Iterator[str]:
     """Those of the chains with a rule that asks whether a packet's link is the uplink, as `ip filter FORWARD`; `diverting`: only
     rules that end packets, or lead them elsewhere. Raises OSError."""
     with netns.do(lambda: NetlinkConnection(NETFILTER)) as kernel:

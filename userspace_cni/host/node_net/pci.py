@@ -70,7 +70,7 @@ def is_away(address: str, root: HostRoot = HERE) -> bool:
     return bool(_names(_DEVICES, root)) and not (device and device.is_for_dpdk)
 
 
-def lacking(address: str, root: HostRoot = HERE) -> tuple[str, ...]:
+def find_obstacles(address: str, root: HostRoot = HERE) -> tuple[str, ...]:
     """What keeps DPDK from opening the device, a sentence each with its remedy; () for a device that is ready."""
     device = look(address, root)
     if device is None:

@@ -61,7 +61,7 @@ class PolicyRouteDriver(Driver[PolicyRoute]):
         look = f"in the switch's network namespace: ip rule, and ip route show table {step.table}"
         return [Drift(_what(step), *each, look) for each in self._at(step, "looking at it", lambda kernel: _look(kernel, step))]
 
-    def lost(self, step: PolicyRoute, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - its table is no other step's
+    def is_lost(self, step: PolicyRoute, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - its table is no other step's
         deadline.require(_what(step))
         return bool(self._at(step, "looking at it", lambda kernel: _look(kernel, step)))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable, of_kernel
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
             command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, encoding="utf-8", errors="replace"
         )
 
-    with opened_switch(switch_netns, root) as netns:
+    with open_switch_netns(switch_netns, root) as netns:
         try:
             process = netns.do(begin)
         except FileNotFoundError as error:

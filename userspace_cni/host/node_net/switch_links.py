@@ -101,16 +101,16 @@ def addresses_of(names: Iterable[str], switch_netns: str, root: HostRoot) -> dic
     A link that is not there is left out. Raises Unavailable.
     """
     from userspace_cni.host.netlink import address_messages as addresses
-    from userspace_cni.host.netlink.netns import opened_switch
-    from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
+    from userspace_cni.host.netlink.netns import open_switch_netns
+    from userspace_cni.host.pod_net.pod_links import connect, find_link, kernel_does
 
     what = "reading the addresses of the node's own links"
-    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel, kernel_does(what):
+    with open_switch_netns(switch_netns, root) as switch, connect(switch, what) as kernel, kernel_does(what):
         held: dict[str, tuple[str, ...]] = {}
-        for link in (link for name in names if (link := found_link(kernel, name))):
+        for link in (link for name in names if (link := find_link(kernel, name))):
             # asked link by link: the node's other links can have thousands, as that of kube-proxy's virtual servers
             try:
-                replies = kernel.ask(addresses.listed(link.index))
+                replies = kernel.ask(addresses.dump(link.index))
             except OSError as error:
                 if error.errno != errno.ENODEV:  # it has gone since it was found
                     raise

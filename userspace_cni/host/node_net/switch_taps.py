@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.base.errors import StepFailed, Unavailable
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import link_messages as links
-from userspace_cni.host.netlink.netns import opened_switch
-from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
+from userspace_cni.host.netlink.netns import open_switch_netns
+from userspace_cni.host.pod_net.pod_links import connect, find_link, kernel_does
 
 if TYPE_CHECKING:
     from userspace_cni.host.netlink.netns import Netns
@@ -51,7 +51,7 @@ class SwitchTaps:
 
     def find(self, name: str) -> ExistingLink | None:
         with self._opened(f"link {name}: looking for it") as (_, kernel):
-            found = found_link(kernel, name)
+            found = find_link(kernel, name)
         return ExistingLink(found.index, found.alias == ALIAS, found.carrier) if found else None
 
     def take(self, name: str) -> bool:
@@ -79,9 +79,9 @@ class SwitchTaps:
     def mark(self, name: str, opened: int) -> None:
         """Give the tap its alias, if it has none and this index: ovs-vswitchd has opened it for a row of ours."""
         with self._opened(f"link {name}: marking it") as (_, kernel):
-            found = found_link(kernel, name)
+            found = find_link(kernel, name)
             if found and found.kind == "tun" and not found.alias and found.index == opened:
-                kernel.exchange(links.marked(found.name, ALIAS))  # gone by now is fine
+                kernel.exchange(links.set_alias(found.name, ALIAS))  # gone by now is fine
 
     def let_go(self, name: str, opened: int = 0) -> bool:
         """Delete the tap of this name unless a process has it open; whether it was deleted.
@@ -89,13 +89,13 @@ class SwitchTaps:
         It has to be one that was made here, or have the index `opened`: ovs-vswitchd had opened it for a row of ours.
         """
         with self._opened(f"link {name}: deleting it") as (_, kernel):
-            found = found_link(kernel, name)
+            found = find_link(kernel, name)
             if found is None or found.kind != "tun" or found.carrier:
                 return False
             if found.alias != ALIAS and (found.alias or found.index != opened):
                 return False
             with kernel_does(f"link {name}: deleting it"):
-                (answer,) = kernel.exchange(links.deleted(found.index))
+                (answer,) = kernel.exchange(links.delete(found.index))
                 if answer.error and answer.error.errno != errno.ENODEV:
                     raise answer.error
         return True
@@ -104,7 +104,7 @@ class SwitchTaps:
     def _opened(self, what: str) -> Iterator[tuple[Netns, NetlinkConnection]]:
         """The namespace and a connection to its kernel. What cannot be read there is unknown, not free: Unavailable."""
         try:
-            with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel:
+            with open_switch_netns(self.switch_netns, self.root) as switch, connect(switch, what) as kernel:
                 yield switch, kernel
         except StepFailed as error:
             raise Unavailable(error.message, error.details) from error
@@ -113,12 +113,12 @@ class SwitchTaps:
 def _named(kernel: NetlinkConnection, former: str, name: str) -> bool:
     """Mark the tap `former` as ours, and give it the name; False where a link has that."""
     with kernel_does(f"link {name}: marking it"):
-        kernel.send(links.marked(former, ALIAS))
-    made = found_link(kernel, former)
+        kernel.send(links.set_alias(former, ALIAS))
+    made = find_link(kernel, former)
     if made is None:
         raise Unavailable(f"link {name}: its tap {former} has gone", "another program deletes or renames links: ip monitor link")
     with kernel_does(f"link {name}: giving it the name"):
-        (answer,) = kernel.exchange(links.renamed(made.index, name))
+        (answer,) = kernel.exchange(links.rename(made.index, name))
         if answer.error and answer.error.errno == errno.EEXIST:
             return False
         if answer.error:

@@ -16,7 +16,7 @@ from userspace_cni.base.errors import of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink.listening import KernelWatch
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.node_net import address_moves
 from userspace_cni.host.pod_net import guards
 from userspace_cni.host.pod_net.ingress_drops import TableLook, look_at
@@ -69,7 +69,7 @@ class TableWatch(KernelWatch):
         store = self._store()
         guarded = guards.table_of(store), nftables.NETDEV
         ours = guarded, (address_moves.table_of(store), nftables.NETDEV), (guards.table_of(store), nftables.INET)
-        with opened_switch(self._switch_netns, self._root) as netns:
+        with open_switch_netns(self._switch_netns, self._root) as netns:
             try:
                 with (
                     netns.do(lambda: NetlinkConnection(NETFILTER, _GROUP, chosen=_CHOSEN)) as notices,

@@ -47,7 +47,7 @@ class TranslationDriver(Driver[Translation]):
         look = f"in the switch's network namespace: nft list table inet {table_of(step.store)}"
         return [Drift(_WHAT, *each, look) for each in self._differences(step, deadline)]
 
-    def lost(self, step: Translation, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - there is one such step
+    def is_lost(self, step: Translation, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - there is one such step
         return any(self._differences(step, deadline))
 
     def _differences(self, step: Translation, deadline: Deadline) -> Iterator[tuple[str, Condition, Condition]]:
@@ -55,7 +55,7 @@ class TranslationDriver(Driver[Translation]):
         wanted = replacement(step)
         if self._expected[0] != wanted:
             self._expected = wanted, nft_program.as_listed(wanted, table_of(step.store), deadline)
-        found = nft_program.listed(table_of(step.store), step.switch_netns, self._root, deadline)
+        found = nft_program.list_table(table_of(step.store), step.switch_netns, self._root, deadline)
         if not found:
             yield "", Condition(f"a table of {len(self._expected[1])} things"), Absent()
             return

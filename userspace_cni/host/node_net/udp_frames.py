@@ -34,7 +34,7 @@ class Datagram:
     said: bytes
 
 
-def framed(datagram: Datagram, mac_to: bytes, mac_from: bytes) -> bytes:
+def build_frame(datagram: Datagram, mac_to: bytes, mac_from: bytes) -> bytes:
     """The datagram in a frame between these MACs, six bytes each."""
     source, target, version = datagram.source.packed, datagram.target.packed, datagram.source.version
     length = _UDP.size + len(datagram.said)

@@ -19,9 +19,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, of_kernel
 from userspace_cni.base.log import timed
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.netlink.netns import opened_pod
+from userspace_cni.host.netlink.netns import open_pod_netns
 from userspace_cni.host.pod_net.neighbour_frames import Address, announcement, question
-from userspace_cni.host.pod_net.neighbour_queries import asked, claims, unspecified, wire
+from userspace_cni.host.pod_net.neighbour_queries import ask_neighbours, claims, unspecified, wire
 
 DUPLICATE_S: Final = 0.1
 """How long others have to say that an address is theirs; across a switch they need 2 ms."""
@@ -66,7 +66,7 @@ class AnnouncementDriver(Driver[Announcement]):
 
     @contextmanager
     def _wire(self, step: Announcement, *, listening: bool) -> Iterator[socket.socket]:
-        with opened_pod(step.netns, step.netns_inode, self._root) as netns:
+        with open_pod_netns(step.netns, step.netns_inode, self._root) as netns:
             try:
                 with wire(netns, step.name, listening=listening) as opened:
                     yield opened
@@ -90,7 +90,7 @@ def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socke
 
 def _await_gateways(step: Announcement, gateways: list[Address], wire: socket.socket, deadline: Deadline) -> None:
     with timed("asked the gateways", gateways=",".join(step.gateways)):
-        silent = asked(wire, step.mac, step.addresses, gateways, deadline)
+        silent = ask_neighbours(wire, step.mac, step.addresses, gateways, deadline)
     if silent:
         raise StepFailed(
             f"{_what(step)}: no answer from the gateway {', '.join(map(str, silent))} within {GATEWAY_S:g} s",

@@ -25,7 +25,7 @@ def table_of(store: str) -> str:
     return f"userspace-cni-{store}"
 
 
-def guarded(switch_netns: str, store: str, root: HostRoot = HERE) -> Mapping[str, bool]:
+def find_guarded(switch_netns: str, store: str, root: HostRoot = HERE) -> Mapping[str, bool]:
     """The host ends that have a chain of ours, and whether it drops what arrives there. Raises UserspaceError."""
     chains = Drops(switch_netns, table_of(store), root)()
     return {name: not list(differences(name, chain)) for name, chain in chains.items()}
@@ -62,13 +62,13 @@ class GuardDriver(Driver[Guard]):
         chain = self._drops(step)().get(step.link)
         return [Drift(_what(step), *difference, look) for difference in differences(step.link, chain)]
 
-    def lost(self, step: Guard, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: Guard, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the chain is missing, or is not called for the host end."""
         deadline.require(_what(step))
         chain = seen.once(self._drops(step)).get(step.link)
         return chain is None or not chain.hook or step.link not in chain.devices
 
-    def changed(self, step: Guard, seen: SharedReads, deadline: Deadline) -> list[Drift]:
+    def find_changes(self, step: Guard, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """What differs of a chain that is called: it lets frames pass."""
         deadline.require(_what(step))
         chain = seen.once(self._drops(step)).get(step.link)

@@ -18,7 +18,7 @@ from userspace_cni.base.errors import Unavailable, UserspaceError, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import nftables_messages as nftables
 from userspace_cni.host.netlink.closer import Closer
-from userspace_cni.host.netlink.netns import opened_switch
+from userspace_cni.host.netlink.netns import open_switch_netns
 from userspace_cni.host.netlink.nftables_messages import Chain, Table
 from userspace_cni.linux.netlink import NETFILTER, Message, NetlinkConnection
 
@@ -32,7 +32,7 @@ _LACKING: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.
 _RIGHTS: Final = "it takes CAP_NET_ADMIN in the network namespace of the switch"
 
 
-def supported(switch_netns: str, root: HostRoot = HERE) -> str:
+def why_unsupported(switch_netns: str, root: HostRoot = HERE) -> str:
     """Why no link can be guarded there; "" where it can. Asked by a transaction that leaves nothing. Raises Unavailable."""
     chain = nftables.new_chain(_PROBE, "lo", "lo", nftables.ACCEPT)
     changes = nftables.batch(nftables.new_table(_PROBE), chain, nftables.delete_table(_PROBE))
@@ -154,7 +154,7 @@ def _asked(kernel: NetlinkConnection, message: Message) -> list[tuple[int, bytes
 @contextmanager
 def _kernel(switch_netns: str, root: HostRoot, what: str) -> Iterator[NetlinkConnection]:
     """A connection in the switch's namespace; what the kernel refuses is `what` that could not be done."""
-    with opened_switch(switch_netns, root) as netns:
+    with open_switch_netns(switch_netns, root) as netns:
         try:
             kernel = netns.do(lambda: NetlinkConnection(NETFILTER))
             try:

@@ -36,7 +36,7 @@ def wire(netns: Netns, link: str, *, listening: bool) -> Iterator[socket.socket]
         _CLOSER.close(opened)
 
 
-def asked(
+def ask_neighbours(
     wire: socket.socket, mac: str, own: Iterable[str], targets: Iterable[Address], deadline: Deadline, *, enough: int = 0
 ) -> list[Address]:
     """Ask all targets until `enough` have answered (0: all), the silent ones again and again; those that have not answered.

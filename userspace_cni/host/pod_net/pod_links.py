@@ -34,7 +34,7 @@ from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.link_messages import End, FoundLink
-from userspace_cni.host.netlink.netns import Netns, is_gone, opened_pod, opened_switch
+from userspace_cni.host.netlink.netns import Netns, is_gone, open_pod_netns, open_switch_netns
 from userspace_cni.host.netlink.route_messages import Route
 from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, NetlinkConnection
 
@@ -67,14 +67,14 @@ class LinkDriver(Driver[Link]):
         deadline.require(_what(step))
         wanted, given = _addresses(step), _routes(step)
         with (
-            opened_pod(step.netns, step.netns_inode, self._root) as pod,
-            opened_switch(step.switch_netns, self._root) as switch,
-            connected(switch, _what(step)) as kernel,
+            open_pod_netns(step.netns, step.netns_inode, self._root) as pod,
+            open_switch_netns(step.switch_netns, self._root) as switch,
+            connect(switch, _what(step)) as kernel,
         ):
             host = _paired(step, kernel, pod, deadline)
             with kernel_does(f"link {step.host}: setting it up"):
                 # a host end is the switch's: without an IPv6 address the node sends nothing but a router's groups there
-                settings = links.changed(host.index, _host_settings(step), up=True)
+                settings = links.change(host.index, _host_settings(step), up=True)
                 silent, up = kernel.exchange(links.without_ipv6(host.index), settings)
                 for error in (silent.error, up.error):
                     if error and error.errno != errno.EAFNOSUPPORT:
@@ -95,8 +95,8 @@ class LinkDriver(Driver[Link]):
     def check(self, step: Link, deadline: Deadline) -> list[Drift]:
         """Both ends: names, MAC addresses, MTU, whether they are up and belong together; addresses, routes, checksum offload."""
         deadline.require(_what(step))
-        with opened_switch(step.switch_netns, self._root) as switch, connected(switch, _what(step)) as kernel:
-            host = found_link(kernel, step.host)
+        with open_switch_netns(step.switch_netns, self._root) as switch, connect(switch, _what(step)) as kernel:
+            host = find_link(kernel, step.host)
         if host is None:
             return [Drift(f"link {step.host}", "", "the host end of the pod's veth", Absent(), "ip link, at the switch")]
         if host.alias != step.alias:
@@ -105,25 +105,25 @@ class LinkDriver(Driver[Link]):
             ]
         drifts = _host_differing(step, host)
         try:
-            pod = opened_pod(step.netns, step.netns_inode, self._root)
+            pod = open_pod_netns(step.netns, step.netns_inode, self._root)
         except ContainerGone as error:
             return [*drifts, Drift(f"interface {step.name}", "", "the pod's network namespace", Absent(), error.message)]
-        with pod, connected(pod, _what(step), LISTED_MAX) as inside:
+        with pod, connect(pod, _what(step), LISTED_MAX) as inside:
             return [*drifts, *_checked(step, host, inside, self._beside)]
 
-    def lost(self, step: Link, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: Link, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the pair is gone while the pod's namespace lives, for one end goes with the other; or the host end is down."""
         deadline.require(_what(step))
         host = seen.once(ListedLinks(step.switch_netns, self._root)).get(step.host)
         if host and (host.up or host.alias != step.alias):
             return False
         try:
-            opened_pod(step.netns, step.netns_inode, self._root).close()
+            open_pod_netns(step.netns, step.netns_inode, self._root).close()
         except UserspaceError:
             return False  # gone, or not to be seen from here
         return True
 
-    def changed(self, step: Link, seen: SharedReads, deadline: Deadline) -> list[Drift]:
+    def find_changes(self, step: Link, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """MAC, MTU and queue of the host end.
 
         Not the pod's end: plugins that come later in the chain, and programs of the pod, change address, route and MAC there on
@@ -135,11 +135,11 @@ class LinkDriver(Driver[Link]):
 
     def put_back(self, step: Link, deadline: Deadline) -> None:
         deadline.require(_what(step))
-        with opened_switch(step.switch_netns, self._root) as switch, connected(switch, _what(step)) as kernel:
-            host = found_link(kernel, step.host)
+        with open_switch_netns(step.switch_netns, self._root) as switch, connect(switch, _what(step)) as kernel:
+            host = find_link(kernel, step.host)
             if host and host.alias == step.alias:
                 with kernel_does(f"link {step.host}: setting it up"):
-                    kernel.send(links.changed(host.index, _host_settings(step), up=True))
+                    kernel.send(links.change(host.index, _host_settings(step), up=True))
 
 
 class LinkRefDriver(Driver[LinkRef]):
@@ -165,8 +165,8 @@ def delete(host: str, alias: str, switch_netns: str, root: HostRoot, deadline: D
     deadline.require(what)
     if switch_netns and is_gone(switch_netns, root):
         return  # and its links with it
-    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel:
-        found = found_link(kernel, host)
+    with open_switch_netns(switch_netns, root) as switch, connect(switch, what) as kernel:
+        found = find_link(kernel, host)
         if found and found.alias == alias:
             _delete(kernel, found)
 
@@ -181,26 +181,26 @@ class ListedLinks:
     def __call__(self) -> Mapping[str, FoundLink]:
         """Every link, by name. Raises Unavailable."""
         what = "listing host ends"
-        with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel, kernel_does(what):
-            found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
+        with open_switch_netns(self.switch_netns, self.root) as switch, connect(switch, what) as kernel, kernel_does(what):
+            found = [links.read(payload) for _, payload in kernel.ask(links.dump())]
         return {each.name: each for each in found}
 
 
 def ifindex(host: str, switch_netns: str = "", root: HostRoot = HERE) -> int:
     """The index of a link where ovs-vswitchd opens its ports, 0 when there is none. Raises Unavailable."""
-    with opened_switch(switch_netns, root) as switch, connected(switch, f"link {host}: finding it") as kernel:
-        found = found_link(kernel, host)
+    with open_switch_netns(switch_netns, root) as switch, connect(switch, f"link {host}: finding it") as kernel:
+        found = find_link(kernel, host)
         return found.index if found else 0
 
 
 def set_up(host: str, switch_netns: str = "", root: HostRoot = HERE) -> None:
     """Set a link there up if there is one, and it is down. Raises StepFailed and Unavailable."""
     what = f"link {host}: setting it up"
-    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel:
-        found = found_link(kernel, host)
+    with open_switch_netns(switch_netns, root) as switch, connect(switch, what) as kernel:
+        found = find_link(kernel, host)
         if found and not found.up:
             with kernel_does(what):
-                kernel.send(links.changed(found.index, up=True))
+                kernel.send(links.change(found.index, up=True))
 
 
 def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict[LinkRef, int]:
@@ -212,13 +212,13 @@ def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict
 def own_addresses() -> tuple[str, ...]:
     """The addresses of this node itself, without prefix length: those of the namespace of this process that others can reach."""
     what = "listing this node's addresses"
-    with opened_switch("") as here, connected(here, what) as kernel, kernel_does(what):
-        found = [addresses.read(payload).interface.ip for _, payload in kernel.ask(addresses.listed(0))]
+    with open_switch_netns("") as here, connect(here, what) as kernel, kernel_does(what):
+        found = [addresses.read(payload).interface.ip for _, payload in kernel.ask(addresses.dump(0))]
     return tuple(str(each) for each in found if not (each.is_loopback or each.is_link_local))
 
 
 @contextmanager
-def connected(netns: Netns, what: str, most: int = 0) -> Iterator[NetlinkConnection]:
+def connect(netns: Netns, what: str, most: int = 0) -> Iterator[NetlinkConnection]:
     """A connection for links, addresses, routes and qdiscs in that namespace; `what` is tried, as errors call it.
 
     `most`: as of Connection; LISTED_MAX in a pod.
@@ -242,22 +242,22 @@ def _paired(step: Link, kernel: NetlinkConnection, pod: Netns, deadline: Deadlin
     """The host end of a pair whose other end is in the pod: one of ours that is there, or a new one."""
     patience = Deadline.after(min(_HELD_S, deadline.require(_what(step))))
     while True:
-        host = found_link(kernel, step.host)
+        host = find_link(kernel, step.host)
         if host and host.alias != step.alias:
             raise NameTaken(
                 f"link {step.host}: its alias is {host.alias!r}, so it is not this attachment's", "ip link show, at the switch"
             )
         if host:
-            with connected(pod, _what(step)) as inside:
-                end = found_link(inside, step.name)
+            with connect(pod, _what(step)) as inside:
+                end = find_link(inside, step.name)
             if _are_pair(host, end):
                 return host
             _delete(kernel, host)
         made = _made(step, kernel, pod)
         if made:
             return made
-        with connected(pod, _what(step)) as inside:
-            if found_link(inside, step.name):
+        with connect(pod, _what(step)) as inside:
+            if find_link(inside, step.name):
                 raise AlreadyAttached(
                     f"interface {step.name}: the pod has one of this name already", "ip -d link, in the pod's network namespace"
                 )
@@ -271,7 +271,7 @@ def _made(step: Link, kernel: NetlinkConnection, pod: Netns) -> FoundLink | None
     here, there = End(step.host, step.host_mac, step.mtu, step.queue), End(step.name, step.mac, step.mtu)
     with kernel_does(_what(step)):
         pair, mark, found = kernel.exchange(
-            links.veth(here, there, pod.fileno()), links.marked(step.host, step.alias), links.asked(step.host)
+            links.veth(here, there, pod.fileno()), links.set_alias(step.host, step.alias), links.get(step.host)
         )
         if pair.error and pair.error.errno == errno.EEXIST:
             return None
@@ -281,7 +281,7 @@ def _made(step: Link, kernel: NetlinkConnection, pod: Netns) -> FoundLink | None
             raise found.error
         host = links.read(found.replies[0][1])
         if mark.error:  # without its mark no later undo would find it
-            kernel.send(links.deleted(host.index))
+            kernel.send(links.delete(host.index))
             raise mark.error
     return host
 
@@ -297,10 +297,10 @@ def _set_up(
     wanted, given = has
     named = f"interface {step.name}: "
     work: list[tuple[str, Message]] = [
-        ("setting lo up", links.changed(links.LO, up=True)),
-        ("setting MAC address and MTU", links.changed(index, links.settings(mac=step.mac, mtu=step.mtu))),
+        ("setting lo up", links.change(links.LO, up=True)),
+        ("setting MAC address and MTU", links.change(index, links.settings(mac=step.mac, mtu=step.mtu))),
         *((f"adding the address {each}", addresses.put(index, each)) for each in wanted),
-        ("setting it up", links.changed(index, up=True)),
+        ("setting it up", links.change(index, up=True)),
     ]
     made = [(f"adding the route {each}", routes.put(index, each)) for each in given]
     with kernel_does(f"{named}setting it up"):
@@ -339,14 +339,14 @@ def _hint(step: Link, wanted: list[IPv4Interface | IPv6Interface]) -> str:
 
 def _checked(step: Link, host: FoundLink, inside: NetlinkConnection, beside: int | None) -> list[Drift]:
     subject, details = f"interface {step.name}", "ip -d address, in the pod's network namespace"
-    end = found_link(inside, step.name)
+    end = find_link(inside, step.name)
     if end is None:
         return [Drift(subject, "", f"the other end of {step.host}", Absent(), details)]
     if not _are_pair(host, end):
         return [Drift(subject, "", f"the other end of {step.host}", Other("another link"), details)]
     drifts = _differing(subject, end, {"mac": step.mac, "mtu": step.mtu})
     with kernel_does(f"{subject}: reading its addresses, routes and settings"):
-        found = [addresses.read(payload) for _, payload in inside.ask(addresses.listed(end.index))]
+        found = [addresses.read(payload) for _, payload in inside.ask(addresses.dump(end.index))]
         there = {each.interface for each in found if each.index == end.index}
         drifts += [Drift(subject, "address", str(each), Absent(), details) for each in _addresses(step) if each not in there]
         lacks = _missing(_routes(step), end.index, inside, beside)
@@ -382,22 +382,22 @@ def _missing(wanted: list[Route], index: int, inside: NetlinkConnection, beside:
     found = (
         routes.read(payload)
         for version in sorted({each.dst.version for each in wanted})
-        for _, payload in inside.ask(routes.listed(version, index))
+        for _, payload in inside.ask(routes.dump(version, index))
     )
-    return routes.lacking(wanted, (each.route for each in found if each.index == index and each.protocol != beside))
+    return routes.find_missing(wanted, (each.route for each in found if each.index == index and each.protocol != beside))
 
 
 def _delete(kernel: NetlinkConnection, found: FoundLink) -> None:
     with kernel_does(f"link {found.name}: deleting it"):
-        (answer,) = kernel.exchange(links.deleted(found.index))
+        (answer,) = kernel.exchange(links.delete(found.index))
         if answer.error and answer.error.errno != errno.ENODEV:  # the end of the pod's namespace was quicker
             raise answer.error
 
 
-def found_link(kernel: NetlinkConnection, name: str) -> FoundLink | None:
+def find_link(kernel: NetlinkConnection, name: str) -> FoundLink | None:
     """The link of this name or alternative name, or None."""
     with kernel_does(f"link {name}: finding it"):
-        (answer,) = kernel.exchange(links.asked(name))
+        (answer,) = kernel.exchange(links.get(name))
         if answer.error and answer.error.errno in (errno.ENODEV, errno.ERANGE):  # none, or a name that none can have
             return None
         if answer.error:

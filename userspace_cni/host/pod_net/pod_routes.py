@@ -25,7 +25,7 @@ from userspace_cni.host.netlink import address_messages as addresses
 from userspace_cni.host.netlink import link_messages as links
 from userspace_cni.host.netlink import route_messages as routes
 from userspace_cni.host.netlink.address_messages import FAMILIES
-from userspace_cni.host.netlink.netns import Netns, opened_pod
+from userspace_cni.host.netlink.netns import Netns, open_pod_netns
 from userspace_cni.host.netlink.route_messages import FoundRoute, Route
 from userspace_cni.linux.netlink import EXCHANGE_MAX, LISTED_MAX, ROUTE, Message, NetlinkConnection
 
@@ -180,7 +180,7 @@ class PodRoutes:
     @contextmanager
     def _connected(self, place: PodNamespace, doing: str) -> Iterator[NetlinkConnection]:
         what = f"network namespace {place.path}: {doing}"
-        with opened_pod(place.path, place.inode, self._root) as netns:
+        with open_pod_netns(place.path, place.inode, self._root) as netns:
             self._require_of_a_pod(netns, place)
             try:
                 with netns.do(partial(NetlinkConnection, ROUTE, most=LISTED_MAX)) as kernel:
@@ -205,11 +205,11 @@ _Raw = list[list[tuple[int, bytes]]]
 
 
 def _links(kernel: NetlinkConnection) -> list[tuple[int, str, bool]]:
-    return [links.named(payload) for _, payload in kernel.ask(links.listed_shortly())]
+    return [links.read_name_and_state(payload) for _, payload in kernel.ask(links.dump_without_counters())]
 
 
 def _asked(kernel: NetlinkConnection) -> _Raw:
-    asked = links.listed_shortly(), addresses.listed(0), routes.listed_main()
+    asked = links.dump_without_counters(), addresses.dump(0), routes.dump_main()
     return [kernel.ask(each) for each in asked]
 
 
@@ -223,7 +223,7 @@ def _read(raw: _Raw) -> Inside:
         has.setdefault(address.index, []).append(address.interface)
     known = {
         index: PodLink(name, index, up, tuple(has.get(index, ())))
-        for index, name, up in (links.named(payload) for _, payload in found_links)
+        for index, name, up in (links.read_name_and_state(payload) for _, payload in found_links)
     }
     names = {each.index: each.name for each in known.values()}
     listed = [(payload, _route_of(payload)) for _, payload in found_routes if payload[0] in _IP]
@@ -311,7 +311,7 @@ def _changes(inside: Inside, wanted: Sequence[DesiredRoute], protocol: int, form
             continue
         old = next((old for key in same.get(each.rank, ()) if (old := left.pop(key, None))), None)
         if old and not old.hops and each.rank not in foreign:
-            coming.append(_RouteChange(_put(routes.replaced, link.index, each, protocol), 0, adds=each, removes=old))
+            coming.append(_RouteChange(_put(routes.replace_first, link.index, each, protocol), 0, adds=each, removes=old))
             continue
         if old:  # another program's next hops may be with it, which would be replaced, too
             coming += _removals(inside, old)
@@ -327,7 +327,7 @@ def _removals(inside: Inside, found: PodRoute) -> list[_RouteChange]:
     link = inside.links.get(found.dev)
     index = link.index if link else 0
     return [
-        _RouteChange(_message(routes.removed, index, found.key, found.protocol, scope=found.scope), errno.ESRCH, removes=found)
+        _RouteChange(_message(routes.remove, index, found.key, found.protocol, scope=found.scope), errno.ESRCH, removes=found)
     ]
 
 

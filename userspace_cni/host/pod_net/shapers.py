@@ -15,9 +15,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadEnvironment, ContainerGone, StepFailed, UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import qdisc_messages as qdiscs
-from userspace_cni.host.netlink.netns import opened_pod
+from userspace_cni.host.netlink.netns import open_pod_netns
 from userspace_cni.host.netlink.qdisc_messages import FoundTbf
-from userspace_cni.host.pod_net.pod_links import connected, found_link, kernel_does
+from userspace_cni.host.pod_net.pod_links import connect, find_link, kernel_does
 from userspace_cni.linux.netlink import LISTED_MAX, NetlinkConnection
 
 _GONE = frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV})
@@ -35,7 +35,7 @@ class ShaperDriver(Driver[Shaper]):
         """Put the filter there, or change it; what is queued in it stays queued."""
         deadline.require(_what(step))
         with self._inside(step) as inside:
-            link = found_link(inside, step.name)
+            link = find_link(inside, step.name)
             if link is None:
                 raise StepFailed(f"{_what(step)}: the pod has no such interface", "ip link, in the pod's network namespace")
             with kernel_does(_what(step), "tc qdisc, in the pod's network namespace; the kernel needs NET_SCH_TBF"):
@@ -46,9 +46,9 @@ class ShaperDriver(Driver[Shaper]):
         deadline.require(_what(step))
         try:
             with self._inside(step) as inside:
-                if (link := found_link(inside, step.name)) and _found(inside, link.index):
+                if (link := find_link(inside, step.name)) and _found(inside, link.index):
                     with kernel_does(f"{_what(step)}: taking it off"):
-                        (answer,) = inside.exchange(qdiscs.deleted(link.index))
+                        (answer,) = inside.exchange(qdiscs.delete(link.index))
                         if answer.error and answer.error.errno not in _GONE:
                             raise answer.error
         except (ContainerGone, BadEnvironment):
@@ -76,18 +76,18 @@ class ShaperDriver(Driver[Shaper]):
             drifts.append(Drift(subject, "burst from the pod", f"{step.burst} bit", f"{found.burst * 8} bit", details))
         return drifts
 
-    def lost(self, step: Shaper, seen: SharedReads, deadline: Deadline) -> bool:
+    def is_lost(self, step: Shaper, seen: SharedReads, deadline: Deadline) -> bool:
         """Whether the interface is there without the filter."""
         deadline.require(_what(step))
         del seen
         try:
             with self._inside(step) as inside:
-                link = found_link(inside, step.name)
+                link = find_link(inside, step.name)
                 return link is not None and _found(inside, link.index) is None
         except UserspaceError:
             return False  # the namespace is gone, or not to be seen from here
 
-    def changed(self, step: Shaper, seen: SharedReads, deadline: Deadline) -> list[Drift]:
+    def find_changes(self, step: Shaper, seen: SharedReads, deadline: Deadline) -> list[Drift]:
         """Another rate or burst of our filter."""
         deadline.require(_what(step))
         del seen
@@ -107,19 +107,19 @@ class ShaperDriver(Driver[Shaper]):
 
     def _filter(self, step: Shaper) -> FoundTbf | None:
         with self._inside(step) as inside:
-            link = found_link(inside, step.name)
+            link = find_link(inside, step.name)
             return _found(inside, link.index) if link else None
 
     @contextmanager
     def _inside(self, step: Shaper) -> Iterator[NetlinkConnection]:
-        with opened_pod(step.netns, step.netns_inode, self._root) as pod, connected(pod, _what(step), LISTED_MAX) as inside:
+        with open_pod_netns(step.netns, step.netns_inode, self._root) as pod, connect(pod, _what(step), LISTED_MAX) as inside:
             yield inside
 
 
 def _found(inside: NetlinkConnection, index: int) -> FoundTbf | None:
     """Our filter at the root of the link, or None."""
     with kernel_does("reading queueing disciplines"):
-        found = [qdiscs.read(payload) for _, payload in inside.ask(qdiscs.listed())]
+        found = [qdiscs.read(payload) for _, payload in inside.ask(qdiscs.dump())]
     return next((each for each in found if each and (each.index, each.handle) == (index, qdiscs.HANDLE)), None)
 
 

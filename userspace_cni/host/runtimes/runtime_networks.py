@@ -18,13 +18,13 @@ from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import Driver, RuntimeNetwork, SharedReads
-from userspace_cni.base.beneath import look, translated
+from userspace_cni.base.beneath import look, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.cni.conflist import FILE_MAX, store_of
-from userspace_cni.host.files.whole_files import read_file, remove_file, temporary, written
+from userspace_cni.host.files.whole_files import read_file, remove_file, temporary, write_temporary
 
 _MODE: Final = 0o600
 """What runtimes need, who are root, and audits (CIS Kubernetes Benchmark, "CNI file permissions") ask for."""
@@ -80,12 +80,12 @@ class RuntimeNetworkDriver(Driver[RuntimeNetwork]):
             return [Drift(_what(step), "", "a file", Absent())]
         return self._drift(step, found)
 
-    def lost(self, step: RuntimeNetwork, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
+    def is_lost(self, step: RuntimeNetwork, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
         """Whether there is no file of that name."""
         deadline.require(_what(step))
         return look_at(step, self._root) is None
 
-    def changed(self, step: RuntimeNetwork, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+    def find_changes(self, step: RuntimeNetwork, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
         """Another content of a file of ours."""
         deadline.require(_what(step))
         found = look_at(step, self._root)
@@ -124,7 +124,7 @@ def remove_temporary(dirfd: int, name: str) -> None:
 
 def _place(dirfd: int, step: RuntimeNetwork, *, is_new: bool) -> None:
     """Give the directory the file. A new one never takes the place of what came there meanwhile."""
-    with written(dirfd, step.name, step.content, _MODE, durable=True) as beside:
+    with write_temporary(dirfd, step.name, step.content, _MODE, durable=True) as beside:
         if is_new:
             try:
                 os.link(beside, step.name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
@@ -173,7 +173,7 @@ def _found(dirfd: int, name: str) -> FoundFile | None:
 @contextmanager
 def _made(step: RuntimeNetwork, root: HostRoot) -> Iterator[int]:
     """A descriptor of the directory, which is made when missing. Errors in the block name the file and become ours."""
-    with translated(_what(step)):
+    with translate_errors(_what(step)):
         path = root.path(step.directory)
         os.makedirs(path, 0o755, exist_ok=True)
         with _opened(path) as dirfd:
@@ -183,7 +183,7 @@ def _made(step: RuntimeNetwork, root: HostRoot) -> Iterator[int]:
 @contextmanager
 def _if_there(step: RuntimeNetwork, root: HostRoot) -> Iterator[int | None]:
     """The same; None where there is no directory."""
-    with translated(_what(step)):
+    with translate_errors(_what(step)):
         path = root.path(step.directory)
         if not os.path.isdir(path):
             yield None

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
-from userspace_cni.base.errors import Unavailable, shortened
+from userspace_cni.base.errors import Unavailable, shorten
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -21,7 +21,7 @@ class RpcUnanswered(Unavailable):
     """A call without an answer that can be used. `status`: gRPC's name for why."""
 
     def __init__(self, what: str, status: str, said: str, details: str) -> None:
-        super().__init__(f"{what}: {status}: {shortened(said)}", details)
+        super().__init__(f"{what}: {status}: {shorten(said)}", details)
         self.status = status
 
 

@@ -71,7 +71,7 @@ class Management(Closing):
             if answer.kind == openflow_messages.ERROR:
                 raise openflow_messages.refusal(answer, f"OpenFlow at {self.path}")
             if answer.kind == openflow_messages.HELLO:
-                return openflow_messages.agreed(answer, versions)
+                return openflow_messages.negotiate_version(answer, versions)
 
     def send(self, data: bytes, deadline: Deadline) -> None:
         """Send whole messages."""

@@ -121,7 +121,7 @@ def hello(xid: int, versions: frozenset[int] = VERSIONS) -> bytes:
     return message(max(versions), HELLO, xid, struct.pack("!HHI", _VERSION_BITMAP, 8, bitmap))
 
 
-def agreed(theirs: OpenflowMessage, versions: frozenset[int] = VERSIONS) -> int:
+def negotiate_version(theirs: OpenflowMessage, versions: frozenset[int] = VERSIONS) -> int:
     """The version to speak after the bridge's HELLO `theirs`. Raises SwitchRefused when no version is common."""
     bitmap = _bitmap(theirs.body)
     offered = {version for version in range(32) if bitmap >> version & 1} if bitmap else set(range(1, theirs.version + 1))
@@ -185,7 +185,7 @@ def ask_counted(version: int, xid: int) -> bytes:
     return message(version, _STATISTICS, xid, struct.pack("!HH4xI4x", _PORT_STATISTICS, 0, _ANY))
 
 
-def counted(answer: OpenflowMessage) -> tuple[dict[int, dict[str, int]], bool]:
+def read_counters(answer: OpenflowMessage) -> tuple[dict[int, dict[str, int]], bool]:
     """The counters in a message, by port number and OVSDB's names, without those that the port does not have; and whether it is
     the last message of the answer. Raises Unavailable for any other message."""
     old = answer.version == VERSION_10

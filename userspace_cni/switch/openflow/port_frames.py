@@ -48,7 +48,7 @@ class PortFrames(Flows):
         self.delete(self._cookie, deadline)
 
     def hand(self, frame: bytes, deadline: Deadline) -> None:
-        """Send the frame out of the port, without a tag. A refusal comes with the next `heard`."""
+        """Send the frame out of the port, without a tag. A refusal comes with the next `read_frame`."""
         action = openflow_messages.output(self.version, self._port)
         if self.version == VERSION_10:
             head = struct.pack("!IHH", _NO_BUFFER, _FROM_CONTROLLER_10, len(action))
@@ -56,7 +56,7 @@ class PortFrames(Flows):
             head = struct.pack("!IIH6x", _NO_BUFFER, CONTROLLER, len(action))
         self.send(openflow_messages.message(self.version, _PACKET_OUT, next(self.xids), head + action + frame), deadline)
 
-    def heard(self, deadline: Deadline) -> bytes:
+    def read_frame(self, deadline: Deadline) -> bytes:
         """Read one message; the frame in it, b"" for anything else than a frame of the flow's."""
         answer = self.receive(deadline)
         if answer.kind == openflow_messages.ERROR:

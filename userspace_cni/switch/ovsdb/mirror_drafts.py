@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from userspace_cni.ovsdb.column_values import Json, references, refers, value_of
-from userspace_cni.ovsdb.columns import changed_columns
+from userspace_cni.ovsdb.columns import find_changed_columns
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.switch.ovsdb.index import SwitchIndex
@@ -71,7 +71,7 @@ class MirrorDraft:
                 return draft.write("Mirror", columns), _reference(self._row)
             found = {key: value_of(self._row, key) for key in ("name", "select_all", "external_ids")}
             found |= {key: [("uuid", str(each)) for each in references(self._row, key)] for key in ("output_port", *COLUMNS)}
-            if changes := changed_columns(columns, found):
+            if changes := find_changed_columns(columns, found):
                 draft.update(self._row, changes)
         elif self._removed:
             draft.verify(self._row, "external_ids", "output_port")

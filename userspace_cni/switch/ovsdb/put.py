@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.ovsdb.column_values import Json, as_json, columns_of, count, references, refers, value_of
-from userspace_cni.ovsdb.columns import changed_columns, new_columns
+from userspace_cni.ovsdb.columns import find_changed_columns, new_columns
 from userspace_cni.ovsdb.database import Clause, every_name, named, of_type, with_ids
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
@@ -197,7 +197,7 @@ class Put(Command[SwitchSession]):
             for each, row in rows
             if row is not None
             and refers(port, "interfaces", row.uuid)
-            and (desired.anew or changed_columns(each.opened, columns_of(row, *each.opened)))
+            and (desired.anew or find_changed_columns(each.opened, columns_of(row, *each.opened)))
         )
 
     def _keep_bridge(self, txn: Draft, draft: BridgeDraft, bridge: Any) -> None:
@@ -205,7 +205,7 @@ class Put(Command[SwitchSession]):
         draft.verify("name", "datapath_type")
         if desired.own:
             draft.verify("external_ids", *desired.columns)
-            draft.change(changed_columns(desired.columns, columns_of(bridge, "name", *desired.columns)))
+            draft.change(find_changed_columns(desired.columns, columns_of(bridge, "name", *desired.columns)))
             local = self.api.row("Interface", desired.name)
             if desired.local and local is not None:
                 _converge(txn, local, desired.local)
@@ -241,7 +241,7 @@ class Put(Command[SwitchSession]):
         else:
             reference = as_json(port.uuid)
             marks = desired.columns["external_ids"] | withdrawn(value_of(port, "external_ids"), rows.mirrors.sources)
-            changes = changed_columns(desired.columns | {"external_ids": marks}, columns_of(port, *desired.columns))
+            changes = find_changed_columns(desired.columns | {"external_ids": marks}, columns_of(port, *desired.columns))
             if {as_json(each) for each in references(port, "interfaces")} != set(members):
                 changes["interfaces"] = members
             if changes:
@@ -277,6 +277,6 @@ def _converge(txn: Draft, row: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     found = columns_of(row, *wanted)
     if maps := [column for column, value in wanted.items() if isinstance(value, dict)]:
         txn.verify(row, *maps)
-    if changes := changed_columns(wanted, found):
+    if changes := find_changed_columns(wanted, found):
         txn.update(row, changes)
     return changes

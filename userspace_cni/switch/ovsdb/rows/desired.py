@@ -1,6 +1,6 @@
 """The rows that OVSDB is to have for one step, and those that go with it, as data: `put.Put` and `delete.Delete` make it so.
 
-Columns are as `changed_columns` takes them. References between rows are not among them: the transaction has these.
+Columns are as `find_changed_columns` takes them. References between rows are not among them: the transaction has these.
 """
 
 from __future__ import annotations

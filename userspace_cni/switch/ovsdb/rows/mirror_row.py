@@ -51,7 +51,7 @@ def desired_names(external_ids: Mapping[str, str]) -> frozenset[str]:
 
 
 def withdrawn(external_ids: Mapping[str, str], mirrors: Iterable[MirrorSource]) -> dict[str, None]:
-    """The keys of specs in external_ids that are not of these mirrors, as `changed_columns` removes them."""
+    """The keys of specs in external_ids that are not of these mirrors, as `find_changed_columns` removes them."""
     kept = specs(mirrors)
     return {key: None for key in external_ids if key.startswith((FROM_POD, TO_POD)) and key not in kept}
 

@@ -10,7 +10,7 @@ from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.provider_networks import VDEV, link_of
-from userspace_cni.ovsdb.columns import Columns, changed_columns, optional
+from userspace_cni.ovsdb.columns import Columns, find_changed_columns, optional
 from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredInterface, DesiredPort, DesiredRows
 from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP, DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
@@ -53,7 +53,7 @@ def uplink_port_columns(step: UplinkPort, marks: Mapping[str, str]) -> Columns:
 def uplink_interface_columns(
     step: UplinkPort, interface: UplinkInterface, marks: Mapping[str, str], index: int | None = None
 ) -> Columns:
-    """Columns of an Interface row, as `changed_columns` takes them. `index`: of its kernel link, None where it has none.
+    """Columns of an Interface row, as `find_changed_columns` takes them. `index`: of its kernel link, None where it has none.
 
     Raises SwitchRefused for what its type cannot have.
     """
@@ -157,13 +157,13 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
 
 def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
     """The differences in what a program writes into the rows, and the switch does not."""
-    changes = changed_columns(uplink_port_columns(step, step.marks), row.port)
+    changes = find_changed_columns(uplink_port_columns(step, step.marks), row.port)
     compared = [(column, value, row.port[column]) for column, value in changes.items()]
     for each in step.present:
         name = each.name
         if found := row.interfaces.get(name):
             wanted = _desired_interface(step, each, step.marks, None).due(found) | {"external_ids": dict(step.marks)}
-            changes = changed_columns(wanted, found)
+            changes = find_changed_columns(wanted, found)
             compared += [(f"{name} {column}", value, found[column]) for column, value in changes.items()]
     shown = [(column, _shown(wanted), _shown(found)) for column, wanted, found in compared]
     subject, look = f"uplink {step.name}", _look(step)
