@@ -1,4 +1,4 @@
-"""The commands of the command line as tests look at them: itself, not what stands for it in its group."""
+"""The commands of the command line as tests need them: the command itself, not its placeholder in the group."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from userspace_cni.cli.deferred import DeferredCommand
 
 
 def loaded(command: click.Command) -> click.Command:
-    """The command, imported if it is not yet."""
+    """The command, which is imported first if necessary."""
     return command.load() if isinstance(command, DeferredCommand) else command

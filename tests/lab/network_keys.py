@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def values_of(key: Key) -> str:
-    """What the key can be, in a few words."""
+    """The values of the key, in a few words."""
     if key.choices and len(key.choices) <= 6:
         return ", ".join(f"`{str(choice).lower() if key.kind is bool else choice}`" for choice in key.choices)
     if key.choices:

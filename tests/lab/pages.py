@@ -39,7 +39,7 @@ PAGES: Final = pages_of(ROOT)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where its first line is, its language, its text. `reason` why it is not run; "" for one that is."""
+    """A fenced block: the line where it begins, its language, its text. `reason`: why it is not run; "" for one that is."""
 
     page: Path
     line: int
@@ -102,12 +102,12 @@ def prose(page: Path) -> str:
 
 
 def marks(page: Path) -> int:
-    """How many comments say that something is not run, wherever they stand."""
+    """How many comments say that something is not run, wherever they are."""
     return len(re.findall(r"^\s*<!-- not run", prose(page), re.MULTILINE))
 
 
 def spans(page: Path) -> list[str]:
-    """What its prose has between backticks."""
+    """The texts between backticks in its prose."""
     return _SPAN.findall(prose(page))
 
 

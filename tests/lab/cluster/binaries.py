@@ -1,10 +1,10 @@
 """Kubernetes' server programs and etcd from Debian alone: a directory with them, made once per machine and kept.
 
-No package has kube-apiserver or kubelet, but Debian's source package has their source with all that it depends on.
-`python -m tests.lab.cluster.binaries` makes the directory; a process that needs it meanwhile waits. It differs from a build by
-Debian's own rules: one program in the place of four, without the clouds and Docker; of the generators only the one whose output
-the source lacks; and Debian's reflect2, because with a Go newer than the source the vendored one crashes the API server on the
-first custom resource.
+No package has kube-apiserver or kubelet, but Debian's source package has their source with everything they depend on. `python -m
+tests.lab.cluster.binaries` makes the directory; a process that needs it meanwhile waits. The build differs from Debian's own: it
+makes one program instead of four, without cloud providers and Docker; it runs only the generator whose output the source lacks;
+and it takes Debian's reflect2, because the vendored one, with a Go newer than the source, crashes the API server at the first
+custom resource.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube
 PACKAGES = ("etcd-server", "golang-github-modern-go-reflect2-dev")
 SOURCE = "kubernetes"
 FORMAT = 1
-"""To be raised when `_make` makes something else of the same."""
+"""Raise it when `_make` makes something different of the same sources."""
 _MAIN = Path(__file__).with_name("binaries.go")
 _TAGS = "providerless,dockerless"
 _TREE = "k8s.io/kubernetes"
 _OPENAPI = "pkg/generated/openapi"
 _VERSIONED = ("vendor/k8s.io/client-go/pkg/version", "vendor/k8s.io/component-base/version")
 _NICE = "10"
-"""The suite runs meanwhile."""
+"""The build's niceness, because the suite runs meanwhile."""
 
 
 def directory() -> Path:
@@ -68,7 +68,7 @@ def _make(part: Path) -> None:
 
 
 def _generate_openapi(tree: Path, work: Path) -> None:
-    """Make the one generated file that the source lacks: kubectl asks the API server for what it says."""
+    """Make the one generated file that the source lacks."""
     _say("generating the API's description")
     generator = work / "openapi-gen"
     _go(tree, work, "build", f"-o={generator}", "./vendor/k8s.io/kube-openapi/cmd/openapi-gen")
@@ -85,13 +85,13 @@ def _go(tree: Path, work: Path, *arguments: str) -> None:
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """Of the compiler and of the generator, which both look for packages in GOPATH."""
+    """The environment of the compiler and of the generator, which both look for packages in GOPATH."""
     own = {"GOPATH": f"{work}/go", "GOCACHE": f"{work}/cache", "GO111MODULE": "off", "CGO_ENABLED": "0", "GOFLAGS": ""}
     return {**os.environ, **own, "PWD": f"{work}/go/src/{_TREE}"}
 
 
 def _version_flags(version: str) -> list[str]:
-    """What the linker is told, so that the programs know their version: Debian's says in the end which one it really is."""
+    """The linker's options that give the programs their version; the end of Debian's version says which one it really is."""
     major, minor, patch = version.rpartition("really")[2].partition("-")[0].split(".")
     facts = {"gitVersion": f"v{major}.{minor}.{patch}", "gitMajor": major, "gitMinor": minor}
     return [f"-X {_TREE}/{place}.{key}={value}" for place in _VERSIONED for key, value in facts.items()]

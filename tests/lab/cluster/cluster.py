@@ -1,4 +1,4 @@
-"""A cluster of one node for tests: what an administrator does with it, and what happens to nodes."""
+"""A cluster of one node for tests: what an administrator does with it, and what can happen to nodes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CONTROLLER = AGENT / "overlays" / "controller"
 NAMESPACE = "userspace-cni"
 AGENT_LABEL = "app.kubernetes.io/name=userspace-cni"
 RUNNING_S = 90.0
-"""How long is waited for what a node does; a loaded machine starts a pod in some seconds."""
+"""How long a test waits for what a node does; a loaded machine takes some seconds to start a pod."""
 LEFT_S = 60.0
 """The same for what a pod leaves after its end."""
 _PAUSE_S = 0.2
-"""Between two questions of kubectl, which would take a core from what is waited for."""
+"""The pause between two calls of kubectl, which would take the core that the awaited work needs."""
 _KUBECTL_S = 120.0
 _SHOWN = 3000
 _PAGES_BY_HAND = 256
@@ -44,7 +44,7 @@ _TOPS, _PREFIX, _LOCK = Path("/var/tmp"), "uc-cluster-", "lock"
 
 
 class Cluster:
-    """The control plane and one node, with all that they write below the new directory `top`."""
+    """The control plane and one node; everything that they write is below the new directory `top`."""
 
     def __init__(self, top: Path, pages: int) -> None:
         self.top = top
@@ -63,7 +63,7 @@ class Cluster:
         self.wait_ready()
 
     def end(self) -> None:
-        """End it; nothing is left of it on the machine but its logs below `top`."""
+        """End it; only its logs below `top` are left on the machine."""
         try:
             self.node.end()
         finally:
@@ -72,7 +72,7 @@ class Cluster:
     # what an administrator does
 
     def kubectl(self, *arguments: str, told: str = "") -> str:
-        """What kubectl prints; MachineError with its stderr. `told` is its stdin."""
+        """The output of kubectl; MachineError with its stderr. `told` is its stdin."""
         argv = self.control.kubectl(*arguments)
         done = subprocess.run(argv, input=told, capture_output=True, text=True, timeout=_KUBECTL_S, check=False)
         if done.returncode:
@@ -80,7 +80,7 @@ class Cluster:
         return done.stdout
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = RUNNING_S) -> Any:
-        """The first true value of what takes programs to ask; AssertionError says `what` did not come."""
+        """The first true value of a condition that starts programs; AssertionError says that `what` did not happen."""
         return wait_until(condition, seconds, what, _PAUSE_S)
 
     def get(self, *arguments: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Cluster:
         return dict(json.loads(self.kubectl("get", *arguments, "--ignore-not-found", "-o", "json") or "{}"))
 
     def apply(self, *manifests: Path | Mapping[str, Any]) -> None:
-        """`kubectl apply`: -f of files, -k of directories, then objects, all of which are told to one process, in their order."""
+        """`kubectl apply`: -f of files, -k of directories, then the objects, all of which go to one process, in their order."""
         for path in (manifest for manifest in manifests if isinstance(manifest, Path)):
             self.kubectl("apply", "-k" if path.is_dir() else "-f", str(path))
         if objects := [manifest for manifest in manifests if not isinstance(manifest, Path)]:
@@ -99,9 +99,9 @@ class Cluster:
         self.kubectl("delete", *arguments)
 
     def end_pods(self, *names: str) -> None:
-        """Have the kubelet end these pods of the namespace default, or all; it is not waited for.
+        """Tell the kubelet to end these pods of the namespace default, or all, and do not wait.
 
-        What they have on the node goes at once; a kubelet of 1.20 tells the API server of their end every 10 s.
+        What they have on the node goes at once; a kubelet of 1.20 reports their end to the API server every 10 s.
         """
         self.delete("pods", *(names or ("--all",)), "--grace-period=1", "--wait=false")
 
@@ -111,11 +111,11 @@ class Cluster:
         self.wait_agent()
 
     def deploy_controller(self) -> None:
-        """Apply the overlay of the controller; it is not waited for."""
+        """Apply the overlay of the controller, and do not wait for it."""
         self.apply(CONTROLLER)
 
     def end_controller(self) -> None:
-        """Delete what the overlay made, and the Lease, which controllers that end may not give back without their rights."""
+        """Delete what the overlay made, and the Lease, which an ending controller may have lost the right to release."""
         self.kubectl("delete", "-k", str(CONTROLLER), "--ignore-not-found", "--wait=false")
         self.delete("lease", "--all", f"--namespace={NAMESPACE}")
 
@@ -124,7 +124,7 @@ class Cluster:
         self.await_agent(is_ready, "the agent Ready")
 
     def await_agent(self, condition: Callable[[Mapping[str, Any]], Any], what: str) -> None:
-        """Wait until the agent's pod is so; AssertionError tells of its pods, with what became of their containers and events."""
+        """Wait until the agent's pod is in this state; AssertionError has its pods, their containers' states and their events."""
         try:
             self.wait(lambda: condition(self.agent_pod()), what)
         except AssertionError as error:
@@ -136,12 +136,12 @@ class Cluster:
             raise
 
     def roll_out(self) -> None:
-        """Renew the agents as an administrator does; the new one is Ready when this returns."""
+        """Replace the agents as an administrator does; the new one is Ready when this returns."""
         self.begin_roll_out()
         self.end_roll_out()
 
     def begin_roll_out(self) -> None:
-        """Tell the API server to renew the agents."""
+        """Tell the API server to replace the agents."""
         self.kubectl("rollout", "restart", *self._daemonset())
 
     def end_roll_out(self) -> None:
@@ -166,7 +166,7 @@ class Cluster:
     def wait_as_made(self) -> None:
         """Wait until `userspace-cni check` finds each attachment as it was made.
 
-        It takes 3 s over one: where applications poll on every core, a look may be cut short and is repeated.
+        It takes 3 s for one: while applications poll on every core, a check may be cut short, and is repeated.
         """
         said = ""
 
@@ -184,9 +184,10 @@ class Cluster:
             raise AssertionError(f"{error}: {said}") from error
 
     def join(self, *lists: Mapping[str, Any]) -> None:
-        """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's net.d.
+        """Make each pod from now on join these networks, as eth1, eth2 and so on, by files in the node's net.d.
 
-        containerd takes a pod from the networks that it has by then: so they stay until the pods are gone (`leave_nothing`).
+        containerd looks for a pod's networks there when it removes the pod, too: so the files stay until the pods are gone
+        (`leave_nothing`).
         """
         self.node.join(*lists)
 
@@ -231,7 +232,7 @@ class Cluster:
         return self.kubectl("logs", pod, f"--namespace={namespace}", *([f"--container={container}"] if container else []))
 
     def note_of(self, pod: str, ifname: str = "eth1") -> dict[str, Any]:
-        """What the pod's annotations tell it of the interface."""
+        """What the pod's annotations say of the interface."""
         entries = json.loads(self.pod(pod)["metadata"]["annotations"][CONFIGURATION_DATA])
         [entry] = [entry for entry in entries if entry["ifName"] == ifname]
         return dict(entry)
@@ -265,7 +266,9 @@ class Cluster:
         return {port: int(count) for port, count in re.findall(r"port (\d+) .*\n *RX-packets: (\d+)", self.logs(pod))}
 
     def leave_nothing(self) -> None:
-        """Delete all Deployments and pods of the namespace default, then the networks; nothing may be left of the pods there."""
+        """Delete all Deployments and pods of the namespace default, then the
+        networks, and assert that nothing of the pods is left.
+        """
         # A ReplicaSet would make new pods while the old ones are deleted
         self.delete("deployments,replicasets", "--all", "--cascade=orphan")
         self.end_pods()
@@ -305,9 +308,9 @@ class Cluster:
 
     @contextmanager
     def paused(self, pod: str, container: str) -> Iterator[None]:
-        """Freeze the container for the block: applications that poll on every core leave nothing to who looks at them.
+        """Freeze the container for the block, because applications that poll on every core leave no time to other processes.
 
-        runc gives up ("unable to freeze") where the container's threads have not come to their halt within some milliseconds.
+        runc gives up ("unable to freeze") when the container's threads do not stop within some milliseconds.
         """
         task = self._container(pod, container)["containerID"].removeprefix("containerd://")
         pause = ("ctr", "--namespace=k8s.io", "tasks", "pause", task)
@@ -327,26 +330,26 @@ class Cluster:
         return dict(status)
 
     def restart_kubelet(self) -> None:
-        """End the kubelet in good order, and start it."""
+        """Stop the kubelet in an orderly way, and start it."""
         self.node.kubelet.stop()
         self.node.start_kubelet()
 
     def kill(self, *daemons: str) -> None:
-        """SIGKILL for "kubelet" and "containerd", as named; `start_daemons` starts them."""
+        """SIGKILL to "kubelet" and "containerd", as named; `start_daemons` starts them."""
         for name in daemons:
             {"kubelet": self.node.kubelet, "containerd": self.node.containerd}[name].kill()
 
     def start_daemons(self) -> None:
-        """Start those of containerd and kubelet that do not run."""
+        """Start containerd and kubelet, unless they run."""
         if not self.node.containerd.runs():
             self.node.start_containerd()
         if not self.node.kubelet.runs():
             self.node.start_kubelet()
 
     def reboot(self) -> None:
-        """Cut the node's power and put it on: processes, mounts, network and /run are gone, and the boot is another one.
+        """Cut the node's power and restore it: processes, mounts, network and /run are gone, and the boot id is new.
 
-        When this returns, the API server knows of it, and the node is Ready; what it says of pods may be of the former boot.
+        When this returns, the API server knows of it and the node is Ready; what it says of pods may be of the former boot.
         """
         self.node.power_off()
         self.node.power_on()
@@ -377,7 +380,7 @@ def one_cluster(pages: int) -> Iterator[Cluster]:
 
 @contextmanager
 def own_top() -> Iterator[Path]:
-    """A directory for a cluster; what clusters left whose process was killed is removed before."""
+    """A directory for a cluster; what clusters left whose process was killed is removed first."""
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     with ExitStack() as ending:
         with (CACHE / "cluster.lock").open("w") as turn:
@@ -392,7 +395,10 @@ def own_top() -> Iterator[Path]:
 
 
 def _remove_dead(lock: Path) -> None:
-    """Remove what a cluster left, unless the process that has `lock` lives: cgroups, memory, files. All else ended with it."""
+    """Remove the cgroups, memory and files of a cluster, unless the process lives that has `lock`.
+
+    The rest ended with that process.
+    """
     with lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -403,7 +409,7 @@ def _remove_dead(lock: Path) -> None:
 
 
 def main() -> None:
-    """Start a cluster with the agent, print how to speak to it, and end it with stdin."""
+    """Start a cluster with the agent, print how to use it, and end it when stdin ends."""
     with one_cluster(_PAGES_BY_HAND) as made:
         made.deploy()
         print("kubectl:", shlex.join(made.control.kubectl()))

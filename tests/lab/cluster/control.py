@@ -1,7 +1,7 @@
 """The control plane: etcd, API server, controller manager and scheduler in a machine of their own, with RBAC.
 
-Every client has a token: its user and groups are those that the real installers give it. What signs tokens of service accounts is
-made anew with each cluster.
+Every client has a token with the user and groups that the real installers give it. The key that signs tokens of service accounts
+is made anew for each cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.lab.switch.switch import listens, wait_until
 
 SERVICES = "10.96.0.0/24"
 API = "10.96.0.1"
-"""The first address of SERVICES, which every pod is told as the API server's."""
+"""The first address of SERVICES, which every pod gets as the API server's."""
 NODE_NAME = "lab-node"
 ADMIN = "admin"
 USERS = {
@@ -110,14 +110,14 @@ class Control:
     def look(self, path: str, **query: str) -> dict[str, Any]:
         """What the API server has at a path, {} if there is nothing; `query`: labelSelector, fieldSelector.
 
-        As `kubectl get`, whose process takes a tenth of a second of a core: for what is asked again and again.
+        For repeated questions: a `kubectl get` takes a tenth of a second of a core for its process.
         """
         status, body = get(str(self._proxy), f"{path}?{urlencode(query)}")
         assert status in {200, 404}, f"{path}: {status}: {body.decode()}"
         return dict(json.loads(body)) if status == 200 else {}
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
-        """The file by which one of USERS finds the API server."""
+        """The kubeconfig with which one of USERS reaches the API server."""
         return self.directory / f"{user}.kubeconfig"
 
     def kubectl(self, *arguments: str) -> list[str]:
@@ -135,7 +135,7 @@ class Control:
         return f'#!/bin/sh\nexec {shlex.join(self.kubectl())} "$@"\n'
 
     def end(self) -> None:
-        """End it all, as far as it was started."""
+        """End what was started of it."""
         self._ending.close()
 
     def _answers(self) -> bool:

@@ -1,6 +1,6 @@
-"""Namespaces in which a part of a cluster runs: its processes, mounts and network are its own, and end with the first process.
+"""Namespaces for a part of a cluster: processes, mounts and network of its own, which end with its first process.
 
-That process ends when its stdin does, so that nothing of a cluster outlives the tests, also when they are killed.
+That process ends when its stdin does, so that nothing of a cluster outlives the tests, even when they are killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ while IFS=: read -r _ names path; do
 done </proc/1/cgroup
 exec "$@"
 """
-"""What starts a command in the cgroups of the machine's first process: namespaces alone are entered otherwise."""
+"""Starts a command in the cgroups of the machine's first process, which entering the namespaces alone does not do."""
 _STOP_S = 60.0
 _RUN_S = 60.0
 
@@ -31,7 +31,7 @@ class MachineError(Exception):
 
 
 class Daemon:
-    """A program that runs in a machine until it is ended."""
+    """A program that runs in a machine until it is stopped."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -61,7 +61,7 @@ class Daemon:
 
 
 class Machine:
-    """A machine whose first process is `boot`, which prints a line when all is there and ends with its stdin."""
+    """A machine whose first process is `boot`, which prints a line when everything is there and ends with its stdin."""
 
     def __init__(self, *boot: str) -> None:
         namespaces = ["--pid", "--mount", "--net", "--uts", "--ipc"]
@@ -93,7 +93,7 @@ class Machine:
             stream.close()
 
     def path(self, path: str) -> Path:
-        """A path of the machine as the tests open it. A symbolic link with an absolute target is followed here, not there."""
+        """A path of the machine as tests open it. An absolute symbolic link in it would be followed on the host."""
         return Path(f"/proc/{self.pid}/root") / path.lstrip("/")
 
     def command(self, *argv: str) -> list[str]:
@@ -112,7 +112,7 @@ class Machine:
         return subprocess.run(self.command(*argv), input=told, capture_output=True, text=True, timeout=seconds, check=False)
 
     def start(self, log: Path, *argv: str, environ: Mapping[str, str] | None = None) -> Daemon:
-        """Start a program that stays, with its output appended to `log`."""
+        """Start a program that stays; its output is appended to `log`."""
         with log.open("ab") as file:
             null = subprocess.DEVNULL
             made = subprocess.Popen(self.command(*argv), stdin=null, stdout=file, stderr=file, env=environ)

@@ -1,7 +1,8 @@
 """The node: kubelet, containerd and OVS-DPDK in a machine of their own, on a disk that outlives its boots.
 
-`power_on` and `start_kubelet` are a power-on and `power_off` a power cut; between them lies what is on the disk. containerd's
-part of the disk is memory that outlives boots, too: to unpack images and to remove their files takes long on a disk that is busy.
+`power_on` and `start_kubelet` are a power-on and `power_off` is a power cut; the disk keeps its content between them.
+containerd's part of the disk is memory that outlives boots, too, because unpacking images and removing their files is slow on a
+busy disk.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 _RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _SAME_BOOT = {"path": "/bin/mount", "args": ["mount", "--bind", "/run/boot-id", BOOT_ID.lstrip("/")]}
-"""What runc starts before it enters the root of each container, which is the working directory then."""
+"""Starts runc outside of the root of each container, which otherwise is the working directory then."""
 _KUBELET: Mapping[str, Any] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -81,13 +82,14 @@ _KUBELET: Mapping[str, Any] = {
 }
 _LOOK_S = 0.5
 _NO_CLOUD = {"AWS_EC2_METADATA_DISABLED": "true"}
-"""Without it each start of the kubelet waits six seconds for a cloud to tell it of credentials for images."""
+"""Without it each start of the kubelet waits six seconds for a cloud provider's credentials for images."""
 
 
 class ClusterNode:
-    """The node of the cluster `control`, with all that it writes below the new `top`; `programs` is where the kubelet is.
+    """The node of the cluster `control`; everything that it writes is below the new `top`, and its kubelet is in `programs`.
 
-    `switch` is its OVS-DPDK, beside which `pages` hugepages are left to pods. In it are `binds`, read-only, at their own paths.
+    `switch` is its OVS-DPDK, beside which `pages` hugepages are left for pods. `binds` are mounted in it, read-only, at their own
+    paths.
     """
 
     machine: Machine
@@ -107,7 +109,7 @@ class ClusterNode:
         self._ending = ExitStack()
 
     def power_on(self, images: Sequence[Path] = ()) -> None:
-        """Start it but for its kubelet; its switch and its containerd answer, which has `images` beside those on the disk."""
+        """Start all but its kubelet; switch and containerd answer, and containerd has `images` beside those on the disk."""
         binds = [str(path) for path in (*self._binds, self._programs)]
         self.machine = self._ending.enter_context(Machine(str(_BOOT), str(self.top), NODE_NAME, *binds))
         self._plug_in()
@@ -130,17 +132,17 @@ class ClusterNode:
             self.machine.run("ctr", "--namespace=k8s.io", "images", "import", str(archive))
 
     def power_off(self) -> None:
-        """Cut its power: every process ends at once, and what is in memory is lost; hugepages stay taken."""
+        """Cut its power: every process ends at once and memory is lost; hugepages stay reserved."""
         self._ending.close()
         remove_cgroup(f"/{self.top.name}")
 
     def end(self) -> None:
-        """The same, for good: hugepages go back."""
+        """Cut its power for good: hugepages are returned."""
         self._ending.close()
         give_back(self.top)
 
     def start_containerd(self) -> None:
-        """Start containerd, which answers when this returns."""
+        """Start containerd and wait until it answers."""
         config = self.machine.path("/etc/containerd/config.toml")
         config.parent.mkdir(exist_ok=True)
         config.write_text(_CONTAINERD)
@@ -171,10 +173,10 @@ class ClusterNode:
 
     @contextmanager
     def pods_removed(self) -> Iterator[None]:
-        """In the block remove the containers of pods as soon as their sandboxes have ended; no pod may be started again then.
+        """Within the block, remove the containers of pods as soon as their sandboxes have ended; start no pod in it.
 
-        A kubelet of 1.20 tells of a pod's end when its containers are removed. Often it does that in its next minute: where it
-        learns of the containers' and the sandbox's end at the same time.
+        A kubelet of 1.20 reports a pod's end when its containers are removed. If it learns of the containers' and the sandbox's
+        end at the same time, it often does that a minute later.
         """
         over = threading.Event()
         thread = threading.Thread(target=self._remove_ended, args=(over,))
@@ -232,7 +234,7 @@ class ClusterNode:
     def drop_forgotten(self) -> None:
         """Remove the default network's leases of sandboxes that the runtime does not know.
 
-        Killed amid ADD, a containerd since 1.7 sends no DEL for that sandbox, and what other plugins did for it stays.
+        A containerd since 1.7 that is killed during an ADD sends no DEL for that sandbox, so that what other plugins made stays.
         """
         with self.cri() as cri:
             known = cri.sandboxes()
@@ -241,9 +243,9 @@ class ClusterNode:
                 lease.unlink()
 
     def _install_runtime(self) -> None:
-        """Put Debian 13's containerd, the last one that a kubelet of 1.20 can speak to, in the place of this machine's.
+        """Replace this machine's containerd by Debian 13's, the last one that a kubelet of 1.20 can speak to.
 
-        By links: runc has to be started by its own path.
+        It is done by links, because runc has to be started by its own path.
         """
         runtime = callers(lane("trixie"))
         for name in _RUNTIME:
@@ -257,7 +259,7 @@ class ClusterNode:
                 (directory / plugin.name).symlink_to(plugin)
 
     def _plug_in(self) -> None:
-        """A cable to the control plane. It goes with either machine."""
+        """Connect the node to the control plane by a veth, which ends with either machine."""
         here, there = self.machine, self._control.machine
         there.run("sh", "-c", "ip link delete node0 2>&- || true")  # the former boot's, which the kernel removes in its own time
         ends = ["eth0", "netns", str(here.pid), "type", "veth", "peer", "name", "node0", "netns", str(there.pid)]
@@ -267,7 +269,7 @@ class ClusterNode:
 
 
 def give_back(top: Path) -> None:
-    """Remove what a node below `top`, whose processes have ended, has of this machine: cgroups, memory, hugepages."""
+    """Return what a node below `top`, whose processes have ended, took of this machine: cgroups, memory, hugepages."""
     remove_cgroup(f"/{top.name}")
     if images_directory(top).is_mount():
         subprocess.run(["umount", "--lazy", str(images_directory(top))], check=True)
@@ -276,7 +278,7 @@ def give_back(top: Path) -> None:
 
 
 def hold_images(top: Path) -> None:
-    """Make a place in memory for what containerd of the node with its files below `top` keeps; `give_back` removes it."""
+    """Mount memory for what the node's containerd below `top` keeps; `give_back` removes it."""
     images_directory(top).mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "images", str(images_directory(top))], check=True)
 

@@ -1,4 +1,4 @@
-"""Pods for tests of a cluster: of the image that every node of the lab has, with this machine's programs and this checkout."""
+"""Pods for tests of a cluster: with the image that every node of the lab has, this machine's programs and this checkout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.runtimes.images import IMAGE
 
 READER = f"{sys.executable} -I -m userspace_cni.pod"
-"""The reader in the pod, as a shell has it."""
+"""The command of the reader in the pod, for a shell."""
 BRIDGE = "br-test"
 SUBNET = "10.56.217.0/24"
 _TOLD: Sequence[Mapping[str, Any]] = (
@@ -24,13 +24,13 @@ _VOLUMES: Sequence[Mapping[str, Any]] = (
     {"name": "shared-dir", "emptyDir": {}},
     {"name": "podinfo", "downwardAPI": {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}},
 )
-"""What a container of docs/network.md's pod mounts, and the pod's volumes for that: sockets and annotations."""
+"""The mounts of the container and the volumes of the pod in docs/network.md: sockets and annotations."""
 _SLEEP = ("sh", "-c", "trap exit TERM; sleep 2147483647 & wait")
-"""It ends when it is told to, as applications do: a first process without a trap does not, and the kubelet gives each 2 s."""
+"""It ends at once when told to: a first process without a trap would not, and the kubelet would wait 2 s for each."""
 
 
 def pod(name: str, *command: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod with one container `app`, which sleeps unless there is a command; `spec` is put over the pod's spec."""
+    """A pod with one container `app`, which sleeps unless there is a command; `spec` overrides the pod's spec."""
     container = {"name": "app", "image": IMAGE, "command": list(command or _SLEEP)}
     metadata = {"name": name, "labels": {"app": name}, "annotations": dict(annotations or {})}
     body = {
@@ -44,9 +44,9 @@ def pod(name: str, *command: str, annotations: Mapping[str, str] | None = None, 
 
 
 def attached_pod(name: str, *command: str, **spec: Any) -> dict[str, Any]:
-    """A pod with no more than a place for its sockets: its interfaces have no application, and it takes no hugepages.
+    """A pod with only a place for its sockets: its interfaces have no application, and it takes no hugepages.
 
-    Its container mounts the place, for the kubelet makes no volume that no container mounts.
+    Its container mounts the place, because the kubelet makes no volume that no container mounts.
     """
     made = pod(name, *command, volumes=[{"name": "shared-dir", "emptyDir": {}}], **spec)
     made["spec"]["containers"][0]["volumeMounts"] = [{"name": "shared-dir", "mountPath": MAPPED_DIR}]
@@ -62,10 +62,10 @@ def deployment(name: str, replicas: int) -> dict[str, Any]:
 
 
 def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
-    """A pod for vhost-user interfaces as docs/network.md has it: volumes for sockets and annotations, and hugepages.
+    """A pod for vhost-user interfaces as in docs/network.md: volumes for sockets and annotations, and hugepages.
 
-    It sees this machine's programs and this checkout, and has a part of a core, which it would poll all of. `context` is its
-    container's security context.
+    It sees this machine's programs and this checkout. Its CPU is limited to part of a core, because it would poll all of one.
+    `context` is its container's security context.
     """
     made = pod(name, *command)
     container = made["spec"]["containers"][0]
@@ -89,7 +89,7 @@ def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
 
 
 def tap_pod(name: str, *interfaces: str) -> dict[str, Any]:
-    """A pod as docs/tap.md has it: beside `app`, which sleeps, a container `tap-INTERFACE` for each, which makes it a link."""
+    """A pod as in docs/tap.md: `app`, which sleeps, and for each interface a container `tap-INTERFACE` that makes it a link."""
     made = pod(name)
     made["spec"]["containers"] += [
         {
@@ -106,7 +106,7 @@ def tap_pod(name: str, *interfaces: str) -> dict[str, Any]:
 
 
 def with_the_machine(spec: dict[str, Any]) -> None:
-    """Give the containers of a pod's spec the lab's image, with this machine's programs and this checkout's reader in it."""
+    """Give the containers of a pod's spec the lab's image, this machine's programs and this checkout's reader."""
     machine = {"usr": "/usr", "reader": str(ROOT)}
     spec["volumes"] += [{"name": name, "hostPath": {"path": path}} for name, path in machine.items()]
     for container in spec["containers"]:
@@ -116,7 +116,7 @@ def with_the_machine(spec: dict[str, Any]) -> None:
 
 
 def network(name: str, subnet: str = SUBNET, **host: Any) -> dict[str, Any]:
-    """A network of ours as a file of the node, with client ports on BRIDGE; `host` is put over its block of that name."""
+    """A network of ours as a file of the node, with client ports on BRIDGE; `host` overrides its block of that name."""
     block = {"vhost": {"mode": "client"}, "bridge": {"bridgeName": BRIDGE}, **host}
     plugin = {"type": "userspace", "host": block, "ipam": {"type": "host-local", "subnet": subnet}}
     return {"cniVersion": "1.0.0", "name": name, "plugins": [plugin]}
@@ -130,7 +130,7 @@ def link_network(name: str, subnet: str = SUBNET, **host: Any) -> dict[str, Any]
 
 
 def forwarding(mode: str, *options: str, expect: int = 1, reader: str = READER) -> Sequence[str]:
-    """The command of a container in which testpmd opens `expect` interfaces and forwards frames, on the first core alone."""
+    """The command of a container in which testpmd waits for `expect` interfaces and forwards frames, on the first core alone."""
     eal = f"--lcores=0@0,1@0 --no-pci -m {MEMORY_MIB} $({reader} --wait --expect {expect})"
     run = f"--total-num-mbufs=4096 --no-mlockall --forward-mode={mode} --stats-period=1 {' '.join(options)}"
     return ("sh", "-c", f"exec dpdk-testpmd {eal} -- {run}")

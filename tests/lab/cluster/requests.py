@@ -1,4 +1,4 @@
-"""Requests to the cluster's API server as they are written, for what kubectl does not send."""
+"""Requests to the cluster's API server that kubectl does not send."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ json.dump(answers, sys.stdout)
 
 
 def send(control: Control, calls: Sequence[Call]) -> list[tuple[int, dict[str, Any]]]:
-    """Status code and body ({} for none in JSON) of each answer, to requests of the administrator, one after the other."""
+    """Send the administrator's requests one after the other.
+
+    The status code and body of each answer, {} for a body that is no JSON.
+    """
     config = json.loads(control.kubeconfig(ADMIN).read_text())
     token = config["users"][0]["user"]["token"]
     told = {"server": f"https://{API}", "ca": str(control.directory / "ca.crt"), "token": token, "calls": calls}

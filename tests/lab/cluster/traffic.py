@@ -1,4 +1,4 @@
-"""Frames between two pods, counted by who sends them: the kernel's ping over a link of `userspace-cni tap` in each."""
+"""Frames between two pods, counted by their sender: the kernel's ping over a link of `userspace-cni tap` in each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PINGS = """\
 until [ -e /tmp/stop ]; do busybox ping -q -i 0.01 -c 50 -W 2 {address} >>/tmp/pings; done
 busybox touch /tmp/stopped
 """
-"""A ping that is interrupted counts the one under way as lost: so each sends a number of them and awaits the answers."""
+"""Each ping sends a number of requests and awaits the answers, because an interrupted ping counts the last one as lost."""
 
 
 @dataclass
 class Pings:
-    """What was sent and answered; 0 and 0 until the end."""
+    """How many were sent and answered; both are 0 until the end."""
 
     sent: int = 0
     answered: int = 0
@@ -33,7 +33,7 @@ def address_of(cluster: Cluster, pod: str, ifname: str = "eth1") -> str:
 
 @contextmanager
 def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
-    """Let the pod `left` ping `right` a hundred times a second during the block; both are `tap_pod`s with eth1, and connected."""
+    """During the block the pod `left` pings `right` a hundred times a second; both are `tap_pod`s with eth1, and connected."""
     address = wait_until(lambda: address_of(cluster, right), RUNNING_S, f"{right} to have its address")
     cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
     counted = Pings()

@@ -1,6 +1,6 @@
-"""A scripted back-end: a plain socket, no rings, no memory mapped.
+"""A scripted back-end: a plain socket, without rings and mapped memory.
 
-It answers well unless `answer` returns something else for a message: bytes, sent as they are; Act.SILENT; Act.HANG_UP.
+It answers correctly unless `answer` returns something else for a message: bytes, sent as they are; Act.SILENT; Act.HANG_UP.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def good(number: int, message: VhostMessage) -> Act:
 
 
 class ScriptedBackEnd:
-    """Serves front-ends at `path`, listening or connecting, in its own thread. `heard` has the messages that came."""
+    """Serves front-ends at `path`, listening or connecting, in its own thread. `heard` lists the messages that came."""
 
     def __init__(
         self, path: Path, answer: Answer = good, *, features: int = FEATURES, protocol: int = PROTOCOL, queues: int = 8
@@ -153,7 +153,7 @@ def back_end(path: Path, answer: Answer = good, **offers: int) -> Iterator[Scrip
 
 @contextmanager
 def dialling_back_end(path: Path, answer: Answer = good, **offers: int) -> Iterator[ScriptedBackEnd]:
-    """A ScriptedBackEnd that connects to `path`, closed at the end."""
+    """A ScriptedBackEnd that connects to `path`, and is closed at the end."""
     made = ScriptedBackEnd(path, answer, **offers)
     made.dial()
     try:

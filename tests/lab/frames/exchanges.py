@@ -1,4 +1,4 @@
-"""What two pods say to each other through the kernel's sockets: TCP and UDP, of which every byte has to arrive as it was."""
+"""Traffic of two pods over the kernel's sockets: TCP and UDP, of which every byte has to arrive unchanged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PORT = 5000
 
 
 def transfer(left: str, right: str, address: str, size: int, *, dialled: tuple[str, int] | None = None) -> None:
-    """Send random bytes by TCP from the namespace `left` to the address of `right`, at least 1 MiB; they arrive as they were.
+    """Send random bytes by TCP from the namespace `left` to the address of `right`, at least 1 MiB, and compare them.
 
-    `dialled`: where the client connects to, if that is another address and port, which something translates.
+    `dialled`: the address and port to which the client connects, if something translates them.
     """
     block = os.urandom(1 << 20)
     sent, received = hashlib.sha256(), hashlib.sha256()
@@ -43,7 +43,7 @@ def transfer(left: str, right: str, address: str, size: int, *, dialled: tuple[s
 
 
 def datagrams(left: str, right: str, address: str, sizes: range) -> None:
-    """Send UDP datagrams of these sizes, each in as many fragments as it takes, and get them back as they were."""
+    """Send UDP datagrams of these sizes, in as many fragments as needed, and receive them back unchanged."""
     kind = socket.SOCK_DGRAM
     with socket_in(left, _family(address), kind) as one, socket_in(right, _family(address), kind) as other:
         other.bind((address, PORT))

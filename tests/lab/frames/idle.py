@@ -1,4 +1,4 @@
-"""Pods whose applications are not there, attached by the plugin; and commands that measure between their ports."""
+"""Pods that the plugin has attached and whose applications are not running, and commands that measure between their ports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
 
 THIS_RUN = secrets.token_hex(4)
-"""Part of a measured port's name: ping and load take a port of that name for used when a socket so called has a peer anywhere."""
+"""Part of a measured port's name: ping and load take a port for used if any socket of that name has a peer."""
 SECONDS = 60
-"""What a command may take; the first attach after a start of the switch takes a while."""
+"""The deadline of a command; the first attachment after a start of the switch takes a while."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Pods:
     made: list[Idle] = field(default_factory=list)
 
     def attach(self, pod: str, mode: str = "client", mtu: int = 1500, **bridge: Any) -> Idle:
-        """A pod with one interface; `bridge` are keys of the network's bridge."""
+        """Attach a pod with one interface; `bridge` has keys for the network's bridge."""
         network = self.node.network("1.0.0", name=f"net-of-{pod}")
         network["host"]["vhost"]["mode"] = mode
         network["host"] |= {"mtu": mtu, "bridge": {"bridgeName": "br-test", **bridge}}
@@ -64,14 +64,14 @@ class Pods:
         return self.made[-1]
 
     def detach(self, idle: Idle) -> float:
-        """DEL of one; the seconds that it took."""
+        """Detach a pod by DEL; the seconds that it took."""
         self.made.remove(idle)
         call = self.node.run("DEL", idle.network, self.netns, idle.container, CNI_ARGS=idle.args)
         assert call.status == 0, call
         return call.wall
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A command, which ends with this code."""
+        """Run a command, which has to end with this code."""
         done = run_command(self.node.environ, *arguments)
         assert done.returncode == code, (done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
@@ -82,7 +82,7 @@ class Pods:
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A command while it runs; killed in the end."""
+        """A command while it runs; it is killed at the end."""
         argv = [sys.executable, "-m", "userspace_cni", *arguments]
         pipe = subprocess.PIPE
         with subprocess.Popen(argv, env=self.node.environ, stdout=pipe, stderr=pipe, text=True) as process:
@@ -96,15 +96,15 @@ class Pods:
                 process.kill()
 
     def link(self, idle: Idle) -> str:
-        """What the switch says of its link."""
+        """The state of its link, as the switch reports it."""
         return str(self.switch.interface(idle.port).get("link_state"))
 
     def wait_link(self, idle: Idle, state: str) -> None:
-        """Until it says `up` or `down`."""
+        """Wait until its link is `up` or `down`."""
         wait_until(lambda: self.link(idle) == state, SECONDS, f"{idle.port} {state}")
 
     def at_rest(self) -> bool:
-        """Whether every port is down, no socket of a client port is there, and there are no ports but those of the pods."""
+        """Whether every port is down, no socket of a client port exists, and the only ports are those of the pods."""
         sockets = [idle for idle in self.made if idle.network["host"]["vhost"]["mode"] == "client" and idle.socket.exists()]
         ports = [port for bridge in self.switch.bridges() for port in self.switch.ports(bridge)]
         down = all(self.link(idle) == "down" for idle in self.made)
@@ -113,7 +113,7 @@ class Pods:
 
 @contextmanager
 def pods_on(node: Node, switch: Switch, netns: str) -> Iterator[Pods]:
-    """Pods of this node, detached in the end, after which nothing of them is left."""
+    """Pods of this node, which are detached at the end; nothing may be left of them."""
     pods = Pods(node, switch, netns)
     try:
         yield pods

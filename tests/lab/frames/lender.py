@@ -1,4 +1,4 @@
-"""A front-end of which a test chooses each byte that it sends and each word of its memory, so that it can act hostile."""
+"""A front-end whose messages and memory a test chooses byte by byte, so that it can act hostile."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from userspace_cni.fastpath.vhost.vhost_messages import (
 from userspace_cni.linux.closing import Closing
 
 USER: Final = 0x7F00_0000_0000
-"""User address at which its memory begins."""
+"""The user address at which its memory begins."""
 GUEST: Final = 0x1_0000_0000
-"""Guest address of the same."""
+"""The guest address at which its memory begins."""
 BYTES: Final = 1 << 20
 RING: Final = 256
 NEXT, WRITE, INDIRECT = 1, 2, 4
@@ -53,7 +53,7 @@ class Buffer(NamedTuple):
 
 
 class Lender(Closing):
-    """A connected front-end with 1 MiB in a memfd: rings in its first 64 KiB, buffers wherever a test wants them."""
+    """A connected front-end with 1 MiB in a memfd: rings in the first 64 KiB, buffers wherever a test wants them."""
 
     def __init__(self, sock: socket.socket, size: int = BYTES) -> None:
         self.sock = sock
@@ -74,7 +74,7 @@ class Lender(Closing):
                 os.close(fd)
 
     def send(self, request: int, payload: bytes = b"", fds: Sequence[int] = (), *, flags: int = 0) -> None:
-        """Send one message, well-formed but for its arguments."""
+        """Send one message that is well-formed except for its arguments."""
         self.send_bytes(encode(request, payload, flags), fds)
 
     def send_bytes(self, data: bytes, fds: Sequence[int] = ()) -> None:
@@ -83,7 +83,7 @@ class Lender(Closing):
             socket.send_fds(self.sock, [data], fds)
 
     def answer(self) -> tuple[int, int, bytes]:
-        """Request, flags and payload of what comes back; EOFError when it was hung up on."""
+        """Request, flags and payload of the answer; EOFError when the other side hung up."""
         header = self._exactly(12)
         request, flags, size = struct.unpack("=III", header)
         return request, flags, self._exactly(size)
@@ -108,12 +108,12 @@ class Lender(Closing):
         self.send(VhostRequest.SET_FEATURES, pack_u64(features))
 
     def share(self, *regions: Region, fds: Sequence[int] | None = None) -> None:
-        """SET_MEM_TABLE: without arguments, all of the memory as one region."""
+        """SET_MEM_TABLE: without arguments, the whole memory as one region."""
         regions = regions or (Region(GUEST, len(self.memory), USER, 0),)
         self.send(VhostRequest.SET_MEM_TABLE, pack_table(regions), [self.memfd] * len(regions) if fds is None else fds)
 
     def place(self, vring: int, *, size: int = RING, base: int = 0, shift: Sequence[int] = (0, 0, 0)) -> None:
-        """Size, base and addresses of a ring, where this class has it; `shift` is added to descriptors, avail and used."""
+        """Size, base and addresses of a ring at its usual place; `shift` is added to descriptors, avail and used."""
         start = USER + vring * _RING_BYTES
         address = VringAddress(vring, 0, start + shift[0], start + _USED + shift[2], start + _AVAIL + shift[1])
         self.send(VhostRequest.SET_VRING_NUM, VringState(vring, size).pack())
@@ -126,7 +126,7 @@ class Lender(Closing):
         self.send(VhostRequest.SET_VRING_ENABLE, VringState(vring, 1).pack())
 
     def attach(self, features: int = FEATURES) -> None:
-        """Everything up to two rings that carry frames, and the answer to a last question."""
+        """Send everything up to two rings that carry frames, and wait for the answer to a last request."""
         self.negotiate(features)
         self.share()
         for vring in (0, 1):
@@ -179,7 +179,7 @@ class Lender(Closing):
 
 @contextmanager
 def connected() -> Iterator[tuple[Lender, BackEnd]]:
-    """A front-end and our back-end, which is impatient; afterwards no mapping and no descriptor is left that was not before."""
+    """A front-end and our back-end, with short deadlines; afterwards no new mapping and no new descriptor may be left."""
     before, guards = _held(), lib.fp_guard_count()
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender:

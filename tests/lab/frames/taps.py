@@ -1,7 +1,7 @@
-"""`userspace-cni tap` in a network namespace, and sockets there: what an ordinary program of a pod sees.
+"""`userspace-cni tap` in a network namespace, and sockets there, as an ordinary program of a pod has them.
 
-A socket belongs to the namespace of the thread that makes it, for good: so it is made by a thread that enters, and used by the
-test like any other.
+A socket belongs for good to the namespace of the thread that makes it: so a thread that enters the namespace makes it, and the
+test uses it like any other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any, Self, TypeVar
 from userspace_cni.linux import paths
 
 SECONDS = 60.0
-"""How long anything that should happen is waited for; the first attach after a start of the switch takes a while."""
+"""How long a test waits for anything; the first attachment after a start of the switch takes a while."""
 Made = TypeVar("Made")
 _ICMP = struct.Struct("!BBHHH")
 
 
 def entered(netns: str, work: Callable[[], Made]) -> Made:
-    """What `work` answers, or raises, in a thread that is in the namespace."""
+    """The result or the exception of `work` in a thread that is in the namespace."""
     made: list[Made | Exception] = []
 
     def enter() -> None:
@@ -51,7 +51,7 @@ def entered(netns: str, work: Callable[[], Made]) -> Made:
 
 
 def socket_in(netns: str, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM, protocol: int = 0) -> socket.socket:
-    """A socket of the namespace, whose calls are bounded."""
+    """A socket of the namespace, whose calls have a timeout."""
     made = entered(netns, lambda: socket.socket(family, kind, protocol))
     made.settimeout(SECONDS)
     return made
@@ -82,7 +82,7 @@ def _checksum(data: bytes) -> int:
 
 
 class TapProcess:
-    """The command in a namespace; its output is read as it comes. SIGKILL ends it at the end of a `with`."""
+    """The command in a namespace; its output is read as it comes. It is killed at the end of a `with`."""
 
     def __init__(self, netns: str, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
         command = ["nsenter", f"--net={netns}", sys.executable, "-m", "userspace_cni", "tap", "--json", *arguments]
@@ -132,7 +132,7 @@ class TapProcess:
         return self._process.stderr.read()
 
     def close_errors(self) -> None:
-        """Read stderr no more: a writer is told that there is no reader."""
+        """Close our end of its stderr: when it writes there, it gets an error."""
         assert self._process.stderr
         self._process.stderr.close()
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from tests.lab.kube.pods import MAPPED_DIR
 
 MEMORY_MIB = 64
-"""Of each application, in hugepages of 2 MiB."""
+"""The memory of each application, in hugepages of 2 MiB."""
 _LEFT_TO_CLOSE = 60.0
 
 
 def in_pod(netns: str, volume: Path) -> list[str]:
-    """The beginning of a command that runs as a container of the pod would; nothing is left of it on the host."""
+    """The beginning of a command that runs as a container of the pod would; nothing of it is left on the host."""
     script = f'mount -t tmpfs none /var/lib && mkdir -p {MAPPED_DIR} && mount --rbind {volume} {MAPPED_DIR} && exec "$@"'
     return ["nsenter", f"--net={netns}", "unshare", "--mount", "bash", "-c", script, "pod"]
 
@@ -43,7 +43,7 @@ class Testpmd:
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
     def finish(self) -> dict[str, int]:
-        """End it in good order; its counters over all ports: "RX-packets" and "TX-packets"."""
+        """Stop it in an orderly way; its counters over all ports: "RX-packets" and "TX-packets"."""
         output, _ = self._process.communicate("\n", timeout=_LEFT_TO_CLOSE)
         counters = dict(re.findall(r"([RT]X-packets): (\d+)", output.partition("Accumulated forward statistics")[2]))
         assert self._process.returncode == 0, output
@@ -58,7 +58,7 @@ class Testpmd:
 
 @contextmanager
 def run_testpmd(netns: str, volume: Path, eal: list[str], forward: str) -> Iterator[Testpmd]:
-    """testpmd with these EAL arguments, killed at the end if it still runs."""
+    """testpmd with these EAL arguments; it is killed at the end if it still runs."""
     started = Testpmd(netns, volume, eal, forward)
     try:
         yield started

@@ -1,7 +1,8 @@
 """Queue pairs without a connection: driver rings of this process, and a device's side of them in Python.
 
-`Wire(2)` is two pairs whose frames arrive at each other, `Wire(1)` one whose frames come back. Frames move when `step` is called,
-or all the time between `run` and the end of its `with`. What the device writes can be spoiled through `Side`.
+With `Wire(2)` the frames of each of two pairs arrive at the other; with `Wire(1)` those of one pair come back. Frames move when
+`step` is called, or all the time between `run` and the end of its `with`. Through `Side` a test can corrupt what the device
+writes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RECEIVED = struct.pack("<10xH", 1)
 
 
 class Side:
-    """The device's half of one ring; indices run freely."""
+    """The device's half of one ring; indices are not reduced modulo its size."""
 
     def __init__(self, queue: Any, memory: memoryview, size: int) -> None:
         rings: Any = ffi.new("uint64_t[3]")
@@ -62,7 +63,7 @@ class Side:
 
 
 class Wire(Closing):
-    """Owner of the pairs, as a FrontEnd is; no hang-up, as there is no connection."""
+    """Owner of the pairs, like a FrontEnd; it cannot hang up, because there is no connection."""
 
     control_fd = -1
 
@@ -87,7 +88,7 @@ class Wire(Closing):
         return self.problem
 
     def step(self) -> int:
-        """Carry what is there, both ways; how many frames."""
+        """Carry the frames that are there, both ways; how many."""
         return sum(self._carry(side, self.rx[-1 - index], self._calls[-1 - index]) for index, side in enumerate(self.tx))
 
     @contextmanager
@@ -108,7 +109,7 @@ class Wire(Closing):
             thread.join()
 
     def close(self) -> None:
-        """As an owner does: wake, close the queues, close what they used."""
+        """Wake the waiting threads, close the queues, then what they used, as an owner does."""
         if self.wake_fd < 0:
             return
         os.eventfd_write(self.wake_fd, 1)

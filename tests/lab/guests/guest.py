@@ -47,7 +47,7 @@ _MODULES = ("virtio_pci", "virtio_net")
 _APPLETS = ("cat", "grep", "insmod", "ip", "ls", "mount", "ping", "poweroff", "readlink", "sh", "usleep")
 _KERNEL, _INITRAMFS = "vmlinuz", "initramfs"
 _QUICK = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on ipv6.disable=1"
-"""No IPv6, so that a guest sends only what it was asked to."""
+"""IPv6 is off, so that a guest sends only what it was asked to."""
 
 _INIT = r"""#!/bin/sh
 mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t devtmpfs dev /dev
@@ -138,7 +138,7 @@ def initramfs() -> Path:
 
 @cache
 def _made() -> Path:
-    """The directory with both; RuntimeError says which command failed."""
+    """The directory with kernel and initramfs; RuntimeError says which command failed."""
     recipe = hashlib.sha256(Path(__file__).read_bytes() + Path(kernel_parts.__file__).read_bytes()).hexdigest()[:12]
     with _locked():
         if found := sorted(CACHE.glob(f"guest-*-{recipe}")):

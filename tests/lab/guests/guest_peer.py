@@ -1,6 +1,6 @@
-"""The peer of a guest: a port of the same bridge, behind which a few lines answer ARP and ICMP and count requests.
+"""The peer of a guest: a port of the same bridge that answers ARP and ICMP and counts requests.
 
-Frames are recorded when they arrive, so that gaps are those of the network and not of the guest's script.
+Frames get their time when they arrive, so that gaps are those of the network and not of the guest's script.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANSWER_S = 60.0
 
 @dataclass
 class Stream:
-    """Echo requests at a steady pace: when each was sent and answered, seconds of the monotonic clock."""
+    """Echo requests at a steady pace, and when each was sent and answered in seconds of the monotonic clock."""
 
     sent: dict[int, float] = field(default_factory=dict)
     answered: dict[int, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Stream:
 
     @property
     def longest_gap(self) -> float:
-        """Seconds between two answers, at most."""
+        """The longest time between two answers, in seconds."""
         times = sorted(self.answered.values())
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
@@ -73,7 +73,7 @@ class Peer:
 
     @contextmanager
     def stream(self, mac: str, address: str, every: float = 0.001) -> Iterator[Stream]:
-        """Meanwhile ask this neighbour every so many seconds; begins when it has answered."""
+        """During the block, send requests to this neighbour every so many seconds; the block begins when it has answered one."""
         stream = Stream()
         self._stream, self._every, self._next = stream, every, time.monotonic()
         self._target = (bytes.fromhex(mac.replace(":", "")), socket.inet_aton(address))
@@ -120,10 +120,10 @@ class Peer:
 
 @contextmanager
 def peer_at(switch: Switch, bridge: str, directory: Path, mtu: int = 1500) -> Iterator[Peer]:
-    """The peer at a port of its own, PORT, on a bridge that is there. The switch has the buffers for frames of this MTU by then.
+    """The peer at a port of its own, PORT, on an existing bridge, when the switch has its buffers for frames of this MTU.
 
     It makes them for the first connected port, with all the memory that it has, and then with half as much, until they fit. DPDK
-    gives a port up to which another application connects meanwhile: there is no memory for that connection, and no second try.
+    gives up a port whose application connects meanwhile: there is no memory for that connection, and no second try.
     """
     options = FrontEndOptions(room=mtu + 64)
     with VhostListener(f"{directory}/peer.sock", options) as listener:

@@ -1,4 +1,4 @@
-"""One machine at a port that was made by hand, with the peer beside it: for what the plugin has no part in."""
+"""One machine at a port that was made by hand, beside its peer, for tests without the plugin."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DIAL_S = 2.0
 INFO_S = 60.0
-"""virt-launcher gives it 1 s. A machine that is busy with other tests may need more for any answer."""
+"""virt-launcher gives a sidecar 1 s; a machine that is busy with other tests may need more for any answer."""
 CALLBACK_S = 60.0
 PLUGIN_HOOK_S = 30.0
 START_S = 60.0
@@ -78,8 +78,10 @@ def dialled(path: Path, seconds: float = START_S) -> Iterator[grpc.Channel]:
 
 
 def _is_ready(inner: Any, end: float) -> bool:
-    """Whether it is connected before the time `end`. Not grpc.channel_ready_future: it looks every 0.2 s in a thread, for which
-    the channel's end waits."""
+    """Whether it is connected before the time `end`.
+
+    (grpc.channel_ready_future only looks every 0.2 s, in a thread for which the end of the channel waits.)
+    """
     while (state := inner.check_connectivity_state(True)) != _READY:
         if time.time() >= end:
             return False

@@ -27,7 +27,7 @@ def unpack(packages: Sequence[str], directory: Path, root: Path) -> None:
 
 
 def _apt(*argv: str, cwd: Path) -> str:
-    """The command's output; when it fails for the first time the lists are brought up to date, as on a machine that has none."""
+    """The command's output. When it fails for the first time the package lists are updated, which some machines lack."""
     try:
         return run(*argv, cwd=cwd)
     except RuntimeError:
@@ -36,7 +36,7 @@ def _apt(*argv: str, cwd: Path) -> str:
 
 
 def run(*argv: str, cwd: Path) -> str:
-    """The output of a command that may take five minutes. RuntimeError has its words."""
+    """The output of a command that may take five minutes. RuntimeError has the command's own words."""
     done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=_APT_SECONDS, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
@@ -44,7 +44,7 @@ def run(*argv: str, cwd: Path) -> str:
 
 
 def with_needed(modules: Path, names: Iterable[str]) -> dict[str, bytes]:
-    """The modules and what they need, by name, in an order in which they can be loaded. `modules`: the directory of all."""
+    """The modules and those they need, by name, in an order in which they can be loaded. `modules`: the directory of all."""
     files = {path.name.partition(".")[0].replace("-", "_"): path for path in modules.rglob("*.ko*")}
     order: dict[str, bytes] = {}
 

@@ -47,9 +47,9 @@ log_outputs = "3:file:{LOGS}/libvirtd.log"
 _NEW = ("--mount", "--propagation=private", "--net", "--pid")
 _VIRSH = ("virsh", "--quiet", "--connect", "qemu:///system")
 _INIT = "libvirtd & wait"
-"""The first process must be one that collects the processes that QEMU's start leaves behind."""
+"""The first process has to reap the processes that QEMU's start leaves behind."""
 _SPACES = ("setpriv", "--pdeathsig=KILL", "unshare", *_NEW, "--fork", "--kill-child")
-"""The pod gets SIGKILL when the thread that starts it ends, so that it never outlives the tests."""
+"""The pod gets SIGKILL when the thread that started it ends, so that it never outlives the tests."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -144,7 +144,7 @@ class Compute:
         return int(found[1]), int(found[2])
 
     def qemu_log(self, name: str) -> str:
-        """The domain's log since it was defined: the command line that libvirt gave to QEMU, an option a line, and its words."""
+        """The domain's log since it was defined: QEMU's command line, an option a line, and its messages."""
         return _text(self._qemu_log(name))
 
     def console(self, name: str) -> str:
@@ -194,7 +194,7 @@ class Compute:
         return self._logs / Path(console(name)).name
 
     def _cache(self) -> Path:
-        """What libvirt knows of QEMU's abilities: asked once for each tree, as it takes a second."""
+        """What libvirt found out about QEMU's abilities: once per tree, because it takes a second."""
         name = "host" if self._tree == Path("/") else self._tree.name
         path = roots.CACHE / f"libvirt-{name}"
         path.mkdir(parents=True, exist_ok=True)

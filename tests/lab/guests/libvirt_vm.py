@@ -25,11 +25,11 @@ from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod.launcher import interface_name
 
 BOOT_SECONDS = 180.0
-"""Seconds to wait for a guest that is usable after 4 on a quiet machine."""
+"""Seconds to wait for a guest that is usable after 4 s on a quiet machine."""
 PING_SECONDS = 120.0
-"""The same, with a switch that has just come back."""
+"""The same, when the switch has just come back."""
 ANSWERS = 2
-"""The first one may have been on its way already."""
+"""How many pings to wait for: the first one may have been sent before."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What QEMU is told while it runs: its monitor."""
+"""Commands to a running QEMU, over its monitor."""
 
 from __future__ import annotations
 

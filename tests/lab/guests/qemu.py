@@ -1,4 +1,4 @@
-"""QEMU as KubeVirt's libvirt would run it, without libvirt: a process, its monitor, and what its guest says.
+"""QEMU as KubeVirt's libvirt would run it, without libvirt: a process, its monitor, and the output of its guest.
 
 The machine listens at the socket of each interface and does not wait for connections. Its process ends with the `with`. When it
 has ended by itself, a wait for it fails with its last output.
@@ -19,7 +19,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
 BOOT_SECONDS = 180.0
-"""Seconds to wait for a guest that is usable after 3 on a quiet machine."""
+"""Seconds to wait for a guest that is usable after 3 s on a quiet machine."""
 _SHOWN = 20
 
 
@@ -94,7 +94,7 @@ class Qemu(QemuProcess):
 
     @property
     def said(self) -> list[str]:
-        """Lines of the guest that are complete."""
+        """The complete lines that the guest has printed."""
         with suppress(FileNotFoundError):
             return self.serial.read_text(errors="replace").replace("\r", "").split("\n")[:-1]
         return []
@@ -105,9 +105,9 @@ class Qemu(QemuProcess):
         return f"{super().words}\nthe guest: {self.said[-_SHOWN:]}"
 
     def until(self, words: str, seconds: float = BOOT_SECONDS, *, after: int = 0) -> str:
-        """The first line of the guest with these words; `after`: so many lines are passed over.
+        """The first line of the guest with these words; `after`: so many lines are skipped.
 
-        AssertionError when it does not come, with what the guest and QEMU have said.
+        AssertionError with the output of guest and QEMU when it does not come.
         """
         try:
             return str(wait_until(lambda: next((line for line in self._said(after) if words in line), None), seconds, words))
@@ -120,7 +120,7 @@ class Qemu(QemuProcess):
         return self.said[after:]
 
     def _state(self) -> str:
-        """Its run state, and where each processor is: for a guest that says nothing."""
+        """Its run state, and where each processor is, for a guest that prints nothing."""
         try:
             shown = self.monitor.run("human-monitor-command", command_line="info registers -a")
             places = [line for line in str(shown).splitlines() if line.startswith(("CPU#", "RIP="))]

@@ -1,4 +1,4 @@
-"""A QEMU that was started: its process, its monitor, what it has said, and its end."""
+"""A running QEMU: its process, its monitor, its output and its end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _END_SECONDS: Final = 60.0
 
 
 class QemuProcess:
-    """Runs the command. In `directory` it has its monitor, a socket of that name, and its output, in `words`.
+    """Runs the command. Its monitor, a socket of that name, is in `directory`; its output is in `words`.
 
-    The process ends with the `with`. When it has ended by itself, what asks it fails with its last output.
+    The process ends with the `with`. When it has ended by itself, any use of it fails with its last output.
     """
 
     def __init__(self, argv: Sequence[str], directory: Path) -> None:
@@ -61,13 +61,13 @@ class QemuProcess:
         return str(self.monitor.run("query-status")["status"])
 
     def migration(self) -> dict[str, Any] | None:
-        """What `query-migrate` tells of one that was begun and has come to its end, None before that."""
+        """The result of `query-migrate` once a migration that was begun has ended, None before that."""
         told: dict[str, Any] = self.monitor.run("query-migrate")
         assert told.get("status") not in {"failed", "cancelled"}, told
         return told if told.get("status") == "completed" else None
 
     def require_alive(self) -> None:
-        """Raise AssertionError, with its words, when it has ended."""
+        """Raise AssertionError with its output when it has ended."""
         code = self._process.poll()
         assert code is None, f"QEMU has ended with {code}: {self.words}"
 

@@ -1,4 +1,4 @@
-"""What tests make of Debian's packages: once per machine, kept in CACHE, from where apt has its own."""
+"""What tests make of Debian's packages: made once per machine, kept in CACHE, with the sources of this machine's apt."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ CACHE = Path("/var/cache/userspace-cni")
 _PART = ".part"
 _DIGITS = 12
 LEFT_OUT = ("usr/share/doc", "usr/share/doc-base", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/lib/systemd")
-"""What a release that is unpacked beside this machine's own does not need."""
+"""Parts that a release unpacked beside this machine's own does not need."""
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def kept(name: str, recipe: object, make: Callable[[Path], None], former: int | None = None) -> Path:
-    """The directory that `make` fills, made now unless one of this name and recipe is there. Others wait meanwhile.
+    """The directory that `make` fills, made now unless one of this name and recipe exists; other processes wait meanwhile.
 
-    Of those of former recipes the `former` that were used last stay, or all.
+    Of the directories of former recipes the last `former` that were used stay, or all.
     """
     made = CACHE / f"{name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:_DIGITS]}"
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def unpack_release(packages: Sequence[str], suites: Sequence[str], root: Path) -
 
 
 def load_from(root: Path, copies: Sequence[Path]) -> None:
-    """Have these copies of a release's programs load the libraries of its unpacked `root`, which has patchelf and stays there."""
+    """Make these copies of a release's programs load the libraries of its unpacked `root`, which has patchelf and stays there."""
     loader, libraries = root / _LOADER, root / _LIBRARIES
     patchelf = (loader, "--library-path", libraries, root / "usr/bin/patchelf")
     # RPATH, unlike RUNPATH, holds for the libraries' own libraries, and for what a program loads later, as DPDK its drivers
@@ -98,7 +98,7 @@ def debian_packages(packages: Sequence[str], suite: str, directory: Path) -> Non
 
 
 def _fetch(directory: Path, suites: Sequence[str], *commands: list[str]) -> None:
-    """Let apt-get carry out the commands there, with lists of its own of these releases, as if nothing were installed."""
+    """Make apt-get run the commands there, with its own lists of these releases, as if nothing were installed."""
     lists, archives = directory / "lists", directory / "archives"
     for made in (lists, archives / "partial"):
         made.mkdir(parents=True)

@@ -18,7 +18,7 @@ from tests.lab.runtimes.dockerfile import BUILD, SIDECAR, Copy, copies, text_of
 from tests.lab.runtimes.dockerfile import lay_out as lay_out_copies
 
 LIBRARIES = ("grpc", "google", "typing_extensions")
-"""What the wheels of grpcio and protobuf bring, with what they need."""
+"""The parts that the wheels of grpcio and protobuf bring, with what they need."""
 STAGING = "/image"
 """Where the first stage puts together what becomes the image's root."""
 

@@ -1,8 +1,8 @@
 """Debian 13's QEMU 10 and libvirt 11.3 beside this machine's own programs: a directory with their packages unpacked.
 
-Debian 12's QEMU crashes under software emulation with MSI-X, and its libvirt does not look at a vhost-user NIC's memory; clusters
-run newer ones. `python -m tests.lab.guests.trixie` makes the directory once and keeps it; a process that needs it meanwhile
-waits. Nothing is installed: this machine stays what it is.
+Debian 12's QEMU crashes under software emulation with MSI-X, and its libvirt ignores a vhost-user NIC's memory; clusters run
+newer ones. `python -m tests.lab.guests.trixie` makes the directory once and keeps it; a process that needs it meanwhile waits.
+Nothing is installed on this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGES = (
     *("bash", "coreutils", "dash", "libc-bin", "util-linux"),  # without which no Debian is, so that no package names them
 )
 FORMAT = 2
-"""To be raised when `_make` makes something else of the same packages."""
+"""Raise it when `_make` makes something different of the same packages."""
 
 
 def root() -> Path:
@@ -28,7 +28,7 @@ def root() -> Path:
 
 
 def command(argv: Sequence[str], binds: Iterable[Path] = ()) -> list[str]:
-    """What runs `argv` on the programs in `root()` in a mount namespace of its own; `binds` are seen where they are.
+    """The command that runs `argv` on the programs in `root()` in a mount namespace of its own; `binds` keep their paths.
 
     The process started is that of `argv` itself. /dev/hugepages is there.
     """

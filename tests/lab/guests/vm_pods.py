@@ -1,4 +1,4 @@
-"""Launcher pods of KubeVirt VMs, as the kubelet, the runtime and the API server know them before anything of ours runs."""
+"""Launcher pods of KubeVirt VMs, as kubelet, runtime and API server know them before the plugin is called."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ class LauncherPod:
 
 
 def vm_network(node: Node, version: str = "1.1.0", *, mtu: int = 9000, **keys: Any) -> dict[str, Any]:
-    """A network for VMs on br-test, whose host block leaves OVS's role to be known."""
+    """A network for VMs on br-test, whose host block does not say OVS's role."""
     host = {"engine": "ovs-dpdk", "iftype": "vhostuser", "bridge": {"bridgeName": "br-test"}, "mtu": mtu}
     return node.network(version, **{"host": host, "consumer": "kubevirt", **keys})

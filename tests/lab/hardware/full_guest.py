@@ -1,7 +1,7 @@
 """A QEMU guest with a full kernel, PCI NICs behind an IOMMU and two NUMA nodes: started, saved and restored.
 
-Its NICs are wired to NICs of its own: a "peer" is the other end of the wire of a NIC under test. Commands run in it as root, by a
-virtio-serial port. It takes two cores for as long as it boots, so one runs at a time.
+Each NIC under test is wired to a second NIC, its "peer". Commands run in the guest as root, by a virtio-serial port. It takes two
+cores while it boots, so only one runs at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS: Final = (
     "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on intel_iommu=on tsc=reliable"
 )
 _MAPPED: Final = [{"capability": "mapped-ram", "state": True}, {"capability": "multifd", "state": True}]
-"""The memory lies in the file by its address, so that restoring reads what is asked for, by several threads."""
+"""The file has the memory at its addresses, so that a restore reads what it needs, by several threads."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PciNic:
 
     @property
     def peer_mac(self) -> str:
-        """Of the NIC at the other end of its wire."""
+        """The MAC of the NIC at the other end of its wire."""
         return f"52:54:00:00:01:{self.number:02x}"
 
 
@@ -62,16 +62,16 @@ NICS: Final = (
     PciNic("k0", "e1000e", 3, node=0, polled=False),
     PciNic("k1", "e1000e", 4, node=0, polled=False),
 )
-"""Of igb and vmxnet3 DPDK receives whole frames, of e1000e not."""
+"""DPDK receives whole frames from igb and vmxnet3, but not from e1000e."""
 
 
 GROUPED: Final = ("52:54:00:00:02:01", "52:54:00:00:02:02")
-"""Of two NICs at one conventional PCI bus, so that they are of one IOMMU group; they have neither driver nor wire."""
+"""Two NICs at one conventional PCI bus, and so in one IOMMU group; they have neither driver nor wire."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a command in the guest has ended."""
+    """The result of a command in the guest."""
 
     code: int
     stdout: str
@@ -79,8 +79,10 @@ class Done:
 
 
 class FullGuest(QemuProcess):
-    """The guest, whose files are in `directory`; `images` and `product` are what it starts from. It waits for `boot`, or with
-    `saved` for `restore`. Its process ends with the `with`.
+    """The guest, whose files are in `directory`; it starts from `images` and `product`. It waits for `boot`, or with `saved` for
+    `restore`.
+
+    Its process ends with the `with`.
     """
 
     def __init__(self, directory: Path, images: Path, product: Path, *, saved: bool) -> None:
@@ -101,13 +103,13 @@ class FullGuest(QemuProcess):
         return f"{super().words}\nconsole: {text[-3000:]}"
 
     def boot(self) -> Self:
-        """Start it from nothing, and wait until it takes commands."""
+        """Boot it, and wait until it accepts commands."""
         self.monitor.run("cont")
         assert self.run("true").code == 0
         return self
 
     def save(self, file: Path) -> None:
-        """Write all that it is to a file, and leave it stopped."""
+        """Write its whole state to a file, and leave it stopped."""
         self._close_port()
         self.monitor.run("stop")
         self.monitor.run("migrate-set-capabilities", capabilities=_MAPPED)
@@ -116,7 +118,7 @@ class FullGuest(QemuProcess):
         wait_until(self.migration, BOOT_S, "the guest to be saved")
 
     def restore(self, file: Path) -> Self:
-        """Go on from what `save` has written, on the same images."""
+        """Continue from the state that `save` has written, on the same images."""
         self.monitor.run("migrate-set-capabilities", capabilities=_MAPPED)
         self.monitor.run("migrate-set-parameters", multifd_channels=2)
         self.monitor.run("migrate-incoming", uri=f"file:{file}")
@@ -125,7 +127,7 @@ class FullGuest(QemuProcess):
         return self
 
     def run(self, *argv: str, stdin: str = "", seconds: float = COMMAND_S) -> Done:
-        """How the command has ended. AssertionError, with what the guest's console says, when it cannot be run."""
+        """The result of the command. AssertionError with the guest's console when it cannot be run."""
         told = self._asked({"argv": argv, "stdin": stdin, "seconds": seconds}, seconds)
         return Done(told["code"], told["stdout"], told["stderr"])
 
@@ -151,8 +153,9 @@ class FullGuest(QemuProcess):
         return int(told["status"]), str(told["body"])
 
     def pull_out(self, nic: PciNic) -> None:
-        """Take the NIC out of its slot. The guest's kernel agrees to that after the five seconds of its button, once who has
-        opened the NIC has let it go."""
+        """Take the NIC out of its slot. The guest's kernel agrees five seconds after the button is
+        pressed, and when the program that has opened the NIC releases it.
+        """
         self.monitor.events.clear()
         self.monitor.run("device_del", id=nic.name)
         self.until(lambda: self._is_out(nic), f"the guest's kernel to let go of {nic.name}")
@@ -165,7 +168,7 @@ class FullGuest(QemuProcess):
         self.do("ip", "link", "set", found, "name", nic.name)
 
     def cut(self, nic: PciNic) -> None:
-        """Have the NIC and its peer lose their carrier, as when a cable is cut: QEMU keeps what a peer with carrier sends."""
+        """Take the carrier from the NIC and its peer, like a cut cable: QEMU keeps the frames of a peer that has its carrier."""
         for end in (nic.name, nic.peer):
             self.monitor.run("set_link", name=end, up=False)
 
@@ -174,12 +177,15 @@ class FullGuest(QemuProcess):
         return any(each["event"] == "DEVICE_DELETED" and each["data"].get("device") == nic.name for each in self.monitor.events)
 
     def _link_of(self, nic: PciNic) -> str:
-        """The name that the kernel gave to the NIC. A bridge upon it has its MAC, and is no device."""
+        """The kernel's name of the NIC; a bridge that has its MAC is not meant, because it has no device."""
         told = self.shell(f"grep -l {nic.mac} $(ls -d /sys/class/net/*/device | sed s/device$/address/) || true").split()
         return Path(told[0]).parent.name if told else ""
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = BOOT_S) -> Any:
-        """The first true value of a condition that asks the guest; few questions are asked, for each costs it time."""
+        """The first true value of a condition that asks the guest.
+
+        It is asked rarely, because each question costs the guest time.
+        """
         return wait_until(condition, seconds, what, pause=0.2)
 
     def _asked(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -212,7 +218,7 @@ class FullGuest(QemuProcess):
 
 
 def _arguments(directory: Path, images: Path, product: Path) -> Sequence[str]:
-    """QEMU, Debian 13's, which has MSI-X without KVM; it waits, without memory of its own, for what is to be in it."""
+    """The arguments of Debian 13's QEMU, which has MSI-X without KVM; it waits, without memory of its own, for the content."""
     tree = trixie.root()
     argv = [str(tree / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", str(tree / "usr/lib/x86_64-linux-gnu")]
     argv += [str(tree / "usr/bin/qemu-system-x86_64"), "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]

@@ -1,4 +1,4 @@
-"""The project's node in the guest: its agent's specs, its plugin as a runtime calls it, and what lies beyond its NICs."""
+"""The project's node in the guest: its agent's specs, its plugin as a runtime calls it, and the network beyond its NICs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.lab.hardware.snapshot import SETTINGS, SETTINGS_TEXT
 
 OUTSIDE: Final = "/run/netns/outside"
 WAIT_S: Final = 60
-"""Seconds for which an answer is waited for; few are needed."""
+"""Seconds to wait for an answer; a few are enough."""
 _VARIABLES: Final = f"CNI_PATH=/opt/cni/bin:/usr/lib/cni CNI_IFNAME=net1 USERSPACE_CNI_CONFIG={SETTINGS}"
 _FAILED: Final = 1
 _NOT_YET: Final = 503
-"""The status of an answer for which the agent had too little time."""
+"""The status of an answer when the agent had too little time."""
 
 
 def _by_name(page: str) -> dict[str, Any]:
@@ -30,12 +30,12 @@ class GuestNode:
     guest: FullGuest
 
     def has(self, specs: str) -> dict[str, Any]:
-        """Write these tables to the settings, and have the agent meet them; what became of each, by its name."""
+        """Write these tables to the settings, and have the agent apply them; the status of each by its name."""
         self.guest.do("tee", SETTINGS, stdin=SETTINGS_TEXT + specs)
         return self.looked()
 
     def looked(self) -> dict[str, Any]:
-        """The same after the agent has looked at all again; as often as its time for that is too short on a busy machine."""
+        """The same after another pass of the agent, repeated while its time for that is too short on a busy machine."""
         found: dict[str, Any] = {}
 
         def decided() -> bool:
@@ -51,15 +51,15 @@ class GuestNode:
         return found
 
     def statuses(self) -> dict[str, Any]:
-        """What became of each spec, by its name, as the agent has last seen it."""
+        """The status of each spec, by its name, as of the agent's last pass."""
         return _by_name(self.guest.page("/api/v1/network"))
 
     def ready(self, name: str = "net1") -> bool:
-        """Whether the agent says so of a spec, as it has last seen it."""
+        """Whether the agent reported the spec as ready in its last pass."""
         return bool(self.statuses()[name]["ready"])
 
     def ask(self, verb: str, pod: str, network: dict[str, Any]) -> dict[str, Any]:
-        """What the plugin answers to a call for the pod's interface net1; {} for nothing. An error is as it is printed."""
+        """The plugin's answer to a call for the pod's interface net1; {} for none. An error is returned as it is printed."""
         called = f"CNI_COMMAND={verb} CNI_CONTAINERID={pod} CNI_NETNS=/run/netns/{pod} {_VARIABLES} /opt/cni/bin/userspace"
         done = self.guest.run("sh", "-c", called, stdin=json.dumps(network))
         assert done.code in (0, _FAILED), done
@@ -67,7 +67,7 @@ class GuestNode:
         return found
 
     def add(self, pod: str, network: dict[str, Any]) -> dict[str, Any]:
-        """Make the pod's namespace, and attach it; what the plugin answers, which is no error."""
+        """Make the pod's namespace, and attach it; the plugin's answer, which must be no error."""
         self.guest.do("ip", "netns", "add", pod)
         answer = self.ask("ADD", pod, network)
         assert "code" not in answer, answer
@@ -89,9 +89,9 @@ class GuestNode:
 
 
 def veth_network(bridge: str, address: str, **host: Any) -> dict[str, Any]:
-    """A network of kernel interfaces on the bridge, whose one pod has this address with length. `host`: further keys of it.
+    """A network of kernel interfaces on the bridge; its only pod has this address with length. `host`: more keys of that block.
 
-    `vlanId` is the bridge's.
+    `vlanId` is a key of the bridge.
     """
     on_bridge = {"bridgeName": bridge, **({"vlanId": host.pop("vlanId")} if "vlanId" in host else {})}
     ipam = {"type": "static", "addresses": [{"address": address}]}
@@ -101,7 +101,7 @@ def veth_network(bridge: str, address: str, **host: Any) -> dict[str, Any]:
 
 
 def provider(interface: str, name: str = "net1", **keys: str) -> str:
-    """A table of the settings: a provider network with this interface. `keys`: further ones, their values as TOML has them."""
+    """A table of the settings: a provider network with this interface. `keys`: more keys, with values as in TOML."""
     return _provider(name, interface=json.dumps(interface), **keys)
 
 

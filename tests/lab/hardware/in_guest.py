@@ -72,7 +72,10 @@ def _page(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def requests(port: int) -> Iterator[dict[str, Any]]:
-    """Those that come, for ever. While no program has the other end nothing can be read; part of a line goes with its sender."""
+    """The requests as they come, for ever. While no program has opened the other end nothing can be read.
+
+    Half a line is dropped with its sender.
+    """
     kept = b""
     while True:
         part = os.read(port, 1 << 16)
@@ -87,7 +90,7 @@ def requests(port: int) -> Iterator[dict[str, Any]]:
 
 
 def _opened(end: float) -> int:
-    """The port. The kernel makes its file a moment before it finds the port by that."""
+    """The port. The kernel makes its file a moment before the port can be opened."""
     while True:
         for path in Path("/dev").glob("vport*p*"):
             try:
@@ -100,7 +103,7 @@ def _opened(end: float) -> int:
 
 
 def main() -> None:
-    """Load what the port needs, and serve it."""
+    """Load the modules that the port needs, and serve it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     subprocess.run(["/usr/sbin/modprobe", "-a", "virtio_console"], check=True)
     port = _opened(time.monotonic() + _BOOT_S)

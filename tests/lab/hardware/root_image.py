@@ -1,7 +1,7 @@
-"""What the guest with a full kernel starts from: Debian's kernel, and a root of this machine's own programs.
+"""The images from which the guest with a full kernel boots: Debian's kernel, and a root of this machine's own programs.
 
 The programs are those that the tests use here (OVS-DPDK, Python with what the project needs, iproute2, nft), copied with the
-libraries that they name; kernel, modules and busybox are Debian's, unpacked and not installed. `root_image` makes them once and
+libraries that they name. Kernel, modules and busybox are Debian's, unpacked and not installed. `root_image` makes them once and
 keeps them.
 """
 
@@ -32,9 +32,9 @@ INITRAMFS: Final = "initramfs"
 ROOT: Final = "root.erofs"
 LIBRARIES: Final = "/usr/lib/x86_64-linux-gnu"
 DEPENDENCIES: Final = "/usr/lib/userspace-cni"
-"""Where in the guest the Python packages are that the project needs."""
+"""Where the guest has the Python packages that the project needs."""
 SERVER: Final = "/usr/lib/in_guest.py"
-"""Where in the guest the program is that runs commands for tests."""
+"""Where the guest has the program that runs commands for tests."""
 _METAPACKAGE: Final = "linux-image-amd64"
 _FIRST: Final = ("virtio_pci", "virtio_blk", "crc32c_generic", "erofs", "overlay")
 """Modules by which the root is mounted."""
@@ -58,7 +58,7 @@ _PROGRAMS: Final = (
     *(f"/usr/lib/cni/{each}" for each in ("host-local", "static")),
 )
 _DRIVERS: Final = ("bus_pci", "bus_vdev", "mempool_ring", "net_af_packet", "net_e1000", "net_null", "net_virtio", "net_vmxnet3")
-"""Of DPDK: the start fails with one whose libraries are not there."""
+"""Drivers of DPDK; its start fails when a library of one is missing."""
 _KMOD: Final = ("depmod", "insmod", "lsmod", "modinfo", "modprobe", "rmmod")
 _DATA: Final = (
     *("/usr/share/openvswitch", "/etc/protocols", "/etc/services", "/etc/nsswitch.conf", "/usr/share/dbus-1/system.conf"),
@@ -67,9 +67,12 @@ _DATA: Final = (
 _NETWORK_MANAGER: Final = (
     *("network-manager", "libnm0", "libndp0", "libteamdctl0", "libmm-glib0", "libnewt0.52", "libbluetooth3"),
 )
-"""NetworkManager, unpacked, for it is not to run on a machine of tests; dbus and udev, which it needs, are the machine's."""
+"""NetworkManager, unpacked because it must not run on a machine that runs tests.
+
+The dbus and udev that it needs are the machine's.
+"""
 _DRIVERCTL: Final = "usr/sbin/driverctl"
-"""Its package is unpacked, too, for on a machine with udev it binds devices at each start."""
+"""The package is unpacked, because on a machine with udev it would bind devices at each start."""
 _PARTS_OF_IT: Final = (
     "usr/sbin/NetworkManager", "usr/bin/nmcli", "usr/lib/NetworkManager", "usr/share/dbus-1/system.d",
     f"{LIBRARIES[1:]}/NetworkManager", "lib/udev/rules.d/85-nm-unmanaged.rules", "etc/NetworkManager",
@@ -85,14 +88,14 @@ def root_image() -> Path:
 
 @cache
 def _recipe() -> tuple[object, ...]:
-    """All that the images depend on: how they are made, and what this machine has of it."""
+    """All that the images depend on: how they are made, and which files of this machine they copy."""
     made_by = tuple(Path(each).read_bytes() for each in (__file__, kernel_parts.__file__, str(in_guest.__file__)))
     programs = tuple((each, Path(each).stat().st_mtime_ns, Path(each).stat().st_size) for each in _PROGRAMS)
     return (made_by, programs, tuple((each.name, each.version) for each in _distributions()))
 
 
 def _make(part: Path) -> None:
-    """Fetch and copy all of it, and put it into images."""
+    """Fetch and copy everything, and put it into images."""
     packages, debian, tree = part / "packages", part / "debian", part / "tree"
     for each in (packages, debian, tree):
         each.mkdir()
@@ -109,7 +112,7 @@ def _make(part: Path) -> None:
 
 
 def make_image(tree: Path, image: Path, program: Path) -> None:
-    """A read-only file system of a directory, with the times of its files: Python takes compiled modules by them."""
+    """A read-only file system of a directory, with the files' times, by which Python accepts compiled modules."""
     run(str(program), "--quiet", "--all-root", "-Eforce-inode-extended", str(image), str(tree), cwd=tree)
 
 
@@ -155,7 +158,7 @@ def _fill(tree: Path, debian: Path, modules: Path) -> None:
 
 
 def _added_network_manager(tree: Path, debian: Path) -> list[str]:
-    """Put NetworkManager into its place; what of this machine's own it is loaded with."""
+    """Put NetworkManager into its place; the files of this machine that it loads."""
     for each in _PARTS_OF_IT:
         _place(debian / each, tree / (f"usr/{each}" if each.startswith("lib/") else each))
     libraries = debian / LIBRARIES[1:]
@@ -189,7 +192,10 @@ def _pmds() -> str:
 
 
 def _copy(path: str, tree: Path) -> None:
-    """The file in its place; a library's name is that by which it is looked for. Debian's /lib is a link to /usr/lib."""
+    """Copy the file into its place.
+
+    A library gets the name by which programs look for it. Debian's /lib is a link to /usr/lib.
+    """
     place = Path(path)
     target = tree / str(place.parent.resolve())[1:] / place.name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +204,7 @@ def _copy(path: str, tree: Path) -> None:
 
 
 def _needed(programs: Iterable[str], libraries: str = "") -> set[str]:
-    """The libraries that these programs and libraries are loaded with, and the one that loads them; `libraries` come first."""
+    """The libraries that these programs and libraries load, and the loader; `libraries` come first."""
     environment = os.environ | {"LD_LIBRARY_PATH": libraries}
     told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False, env=environment).stdout
     if lacking := sorted({*re.findall(r"(\S+) => not found", told)}):
@@ -226,7 +232,7 @@ def _distributions() -> list[metadata.Distribution]:
 
 
 def _copied(distribution: metadata.Distribution, place: Path) -> Iterator[str]:
-    """Copy the package below the directory; its compiled parts."""
+    """Copy the package below the directory; the result is its compiled parts."""
     for file in distribution.files or ():
         source = Path(str(distribution.locate_file(file))).resolve()
         if file.parts[0] == ".." or not source.exists():
@@ -242,7 +248,7 @@ def _copied(distribution: metadata.Distribution, place: Path) -> Iterator[str]:
 
 
 def _uncompressed(bz_image: bytes) -> bytes:
-    """The kernel in a bzImage (the kernel's Documentation/x86/boot.rst): QEMU starts it so in half of the time."""
+    """The kernel from a bzImage (the kernel's Documentation/x86/boot.rst): QEMU starts it so in half of the time."""
     sectors = bz_image[0x1F1]
     offset, length = struct.unpack_from("<II", bz_image, 0x248)
     kernel = lzma.LZMADecompressor().decompress(bz_image[(sectors + 1) * 512 + offset :][:length])

@@ -1,7 +1,7 @@
-"""The saved guest that each test restores: OVS-DPDK with its NICs at vfio-pci, the project installed, and its agent serving.
+"""The saved guest that each test restores: OVS-DPDK with its NICs at vfio-pci, the project installed, and its agent running.
 
-It is made once for each state of the sources, `python -m tests.lab.hardware.snapshot`, and kept. So nothing that a test does in
-it needs undoing.
+`python -m tests.lab.hardware.snapshot` makes it once for each state of the sources, and keeps it. So nothing that a test does in
+it has to be undone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.lab.hardware.root_image import make_image, root_image
 
 SETTINGS: Final = "/etc/userspace-cni.toml"
 SETTINGS_TEXT: Final = "tick_s = 600\n"
-"""What the agent notices while a test waits it was told, for no pass comes meanwhile."""
+"""The agent's pause between passes: so what it notices while a test waits comes from a notice and not from a pass."""
 AGENT_LOG: Final = "/var/log/agent.log"
 PRODUCT: Final = "product.erofs"
 SAVED: Final = "saved"
@@ -71,7 +71,7 @@ def saved_guest() -> Path:
 
 @contextmanager
 def restored() -> Iterator[FullGuest]:
-    """A guest that goes on from the saved one; nothing of it is there afterwards."""
+    """A guest that continues from the saved one; nothing of it is left afterwards."""
     made = saved_guest()
     with _started(made / PRODUCT, saved=True) as guest:
         yield guest.restore(made / SAVED)
@@ -88,7 +88,7 @@ def _started(product: Path, *, saved: bool) -> Iterator[FullGuest]:
 
 @cache
 def _sources() -> str:
-    """What tells these sources of the project from others."""
+    """A digest of the project's sources."""
     told = hashlib.sha256()
     for path in _files():
         told.update(f"{path.relative_to(_TREE)}\0".encode() + path.read_bytes() + b"\0")
@@ -96,7 +96,7 @@ def _sources() -> str:
 
 
 def _files() -> list[Path]:
-    """The files of the project that the guest gets, built ones too."""
+    """The files of the project that the guest gets, with built ones."""
     found = (path for package in _PACKAGES for path in (_TREE / package).rglob("*"))
     return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
@@ -109,7 +109,7 @@ def _make(part: Path) -> None:
 
 
 def make_product(part: Path) -> None:
-    """Write the image PRODUCT to the directory: the project, compiled."""
+    """Write the image PRODUCT, the compiled project, to the directory."""
     tree = part / "product"
     for path in _files():
         target = tree / path.relative_to(_TREE)
@@ -121,8 +121,10 @@ def make_product(part: Path) -> None:
 
 
 def prepare(guest: FullGuest) -> None:
-    """Bring a guest that has just booted to where it is saved. The agent has had an uplink by then: what it imports for one takes
-    emulated processors several seconds."""
+    """Bring a guest that has just booted to the state that is saved.
+
+    The agent has had an uplink by then, because the imports for one take emulated processors several seconds.
+    """
     guest.shell(_PREPARED)
     guest.shell("\n".join(_named(nic) for nic in NICS))
     guest.shell(_SWITCH)
@@ -139,7 +141,10 @@ def _looks(guest: FullGuest, settings: str, told: str) -> None:
 
 
 def _named(nic: PciNic) -> str:
-    """The peer in the namespace `outside`; the NIC by its name, or at vfio-pci, with its address in /run/NAME."""
+    """Move the peer to the namespace `outside`.
+
+    Give the NIC its name, or bind it to vfio-pci and write its address to /run/NAME.
+    """
     return f"""
 for each in /sys/class/net/*; do
     [ -e $each/device ] || continue

@@ -1,4 +1,4 @@
-"""What no tool checks of source, tests and pages: `python -m tests.lab.house` says what breaks a house rule, and exits 1.
+"""House rules for source, tests and pages that no tool checks: `python -m tests.lab.house` prints what breaks one, and exits 1.
 
 Each finding is a line `path:line: what is wrong, and what to do`. Changes nothing.
 """
@@ -25,7 +25,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def findings(root: Path) -> list[Finding]:
-    """All that breaks a rule in the project at `root`; a directory without source, tests, C or pages is no project."""
+    """Everything that breaks a rule in the project at `root`; a directory without source, tests, C or pages is no project."""
     tree = Tree(root)
     looked_at = {
         "Python": tree.sources,

@@ -9,7 +9,7 @@ from typing import Final
 from tests.lab.house.tree import LINES_MAX, Finding, Rule, Tree
 
 LONG_FILE: Final = "shim.c"
-"""The file that may be longer: it can be built and read alone."""
+"""The file that may be longer, so that it can be built and read alone."""
 _DEFINITION: Final = re.compile(r"^(?P<head>[A-Za-z_][^;{}=#/]*\))\s*\{", re.MULTILINE)
 _SIGNATURE: Final = re.compile(r"(?P<name>\w+)\s*\((?P<parameters>(?:[^()]|\([^()]*\))*)\)\s*$")
 _PARAMETER: Final = re.compile(r"\(\*(?P<pointer>\w+)\)|(?P<plain>\w+)(?:\s*\[[^\]]*\])*\s*$")
@@ -25,7 +25,7 @@ def size_of_a_file(tree: Tree) -> Iterator[Finding]:
 
 
 def every_function_is_found(tree: Tree) -> Iterator[Finding]:
-    """The rules about functions miss none: as many are found as lines end one."""
+    """The rules about functions see every one: they find as many as there are lines that end one."""
     for file in tree.c:
         found, ends = len(list(_defined(file.text))), len(re.findall(r"^\}$", file.text, re.MULTILINE))
         if found != ends:
@@ -35,7 +35,7 @@ def every_function_is_found(tree: Tree) -> Iterator[Finding]:
 
 
 def every_function_has_a_header(tree: Tree) -> Iterator[Finding]:
-    """A function says what it does, what it takes and what it returns, a static one too."""
+    """Each function's comment, also a static one's, says what it does, takes and returns."""
     for file in tree.c_sources:
         for line, lack in _lacks(file.text):
             yield file.wrong(line, f"the comment before the function lacks {lack}")
@@ -49,7 +49,7 @@ def every_function_of_a_test_has_a_comment(tree: Tree) -> Iterator[Finding]:
 
 
 def contents_of_the_long_file(tree: Tree) -> Iterator[Finding]:
-    """The table of contents in the long file's head names its sections, in their order."""
+    """The table of contents at the head of the long file names its sections, in their order."""
     for file in tree.c_sources:
         if file.path.name != LONG_FILE:
             continue

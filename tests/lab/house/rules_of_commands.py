@@ -1,4 +1,4 @@
-"""The house rules that hold pages and program together: commands, options, keys of a network and codes of errors."""
+"""The house rules that keep pages and program consistent: commands, options, keys of a network and codes of errors."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ REFERENCE: Final = "docs/commands.md"
 NETWORK: Final = "docs/network.md"
 OPERATIONS: Final = "docs/operations.md"
 PROGRAMS: Final = ("userspace_cni.pod", "kubevirt", "tests.crash.storm")
-"""Modules with options of their own, which the pages name too."""
+"""Modules with options of their own that the pages name, too."""
 OTHERS: Final = {
     *("--huge-dir", "--in-memory", "--no-huge", "--no-pci", "--no-telemetry", "--single-file-segments"),
     "--total-num-mbufs",
 }
 """Options of other programs that pages name: DPDK's, and its testpmd's."""
 _STATUS_NOT_READY: Final = 51
-"""STATUS alone gives it, for the same errors as other verbs give theirs."""
+"""A code that only STATUS gives, for the same errors for which other verbs give theirs."""
 _OPTION: Final = re.compile(r"--?[a-z][a-z-]*")
 _PLACEHOLDER: Final = re.compile(r"[A-Z]+")
 _CALL: Final = re.compile(r"(^|[ /(])userspace-cni( |$)")
 
 
 def commands_and_options_exist(tree: Tree) -> Iterator[Finding]:
-    """Each `userspace-cni` command that a page names is one, with the options that it is given; so is each option by itself."""
+    """Each `userspace-cni` command that a page names exists, with the options that follow it; so does each option alone."""
     for page in (*readable(tree), *tree.templates):
         for words in _calls(page):
             for word in _unknown(words):
@@ -95,14 +95,14 @@ def every_code_is_documented(tree: Tree) -> Iterator[Finding]:
 
 
 def _rows(page: File, heading: str, first: str) -> list[str]:
-    """The first cells of the form `first` in the tables of the section `heading`; none where the page has no such section."""
+    """The first cells of the form `first` in the tables of the section `heading`; none if the page has no such section."""
     if heading not in headings(page.path).values():
         return []
     return re.findall(rf"^\| ({first}) \|", section(page.path, heading), re.MULTILINE)
 
 
 def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
-    """Every command that does something by itself, by its words after `userspace-cni`."""
+    """Every command that is not only a group, by its words after `userspace-cni`."""
     found = {}
     command = loaded(command)
     if not isinstance(command, click.Group) or command.invoke_without_command:
@@ -127,7 +127,7 @@ def _options_of_commands() -> frozenset[str]:
 
 @cache
 def _options_of_programs() -> frozenset[str]:
-    """Every option of the programs beside the command, as they tell them."""
+    """Every option of the programs beside the command, from their own help texts."""
     calls = [[sys.executable, "-m", module, "--help"] for module in PROGRAMS]
     asked = [subprocess.Popen(call, stdout=subprocess.PIPE, text=True, cwd=ROOT) for call in calls]
     texts = [each.communicate()[0] for each in asked]
@@ -161,7 +161,7 @@ def _calls(page: File) -> list[list[str]]:
 
 
 def _unknown(words: list[str]) -> list[str]:
-    """The words of a call that should be a command and are none, or that are no option of their command."""
+    """The words of a call that are not a command where one is expected, or not an option of their command."""
     command: click.Command = userspace_cni
     wrong = []
     for word in words:

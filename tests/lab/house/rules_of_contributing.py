@@ -1,4 +1,7 @@
-"""The house rules for what contributors are told: files, tests, targets of make that pages name; hooks before a commit; forms."""
+"""The house rules for what contributors are told: files, tests and targets of make that pages name.
+
+Hooks before a commit; forms.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ HOOKS: Final = ".pre-commit-config.yaml"
 SUITE: Final = "tests/run.sh"
 _LANE: Final = "lane"
 _PARTS_OF_THE_SUITE: Final = frozenset({"all", "quick", "changed", "check", _LANE})
-"""What the suite runs beside the kinds, which are directories."""
+"""Groups that the suite runs beside the kinds, which are directories."""
 _ENVIRONMENT: Final = ".venv/bin/"
 _FILE: Final = re.compile(r"(docs|tests|deploy|userspace_cni|localdb|kubevirt|\.github|\.ci)/[\w./-]*")
 _TARGET: Final = re.compile(r"([a-z]+):.*")
@@ -37,7 +40,7 @@ _ELEMENTS: Final = {
 
 
 def pages_name_what_exists(tree: Tree) -> Iterator[Finding]:
-    """The files, tests, kinds of tests, modules and targets of make that pages and templates name are there."""
+    """The files, tests, kinds of tests, modules and targets of make that pages and templates name exist."""
     for page in (*readable(tree), *tree.templates):
         lines = [
             line.partition(" #")[0] for block in blocks(page.path) if block.language == COMMANDS for line in _lines(block.text)
@@ -55,7 +58,7 @@ def targets_run_what_exists(tree: Tree) -> Iterator[Finding]:
 
 
 def hooks_are_the_checks(tree: Tree) -> Iterator[Finding]:
-    """Before a commit run the checks of the suite, from .venv; nothing is fetched."""
+    """The hooks before a commit are the suite's checks, run from .venv; nothing is fetched."""
     for file in _named(tree, HOOKS):
         try:
             repositories = yaml.safe_load(file.text)["repos"]
@@ -75,7 +78,7 @@ def hooks_are_the_checks(tree: Tree) -> Iterator[Finding]:
 
 
 def forms_can_be_used(tree: Tree) -> Iterator[Finding]:
-    """A form for issues is YAML, has what the site needs of it, and only what it knows."""
+    """A form for issues is valid YAML, has what the site needs, and only keys that it knows."""
     for form in tree.templates:
         if form.path.suffix != ".yml":
             continue
@@ -123,13 +126,13 @@ def _lines(commands: str) -> list[str]:
 
 
 def _named(tree: Tree, name: str) -> list[File]:
-    """The file at the top of the project, where it has one."""
+    """The file at the top of the project, if there is one."""
     path = tree.root / name
     return [File(tree.root, path)] if path.is_file() else []
 
 
 def _tool(command: list[str] | tuple[str, ...]) -> str:
-    """What a command runs, by its name, whatever it is told then: `ruff check`, `mypy`, `tests.lab.house`."""
+    """The name of what a command runs, without its arguments: `ruff check`, `mypy`, `tests.lab.house`."""
     program, *words = command
     if words[:1] == ["-m"]:
         return words[1]
@@ -137,7 +140,7 @@ def _tool(command: list[str] | tuple[str, ...]) -> str:
 
 
 def _lack(tree: Tree, command: list[str]) -> str:
-    """What of a command's own parts is not there, by the words of a message; "" when all is, or when the command is not ours."""
+    """What is missing of a command's own parts, as a message; "" when nothing is, or when the command is not ours."""
     words = command[1:] if command[:1] in (["bash"], ["sudo"]) else command
     named = [tree.root / word for word in words if _FILE.fullmatch(word)]
     missing = [each.relative_to(tree.root) for each in named if not each.exists() and not each.with_suffix(".py").exists()]
@@ -175,7 +178,7 @@ def _kinds(tree: Tree) -> set[str]:
 
 
 def _has_test(tree: Tree, words: list[str]) -> bool:
-    """Whether the file or kind that is run has a test that -k selects; a name in capitals stands for any."""
+    """Whether the file or kind that is run has a test that -k selects; a name in capitals stands for any test."""
     wanted = words[words.index("-k") + 1]
     place = f"tests/{words[1]}/" if words[0] == SUITE else next((each for each in words if each.startswith("tests/")), "tests/")
     files = [file for file in tree.test_files if file.name.startswith(place)]

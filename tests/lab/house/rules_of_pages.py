@@ -1,4 +1,4 @@
-"""The house rules for README and docs: blocks of code can be read, those that are not run say why, links have targets."""
+"""The house rules for README and docs: blocks of code are valid, those that are not run say why, links have targets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.lab.house.tree import PACKAGES, File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, Block, blocks, headings, links, marks, prose
 
 LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", ""}
-"""What a block of code can be; without a name it is a picture, a message or a form."""
+"""The languages of a block of code; one without a language is a picture, a message or a form."""
 WORDS_MAX: Final = 2500
-"""Of docs/architecture.md: what a newcomer reads in ten minutes."""
+"""The words of docs/architecture.md that a newcomer reads in ten minutes."""
 COLUMNS_MAX: Final = 160
-"""Of a line of prose; rows of tables, headings and lines with one long word may be longer."""
+"""The columns of a line of prose; rows of tables, headings and lines with one long word may be longer."""
 _MODULE: Final = re.compile(r"`([a-z]+/[a-z_/]+[a-z_])(?:\.[A-Za-z_]+)*`")
 _CLASS: Final = re.compile(r"`(?:[a-z/_]+\.)?([A-Z]+[a-z][A-Za-z]*)`")
 _WORD: Final = re.compile(r"\b[A-Z]\w+")
@@ -28,7 +28,7 @@ _DRAWN: Final = re.compile(r'font-weight="bold"[^>]*>(\w+)<')
 
 
 def readable(tree: Tree) -> list[File]:
-    """The pages whose blocks end and whose headings differ: what the other rules for pages look at."""
+    """The pages whose blocks end and whose headings differ, which the other rules for pages look at."""
     return [page for page in tree.pages if not _unreadable(page)]
 
 
@@ -68,7 +68,7 @@ def blocks_of_code(tree: Tree) -> Iterator[Finding]:
 
 
 def blocks_that_are_no_commands(tree: Tree) -> Iterator[Finding]:
-    """YAML and TOML can be read, and so can the JSON within a network; Python compiles, and what it imports is there."""
+    """YAML, TOML and the JSON within a network are valid; Python compiles, and what it imports exists."""
     for page in readable(tree):
         for block in blocks(page.path):
             try:
@@ -111,7 +111,7 @@ def links_lead_somewhere(tree: Tree) -> Iterator[Finding]:
 
 
 def lines_of_prose_are_short(tree: Tree) -> Iterator[Finding]:
-    """A line of prose fits an editor's window, so that a diff shows the sentence that changed."""
+    """A line of prose is short enough that it fits an editor's window, and that a diff shows the changed sentence."""
     for page in readable(tree):
         for number, line in enumerate(prose(page.path).splitlines(), 1):
             if len(line) > COLUMNS_MAX and not line.startswith(("|", "#")) and " " in line.strip()[:COLUMNS_MAX]:
@@ -119,7 +119,7 @@ def lines_of_prose_are_short(tree: Tree) -> Iterator[Finding]:
 
 
 def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
-    """docs/README.md lists every page, and is itself where the README sends readers."""
+    """docs/README.md lists every page, and the README links to it."""
     pages = {page.name: page for page in readable(tree)}
     index = pages.get("docs/README.md")
     if index:
@@ -132,7 +132,7 @@ def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
 
 
 def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
-    """The pages about the code name modules that exist, the picture has the rooms, and the first page is not too long."""
+    """The pages about the code name modules that exist, the picture has all rooms, and the first page is not too long."""
     pages = {page.name: page for page in readable(tree)}
     known = {word for each in tree.sources for word in _WORD.findall(each.text)}
     rooms = {each.name.split("/")[1] for each in tree.sources if each.name.startswith(PACKAGES[0]) and each.name.count("/") > 1}

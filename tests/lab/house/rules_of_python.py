@@ -14,10 +14,10 @@ from userspace_cni.attachment import steps
 VAGUE: Final = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
 
 SAYS_NOTHING: Final = frozenset(("utils", "util", "common", "helpers", "helper", "manager", "misc"))
-"""Names under which anything can be put, so that nothing is found by them."""
+"""Names under which anything could be put, so that they help a reader to find nothing."""
 
 SAID_BY_THE_ROOM: Final = frozenset(("__init__", "__main__"))
-"""Files that Python wants by these names: each is its package."""
+"""Files that Python requires under these names: each stands for its package."""
 
 STEPS: Final = steps.__name__
 STEP_TYPES: Final = frozenset(
@@ -28,7 +28,7 @@ OF_DRIVERS: Final = tuple(f"userspace_cni/{room}/" for room in ("attachment/step
 
 
 def called(call: ast.Call) -> str:
-    """The last part of the called name: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
+    """The last part of a called name: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
@@ -40,7 +40,7 @@ def size_of_a_module(tree: Tree) -> Iterator[Finding]:
 
 
 def names_say_what_is_in_it(tree: Tree) -> Iterator[Finding]:
-    """A module or package is named by its subject, also one of C."""
+    """A module or package is named after its subject; so is a file of C."""
     for file in (*tree.python, *tree.c):
         path = PurePosixPath(file.name)
         for name in dict.fromkeys((*path.parent.parts, path.stem)):
@@ -49,7 +49,7 @@ def names_say_what_is_in_it(tree: Tree) -> Iterator[Finding]:
 
 
 def class_names_are_unique(tree: Tree) -> Iterator[Finding]:
-    """A name stands for one class of the product: a reader who looks for it finds that one. An underscore makes no difference."""
+    """A name stands for one class of the product, so that a search finds that one. A leading underscore makes no difference."""
     first: dict[str, str] = {}
     for file in tree.sources:
         for node in file.nodes:
@@ -60,7 +60,7 @@ def class_names_are_unique(tree: Tree) -> Iterator[Finding]:
 
 
 def file_names_are_unique(tree: Tree) -> Iterator[Finding]:
-    """A file's name says which one it is, also where it is shown without its room, as by a fuzzy finder."""
+    """A file's name identifies it even without its room, as a fuzzy finder shows it."""
     first: dict[str, str] = {}
     for file in (*tree.sources, *(each for each in tree.c_sources if each.name.startswith(PACKAGES))):
         if file.path.stem not in SAID_BY_THE_ROOM and (there := first.setdefault(file.path.name, file.name)) != file.name:
@@ -76,7 +76,7 @@ def plain_words(tree: Tree) -> Iterator[Finding]:
 
 
 def executed_commands_check_for_errors(tree: Tree) -> Iterator[Finding]:
-    """ovsdbapp's `execute` without check_error=True hides that nothing was done."""
+    """ovsdbapp's `execute` has check_error=True, without which a failure passes unnoticed."""
     for file in (each for each in tree.python if "execute(" in each.text):
         for node in file.nodes:
             if isinstance(node, ast.Call) and called(node) == "execute" and not any(map(_checks, node.keywords)):
@@ -84,7 +84,7 @@ def executed_commands_check_for_errors(tree: Tree) -> Iterator[Finding]:
 
 
 def steps_describe_themselves(tree: Tree) -> Iterator[Finding]:
-    """Only drivers and rows ask which type a step is, or which kind a port: others ask a trait, which a new type answers."""
+    """Only drivers and rows ask which type a step or port is; other code asks a trait, which a new type has, too."""
     for file in (each for each in tree.sources if not each.name.startswith(OF_DRIVERS)):
         imports = (node for node in file.nodes if isinstance(node, ast.ImportFrom) and node.module == STEPS)
         types = {name.name for node in imports for name in node.names} & STEP_TYPES
@@ -97,7 +97,7 @@ def steps_describe_themselves(tree: Tree) -> Iterator[Finding]:
 
 
 def _asked_types(node: ast.AST) -> list[ast.expr]:
-    """By which types a value is told apart here."""
+    """The types by which a value is distinguished here."""
     if isinstance(node, ast.Call) and called(node) in ("isinstance", "issubclass"):
         return node.args[1:]
     return [node.cls] if isinstance(node, ast.MatchClass) else []

@@ -1,4 +1,4 @@
-"""The house rules for tests: each says what it shows, none sleeps, none is in a hurry, none hides another."""
+"""The house rules for tests: each says what it shows, none sleeps, none asserts on time, none hides another."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SLEEPERS: Final = frozenset({"wait_until", "eventually", "test_an_idle_polling_t
 CLOCKS: Final = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time"})
 CPU_CLOCKS: Final = frozenset({"thread_time", "thread_time_ns", "process_time", "process_time_ns"})
 TIMED: Final = "tests/unit/test_linear_time.py"
-"""The one file that asserts on time: on the processor time of a thread, by which a quadratic reader is told from a linear one."""
+"""The one file that asserts on time: on a thread's processor time, which distinguishes a quadratic reader from a linear one."""
 PROFILED: Final = "tests/conftest.py"
 OF_THE_PROFILE: Final = frozenset({"database", "deadline", "derandomize", "print_blob"})
-"""What the profile says: a deadline makes a busy machine a fault, and without the database a rerun draws other examples."""
+"""What the profile sets: a deadline would fail on a busy machine, and without the database a rerun draws other examples."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,7 +35,7 @@ def every_test_says_what_it_shows(tree: Tree) -> Iterator[Finding]:
 
 
 def no_test_sleeps(tree: Tree) -> Iterator[Finding]:
-    """Tests wait for a condition with a bound, in a function made for it, and never for time to pass."""
+    """Tests wait for a condition with a bound, in a function made for that, and never simply for time to pass."""
     for file in tree.tests:
         sleeping = [node for node in file.nodes if isinstance(node, ast.Call) and called(node) == "sleep"]
         if not sleeping:
@@ -47,9 +47,9 @@ def no_test_sleeps(tree: Tree) -> Iterator[Finding]:
 
 
 def no_test_is_in_a_hurry(tree: Tree) -> Iterator[Finding]:
-    """No assertion says how soon something is over: a busy machine makes it untrue. What hangs outlasts a test.
+    """No assertion limits how long something takes: it would fail on a busy machine. What hangs exceeds the test's own limit.
 
-    In a loop it is the bound of a wait.
+    In a loop such a comparison is the bound of a wait.
     """
     for file in tree.test_files:
         waits = {id(node) for loop in file.nodes if isinstance(loop, ast.While) for node in ast.walk(loop)}
@@ -61,12 +61,12 @@ def no_test_is_in_a_hurry(tree: Tree) -> Iterator[Finding]:
 
 
 def _is_clock(node: ast.AST) -> bool:
-    """Whether a clock is read in it."""
+    """Whether the expression reads a clock."""
     return any(isinstance(each, ast.Call) and called(each) in CLOCKS | CPU_CLOCKS for each in ast.walk(node))
 
 
 def _upper_bounds(test: ast.expr) -> Iterator[ast.expr]:
-    """What is asserted to be less than something, sides of all comparisons in the expression."""
+    """What the expression asserts to be less than something, by the sides of its comparisons."""
     for compare in (node for node in ast.walk(test) if isinstance(node, ast.Compare)):
         sides = [compare.left, *compare.comparators]
         for left, comparison, right in zip(sides, compare.ops, sides[1:], strict=False):
@@ -77,7 +77,7 @@ def _upper_bounds(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def one_file_asserts_on_time(tree: Tree) -> Iterator[Finding]:
-    """No other test looks at the time that the processor has worked, and that file does."""
+    """No test but that file looks at processor time, and that file does."""
     for file in tree.test_files:
         looks = [node.lineno for node in file.nodes if isinstance(node, ast.Call) and called(node) in CPU_CLOCKS]
         if file.name == TIMED and not looks:
@@ -87,7 +87,7 @@ def one_file_asserts_on_time(tree: Tree) -> Iterator[Finding]:
 
 
 def one_profile_of_hypothesis(tree: Tree) -> Iterator[Finding]:
-    """How examples are drawn and kept is said once for the suite; a test says how many there are."""
+    """How examples are drawn and kept is set once for the suite; a test only says how many there are."""
     for file in tree.tests:
         if file.name == PROFILED or "hypothesis" not in file.text:
             continue
@@ -101,7 +101,7 @@ def one_profile_of_hypothesis(tree: Tree) -> Iterator[Finding]:
 
 
 def file_names_are_unique(tree: Tree) -> Iterator[Finding]:
-    """No two test files have one name: a failure's name says where to look."""
+    """No two test files have the same name: the name in a failure says where to look."""
     first: dict[str, File] = {}
     for file in tree.test_files:
         if (other := first.setdefault(file.path.name, file)) is not file:
@@ -121,7 +121,7 @@ def test_names_are_unique_in_a_file(tree: Tree) -> Iterator[Finding]:
 
 
 def _functions(file: File) -> Iterator[Function]:
-    """Every function, wherever it is defined."""
+    """Every function of the file, nested ones too."""
     return (node for node in file.nodes if isinstance(node, Function))
 
 

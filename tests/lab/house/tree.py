@@ -1,4 +1,4 @@
-"""The project's files as the house rules read them: each is read once and parsed once, whatever number of rules looks at it."""
+"""The project's files as the house rules read them: each is read and parsed once, however many rules look at it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class File:
         return Finding(self.name, line, text)
 
     def line_of(self, *texts: str) -> int:
-        """The first line that has all `texts`; 1 where none has."""
+        """The first line that has all `texts`; 1 if none has."""
         return next((number for number, line in enumerate(self.lines, 1) if all(text in line for text in texts)), 1)
 
 
@@ -94,4 +94,4 @@ class Tree:
 
 
 Rule = Callable[[Tree], Iterator[Finding]]
-"""A rule says what is wrong in a tree, in any order."""
+"""A rule yields what is wrong in a tree, in any order."""

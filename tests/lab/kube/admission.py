@@ -67,7 +67,7 @@ class AdmissionPolicy:
         return True
 
     def refusals(self, asked: AdmissionRequest) -> list[str]:
-        """What it says against the request; [] where it has nothing against it, or is not about it."""
+        """What the policy says against the request; [] if it has nothing against it, or does not apply."""
         assert self.spec["failurePolicy"] == "Fail"
         try:
             if not self.is_about(asked):
@@ -92,7 +92,7 @@ def _matches(rule: Mapping[str, Sequence[str]], asked: AdmissionRequest) -> bool
 
 
 def evaluated(expression: str, data: Mapping[str, Any]) -> Any:
-    """The value of a CEL expression; `data`: its variables, a schema's rules have `self`. Raises ExpressionError."""
+    """The value of a CEL expression with the variables `data`; a schema's rules have `self`. Raises ExpressionError."""
     value = _ENVIRONMENT.compile(expression).eval(data=data)
     if value.type() == cel.Type.ERROR:
         raise ExpressionError(f"expression '{expression}' resulted in error: {value.plain_value()}")

@@ -36,7 +36,7 @@ from tests.lab.kube.store import Refusal, Selection, Store, merged
 
 TOKEN = "lab-token"
 WATCH_S = 1800.0
-"""How long a watch lasts that names no timeoutSeconds."""
+"""How long a watch lasts without timeoutSeconds."""
 
 _POD = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<status>/status)?")
 _APPLY = "application/apply-patch+yaml"
@@ -70,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came in; `body` is its decoded JSON, None without one."""
+    """A request as it came; `body` is its decoded JSON, None without one."""
 
     method: str
     path: str
@@ -89,7 +89,7 @@ class Request:
         return "WATCH" if parse_qs(parts.query).get("watch", [""])[0] in ("1", "true") else "LIST"
 
     def option(self, name: str) -> str:
-        """A parameter of the query; "" when it is absent."""
+        """A parameter of the query; "" when it is missing."""
         return parse_qs(urlsplit(self.path).query).get(name, [""])[0]
 
 
@@ -130,7 +130,7 @@ class ApiServer:
         self._stopping = threading.Event()
 
     def start(self) -> Self:
-        """Listen and serve; returns itself. After `stop` it comes back on the same port, with the same pods."""
+        """Listen and serve; returns itself. After `stop` it serves the same pods again, on the same port."""
         self._stopping.clear()
         self._http = _Http(self, self._certificate, self._port)
         self._port = int(self._http.server_address[1])
@@ -167,7 +167,7 @@ class ApiServer:
         return self._certificate
 
     def kubeconfig(self, directory: Path, user: Mapping[str, Any] | None = None) -> str:
-        """Write a kubeconfig for this server to `directory`, and tell its path. `user`: how to log in; default the token."""
+        """Write a kubeconfig for this server to `directory`; the file's path. `user`: how to log in; default the token."""
         cluster: dict[str, Any] = {"server": self.url}
         if self._certificate:
             cluster["certificate-authority"] = str(self._certificate)
@@ -203,11 +203,11 @@ class ApiServer:
         self.store.remove(namespace, name)
 
     def define(self, definition: Mapping[str, Any]) -> ObjectStore:
-        """Serve the kind of a CustomResourceDefinition from now on, where 404 was the answer; returns its objects."""
+        """Serve the kind of a CustomResourceDefinition from now on, which was 404 before; returns its objects."""
         return self.serve(defined(definition))
 
     def serve(self, kind: Kind) -> ObjectStore:
-        """Serve the kind from now on, where 404 was the answer; returns its objects."""
+        """Serve the kind from now on, which was 404 before; returns its objects."""
         self._stores[kind.title] = ObjectStore(kind)
         return self._stores[kind.title]
 
@@ -299,7 +299,7 @@ class ApiServer:
         return None
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not longer than the server lives."""
+        """Sleep, but no longer than the server lives."""
         self._stopping.wait(seconds)
 
     def serve_watch(self, request: Request, connection: socket.socket, send: Callable[[bytes], None]) -> None:
@@ -365,7 +365,7 @@ class ApiServer:
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def _event(self, request: Request, namespace: str, name: str | None) -> dict[str, Any]:
-        """Make or change an Event: an account for that has neither get nor list."""
+        """Create or change an Event, as for an account that has neither get nor list."""
         if not isinstance(request.body, dict):
             raise Refusal(403, "Forbidden", 'User "node" cannot read resource "events"')
         if request.method == "POST" and name is None:
@@ -375,7 +375,7 @@ class ApiServer:
         raise Refusal(403, "Forbidden", 'User "node" cannot do this with resource "events"')
 
     def _delete(self, request: Request, old: dict[str, Any]) -> dict[str, Any]:
-        """With a grace period a deletion only begins; the kubelet ends it with one of 0."""
+        """With a grace period this only begins a deletion; the kubelet ends it by one with a grace period of 0."""
         options = request.body if isinstance(request.body, dict) else {}
         namespace, name = old["metadata"]["namespace"], old["metadata"]["name"]
         if options.get("gracePeriodSeconds") != 0:
@@ -476,7 +476,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(fault.status, "Injected", "injected by the test")
 
     def _watch(self, request: Request, fault: Fault) -> None:
-        """Chunk by chunk, as the real server; the last chunk is empty when the watch ends in good order."""
+        """Send a watch in chunks, as the real server does; the last chunk is empty when the watch ends in an orderly way."""
         api, version = self.server.api, int(request.option("resourceVersion") or 0)
         if version and not api.gone_in_stream:
             api.store_of(request).since(version)
@@ -528,7 +528,7 @@ def selection_of(request: Request, store: Store) -> Selection:
 
 
 def _dry_run(store: ObjectStore, request: Request) -> dict[str, Any]:
-    """As `_write`, and nothing is stored: the answer has the version that is stored, none where there is none. Raises Refusal."""
+    """As `_write`, but nothing is stored: the answer has the stored version, or none if there is none. Raises Refusal."""
     match = _OBJECTS.fullmatch(urlsplit(request.path).path)
     assert match
     with store.dry_run():
@@ -586,13 +586,16 @@ def _bookmark(store: Store, version: int) -> bytes:
 
 
 def _shut(connection: socket.socket) -> None:
-    """End a connection that another thread reads or writes; of an SSLSocket too, whose own shutdown is for its own thread."""
+    """End a connection that another thread reads or writes, also an SSLSocket, whose own shutdown is for its own thread."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _decoded(text: bytes, kind: str) -> Any:
-    """The body; None for what is none. A server reads what is to be applied as YAML, whose parser takes not all that JSON has."""
+    """The decoded body.
+
+    None if it is invalid. What is to be applied is read as YAML, whose parser does not accept all of JSON.
+    """
     with suppress(ValueError, yaml.YAMLError):
         return yaml.load(text, yaml.CSafeLoader) if kind == _APPLY else json.loads(text)
     return None

@@ -1,7 +1,7 @@
 """The DaemonSet's pod on podman: what deploy/cluster/base says of its containers, as podman's arguments.
 
-The manifest is what is tested: no mount, variable, argument or privilege is repeated here. What it says of a container and this
-does not translate is an error, so that nothing is silently left out.
+The manifest itself is tested: no mount, variable, argument or privilege is repeated here. Anything in it that is not translated
+is an error, so that nothing is silently left out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CLUSTER = ROOT / "deploy" / "cluster"
 BASE = CLUSTER / "base"
 MANIFEST = BASE / "daemonset.yaml"
 CONFIG = BASE / "config.toml"
-"""What the ConfigMap is made of."""
+"""The source of the ConfigMap."""
 NODE_NAME = "node-of-the-test"
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
 _FIELDS = {"spec.nodeName": NODE_NAME}
 _OF_THE_KUBELET = {"imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe", "startupProbe"}
-"""What does not say how the container is made."""
+"""Keys that do not matter for how the container is made."""
 
 
 class DaemonSet:

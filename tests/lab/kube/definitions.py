@@ -24,7 +24,7 @@ def definitions() -> list[dict[str, Any]]:
 
 @cache
 def _read_once() -> str:
-    """All of them as JSON: reading their YAML takes fifty times as long, and most tests of the API server begin with it."""
+    """All of them as JSON: reading their YAML takes fifty times as long, and most tests of the API server begin with that."""
     return json.dumps([yaml.safe_load(path.read_text()) for path in sorted(DEFINITIONS.glob("*.yaml"))])
 
 

@@ -53,7 +53,7 @@ class EventStore:
             return self._store(merged(self._events[namespace, name], patch))
 
     def expire(self) -> None:
-        """Forget all, as the real server does after an hour."""
+        """Forget all Events, as the real server does after an hour."""
         with self._guard:
             self._events.clear()
 

@@ -1,4 +1,4 @@
-"""Answers to a list that are 200 and not the truth: what a proxy, a cache or a server that was just restored may say."""
+"""Answers to a list that are 200 and untrue, as a proxy, a cache or a just restored server may give them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.store import Selection, Store
 
 Falsify = Callable[[dict[str, Any]], dict[str, Any]]
-"""Makes of a true list a false one."""
+"""A function that makes a false list of a true one."""
 
 
 def without(*names: str) -> Falsify:
-    """A list that lacks these things; without names, all of them."""
+    """A list that lacks these things; without names, an empty list."""
 
     def falsify(body: dict[str, Any]) -> dict[str, Any]:
         kept = [each for each in body["items"] if names and each["metadata"]["name"] not in names]
@@ -27,7 +27,7 @@ LACKING: dict[str, Falsify] = {
     "empty": without(),
     "null": lambda body: {**body, "items": None},
 }
-"""Lists that may be taken for true ones: servers wrote null for none."""
+"""Lists that look like true ones: servers used to write null for an empty list."""
 NO_LISTS: dict[str, Falsify] = {
     "of another kind": lambda body: {**body, "kind": "SecretList", "items": []},
     "no list": lambda body: {**body, "kind": body["kind"].removesuffix("List"), "items": []},
@@ -42,11 +42,11 @@ NO_LISTS: dict[str, Falsify] = {
     "items of another kind": lambda body: {**body, "items": [{**each, "kind": "Secret"} for each in body["items"]]},
     "more than it has": lambda body: {**body, "metadata": {**body["metadata"], "remainingItemCount": 3}, "items": []},
 }
-"""Answers that are none of the lists that were asked for."""
+"""Answers that are not the list that was asked for."""
 
 
 def list_falsely(api: ApiServer, store: Store, about: str, falsify: Falsify, times: int | None = 1) -> Fault:
-    """Have the next `times` lists of `store` (all for None), whose paths contain `about`, answered so; the fault."""
+    """Answer the next `times` lists of `store` (None: all) whose paths contain `about` in this way; the fault."""
     body = falsify(store.page(Selection(), 0, ""))
     fault = Fault("LIST", garbage=json.dumps(body).encode(), times=times, about=about)
     api.faults.append(fault)
@@ -54,6 +54,6 @@ def list_falsely(api: ApiServer, store: Store, about: str, falsify: Falsify, tim
 
 
 def have_listed_again(api: ApiServer, about: str) -> None:
-    """Have those who watch there ask for a list: their version is forgotten, once."""
+    """Make clients that watch there list again: their version is forgotten, once."""
     api.faults.append(Fault("WATCH", status=410, times=1, about=about))
     api.close_watches()

@@ -1,6 +1,7 @@
-"""kubectl: Debian 13's, which the cluster of the tests is asked with, too, and this machine's own if it has another.
+"""kubectl: Debian 13's, and this machine's own if it has another.
 
-Debian's is unpacked, not installed: a machine may have its own in that place. Debian 12's is older than the manifests need.
+Debian's is unpacked and not installed, because a machine may have its own in that place. Debian 12's is too old for the
+manifests.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PACKAGE, _SUITE = "kubectl", "trixie"
 
 
 def kubectls() -> dict[str, str]:
-    """The programs by their version, Debian's first; RuntimeError says why that cannot be had. Needs root."""
+    """The programs by their version, Debian's first; RuntimeError says why Debian's cannot be had. Needs root."""
     own = shutil.which("kubectl")
     found = [str(debian_kubectl()), *([own] if own else [])]
     return {_version(program): program for program in reversed(found)}

@@ -1,6 +1,6 @@
-"""A kubelet as device plugins meet it: its registration, its client of their lists and allocations, and its pod-resources API.
+"""A kubelet as device plugins see it: its registration, its client of their lists and allocations, and its pod-resources API.
 
-It speaks the real protocol over real sockets, and keeps a kubelet's habits: at its start it removes every socket in the directory
+It speaks the real protocol over real sockets, and behaves like a kubelet: at its start it removes every socket in the directory
 of device plugins; it connects to a plugin that registers; it never asks again for a list that has ended.
 """
 
@@ -66,7 +66,7 @@ class Kubelet:
         return self
 
     def kill(self) -> None:
-        """End at once; the sockets' names stay, as after SIGKILL."""
+        """End at once, as by SIGKILL: the sockets' names stay."""
         with self._lock:
             channels, self._channels = self._channels, {}
         for channel in channels.values():
@@ -87,7 +87,7 @@ class Kubelet:
         return {health for health, _ in self.offered(resource).values()}
 
     def await_health(self, resource: str, *health: str) -> None:
-        """Until the devices of the resource have this health."""
+        """Wait until the devices of the resource have this health."""
         wait_until(lambda: self.health(resource) == set(health), what=f"devices of {resource} being {health}")
 
     def allocate(self, resource: str, *devices: str) -> Any:

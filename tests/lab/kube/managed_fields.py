@@ -34,7 +34,7 @@ METADATA: Final[Mapping[str, Any]] = {
         },
     },
 }
-"""Of every object's metadata what can be owned."""
+"""The fields of every object's metadata that can be owned."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Manager:
 
 
 class Conflicts(Exception):
-    """Fields that other managers own would change; `fields` maps each of them to the fields."""
+    """Fields of other managers would change; `fields` maps each manager to its fields."""
 
     def __init__(self, fields: Mapping[Manager, Fields]) -> None:
         super().__init__(f"conflicts with {', '.join(sorted(each.name for each in fields))}: {list(fields.values())}")
@@ -55,7 +55,7 @@ class Conflicts(Exception):
 
 
 def fields_of(schema: Mapping[str, Any], thing: Mapping[str, Any]) -> Fields:
-    """The fields that an object has, but for those that no manager owns."""
+    """The fields of an object, without those that no manager owns."""
     found: Fields = {}
     for name, value in _owned(thing).items():
         found[f"f:{name}"] = _fields(METADATA if name == "metadata" else child(schema, name) or {}, value)
@@ -72,7 +72,10 @@ def applied(schema: Mapping[str, Any], live: Mapping[str, Any], config: Mapping[
 
 
 def without(schema: Mapping[str, Any], thing: dict[str, Any], fields: Fields) -> None:
-    """Remove these fields from the object, in place. What becomes empty by that is null, which few schemas allow, as is real."""
+    """Remove these fields from the object, in place. What becomes empty by that is null, as in the real server.
+
+    Few schemas allow that.
+    """
     for key, below in fields.items():
         name = key.removeprefix("f:")
         if name in thing:
@@ -230,7 +233,7 @@ def _difference(schema: Mapping[str, Any], before: Any, after: Any) -> Fields | 
 
 
 def members(fields: Fields) -> Fields:
-    """The fields, in which each item of a list that has an owned field is itself owned: so it is not removed."""
+    """The fields, with every list item that has an owned field owned itself, so that it is not removed."""
     return {
         key: members(below) | ({ITSELF: {}} if key.startswith("k:") and below else {}) if below else {}
         for key, below in fields.items()

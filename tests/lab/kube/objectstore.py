@@ -58,7 +58,7 @@ BUILT_IN: Final = (
     Kind("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True),
 )
 SERVICE_CIDRS: Final = Kind("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", has_status=True)
-"""Which servers have from Kubernetes 1.33 on."""
+"""A kind that servers have from Kubernetes 1.33 on."""
 
 
 def defined(definition: Mapping[str, Any]) -> Kind:
@@ -102,7 +102,7 @@ class ObjectStore(Store):
 
     @contextmanager
     def dry_run(self) -> Iterator[None]:
-        """As Store.dry_run; nor is it counted."""
+        """As Store.dry_run, and not counted either."""
         with super().dry_run():
             writes = self.writes
             try:
@@ -136,7 +136,7 @@ class ObjectStore(Store):
             return self._finish(None, made, {Manager(write.manager, "Update"): owned.fields_of(self.of.schema, made)})
 
     def replace(self, namespace: str, name: str, sent: Mapping[str, Any], write: Write) -> dict[str, Any]:
-        """Put `sent` in the object's place, in the part that the path is for. Raises Refusal."""
+        """Replace the object by `sent`, in the part that the path is for. Raises Refusal."""
         with self.changed:
             old = self.read(namespace, name)
             self._named(namespace, sent, name)
@@ -177,7 +177,7 @@ class ObjectStore(Store):
             return self._finish(old, self._accepted(made, write), managers)
 
     def delete(self, namespace: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Delete the object, or begin to when it has finalizers. Raises Refusal."""
+        """Delete the object, or begin to if it has finalizers. Raises Refusal."""
         with self.changed:
             old = self.read(namespace, name)
             check_preconditions(self.of.title, old["metadata"], options.get("preconditions") or {})
@@ -201,7 +201,7 @@ class ObjectStore(Store):
         return name
 
     def _part(self, thing: dict[str, Any], subresource: str) -> dict[str, Any]:
-        """Of what was sent the part that the path is for."""
+        """The part of `sent` that the path is for."""
         if subresource:
             return {key: value for key, value in thing.items() if key in (*_WHOLE, "status")}
         return {key: value for key, value in thing.items() if key != "status"} if self.of.has_status else thing
@@ -218,7 +218,7 @@ class ObjectStore(Store):
         return self._finish(old, made, self._updated(old, made, manager))
 
     def _updated(self, old: Mapping[str, Any], made: Mapping[str, Any], manager: Manager) -> dict[Manager, Fields]:
-        """The owners after an update: what has changed is the writer's alone, what is gone is owned by none."""
+        """The owners after an update: the writer owns alone what has changed, and nothing owns what is gone."""
         different, gone = owned.changed(self.of.schema, old, made)
         managers = {who: owned.minus(owned.minus(fields, gone), different) for who, fields in _managers(old).items()}
         managers[manager] = owned.union(managers.get(manager, {}), different)
@@ -257,7 +257,7 @@ class ObjectStore(Store):
         return {**whole, **made}
 
     def _refuse_twice(self, config: Mapping[str, Any]) -> None:
-        """Of a list that is a map no item is applied twice."""
+        """Refuse an apply that has the same item of a list-map twice."""
         twice = [fault for fault in faults(self.of.schema, config) if "Duplicate value" in fault]
         if twice:
             raise Refusal(500, "InternalError", f"failed to create typed patch object: {twice[0]}")
@@ -268,7 +268,7 @@ class ObjectStore(Store):
             raise Refusal(400, "BadRequest", f"strict decoding error: {text}")
 
     def _finish(self, old: dict[str, Any] | None, made: dict[str, Any], managers: Mapping[Manager, Fields]) -> dict[str, Any]:
-        """Store a new version, unless nothing is new."""
+        """Store a new version, unless nothing has changed."""
         metadata = {
             key: value for key, value in made["metadata"].items() if key not in _OWN_METADATA and value not in (None, {}, [])
         }
@@ -302,7 +302,7 @@ def _managers(thing: Mapping[str, Any]) -> dict[Manager, Fields]:
 
 
 def _written(managers: Mapping[Manager, Fields], old: Mapping[str, Any] | None, api_version: str) -> list[dict[str, Any]]:
-    """metadata.managedFields; the time of an entry that is as it was stays."""
+    """metadata.managedFields; an unchanged entry keeps its time."""
     before = (old or {"metadata": {}})["metadata"].get("managedFields") or []
     entries = []
     for who, fields in sorted(managers.items(), key=lambda item: (item[0].operation, item[0].name, item[0].subresource)):

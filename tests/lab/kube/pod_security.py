@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LEVELS = ("restricted", "baseline", "privileged")
-"""From the one that allows least."""
+"""From the strictest to the most permissive."""
 
 Fields = Mapping[str, Any]
 _CAPABILITIES = frozenset(
@@ -59,7 +59,7 @@ def level_of(spec: Fields) -> str:
 
 
 def controls_broken(spec: Fields) -> list[str]:
-    """What the spec has that `restricted` does not allow, one sentence each."""
+    """What in the spec `restricted` does not allow, one sentence each."""
     return [*_against_baseline(spec), *_against_restricted(spec)]
 
 

@@ -21,7 +21,7 @@ CONFIGURATION_DATA = "userspace/configuration-data"
 class Pod:
     """One pod; `volume` is the source of its volume `shared-dir` in the spec, {} for no such volume.
 
-    `host_ports`: which port of the node's leads to which of the pod's, by TCP. `host_network`: it has the node's network; only a
+    `host_ports`: which TCP port of the node leads to which of the pod. `host_network`: it has the node's network, which only a
     runtime is told.
     """
 
@@ -69,7 +69,7 @@ def downward_file(annotations: Mapping[str, str]) -> str:
 
 @contextmanager
 def busy_kubelet(api: ApiServer, namespace: str = "default", name: str = "app") -> Iterator[None]:
-    """While inside, the kubelet changes the pod's status again and again."""
+    """During the block the kubelet changes the pod's status again and again."""
     stopped = threading.Event()
 
     def change() -> None:

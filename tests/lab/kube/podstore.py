@@ -33,12 +33,12 @@ class PodStore(Store):
             return self.put(made)
 
     def merge(self, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
-        """Merge `patch` into the pod, whatever it touches."""
+        """Merge `patch` into the pod, whatever part it touches."""
         with self.changed:
             self.put(merged(self.things[namespace, name], patch))
 
     def mark_deleted(self, namespace: str, name: str) -> dict[str, Any]:
-        """Begin the deletion, as for a pod whose containers are to end within their grace period."""
+        """Begin the deletion, as of a pod whose containers have a grace period to end in."""
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.merge(namespace, name, {"metadata": {"deletionTimestamp": now, "deletionGracePeriodSeconds": GRACE_S}})
         return self.get(namespace, name)

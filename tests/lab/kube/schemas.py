@@ -1,7 +1,7 @@
 """Structural schemas of CustomResourceDefinitions, as the API server applies them: defaults, pruning, validation.
 
-What is not known here (allOf, anyOf, CEL rules and the like) is refused when a definition is made, so that no test relies on a
-rule that is not applied.
+A definition with anything else (allOf, anyOf, CEL rules and the like) is refused, so that no test relies on a rule that is not
+applied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def check_schema(schema: Mapping[str, Any], path: str = "") -> None:
-    """Raise AssertionError for a schema that is not structural, or says what is not known here."""
+    """Raise AssertionError for a schema that is not structural, or has something that is not implemented here."""
     assert set(schema) <= _KNOWN, f"{path}: unknown to this server: {sorted(set(schema) - _KNOWN)}"
     typeless = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     assert "type" in schema or typeless, f"{path}: a structural schema has a type everywhere"
@@ -90,7 +90,7 @@ def set_defaults(schema: Mapping[str, Any], value: Any) -> None:
 
 
 def faults(schema: Mapping[str, Any], value: Any, path: str = "") -> list[str]:
-    """What of `value` the schema does not allow, each with its path."""
+    """What the schema does not allow in `value`, each with its path."""
     if not schema or (value is None and schema.get("nullable")):
         return []
     if schema.get("x-kubernetes-int-or-string"):
@@ -131,7 +131,7 @@ def _of_scalar(schema: Mapping[str, Any], value: Any) -> Iterator[str]:
 
 
 def _duplicates(schema: Mapping[str, Any], items: list[Any]) -> int:
-    """How many items of a set, or of a list that is a map, are there twice."""
+    """How many items of a set, or of a list that is a map, occur twice."""
     kind = schema.get("x-kubernetes-list-type")
     if kind == "map":
         keys = [json.dumps({key: item.get(key) for key in schema["x-kubernetes-list-map-keys"]}) for item in items]

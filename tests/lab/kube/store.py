@@ -115,7 +115,7 @@ class Store:
 
     @contextmanager
     def dry_run(self) -> Iterator[None]:
-        """What is written inside is as if it had not been: a dry run. Nothing outside sees it."""
+        """What is written in the block is undone at its end, and not seen outside: a dry run."""
         with self.changed:
             things, version, remembered = dict(self.things), self._version, len(self._history)
             try:
@@ -159,19 +159,19 @@ class Store:
         return {key: value for key, value in thing.items() if key not in ("kind", "apiVersion")}
 
     def since(self, version: int) -> list[Change]:
-        """What was written after `version`. Raises Refusal when that was compacted."""
+        """The changes after `version`. Raises Refusal when they were compacted."""
         with self.changed:
             if version < self._compacted:
                 raise Refusal(410, "Expired", f"too old resource version: {version} ({self._compacted})")
             return [change for change in self._history if change.version > version]
 
     def all(self) -> list[Change]:
-        """Every object as if it had just been made: what a watch without a version begins with."""
+        """Every object as if it had just been made, which is what a watch without a version begins with."""
         with self.changed:
             return [Change(self._version, None, each) for _, each in sorted(self.things.items())]
 
     def put(self, thing: dict[str, Any]) -> dict[str, Any]:
-        """Store the object as a new version of itself; returns a copy. For who has checked it, and holds the lock."""
+        """Store the object as a new version of itself; returns a copy. The caller has validated it, and holds the lock."""
         key = (thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
         if key in self.things and self.things[key]["metadata"]["uid"] != thing["metadata"].get("uid"):
             self.remove(*key)  # an object is not replaced by another one of its name, it goes first

@@ -19,13 +19,13 @@ PACKAGES: Final = "containerd runc golang-go libc-bin patchelf"
 SOURCE: Final = "golang-github-appc-cni"
 CNITOOL: Final = "github.com/containernetworking/cni/cnitool"
 FORMAT: Final = 2
-"""To be raised when `_unpack` or `_copy` makes something else of the same."""
+"""Raise it when `_unpack` or `_copy` makes something different of the same packages."""
 _PROGRAMS: Final = ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr")
 _RUNC: Final = "usr/sbin/runc"
 _COMPILED: Final = "usr/bin/cnitool"
 _VERSION: Final = "usr/share/cnitool.version"
 _COMPILER: Final = ("usr/lib/go-*", "usr/share/go-*")
-"""What is of no use once that is made."""
+"""Parts that are not needed once the programs are made."""
 
 
 def callers(of: Lane) -> Path:
@@ -36,7 +36,7 @@ def callers(of: Lane) -> Path:
 
 
 def cnitool_version(made: Path) -> str:
-    """The version of the cnitool in such a directory, which it cannot be asked for: that of its source."""
+    """The version of the cnitool in such a directory: that of its source, because cnitool itself cannot be asked."""
     return (made / Path(_VERSION).name).read_text().strip()
 
 

@@ -1,4 +1,4 @@
-"""What docs/compatibility.md tells of the lanes, made of what was recorded: `python -m tests.lab.lanes.page` writes it there."""
+"""The table of lanes in docs/compatibility.md, made from the record: `python -m tests.lab.lanes.page` writes it there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE: Final = ROOT / "docs" / "compatibility.md"
 BEGIN: Final = "<!-- made by tests.lab.lanes.page of what tests/run.sh lane NAME has recorded -->\n"
 END: Final = "<!-- made: end -->\n"
 BY_HAND: Final = "by hand"
-"""How the page tells what no test runs."""
+"""The phrase by which the page marks what no test runs."""
 KINDS: Final = {
     "ovs": "Open vSwitch",
     "ovn": "OVN",
@@ -24,7 +24,7 @@ KINDS: Final = {
     "runtimes": "containerd, `ctr` and cnitool as callers",
     "deploy": "the demo",
 }
-"""Kind of tests -> what they are about."""
+"""Kind of tests -> its subject."""
 
 
 def table(known: Record) -> str:
@@ -42,7 +42,7 @@ def table(known: Record) -> str:
 
 
 def with_table(page: str, known: Record) -> str:
-    """The page with that table in the place of the one that it has. ValueError: it has no place for one."""
+    """The page with its table replaced by that one. ValueError: the page has no place for one."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -51,7 +51,7 @@ def with_table(page: str, known: Record) -> str:
 
 
 def tried_by_hand(page: str, known: Record) -> Iterator[str]:
-    """Lines that tell as tried by hand what a lane runs."""
+    """Lines that say "tried by hand" of something that a lane runs."""
     for line in page.splitlines():
         for part, version in (each for of in known.lanes.values() for each in of.versions.items()):
             if BY_HAND in line and part in line and version in line:

@@ -1,8 +1,8 @@
 """A release's programs in the place of this machine's own, for what is started through `inside`; nothing is installed.
 
-They are copies that load the release's libraries, seen at the paths of this machine's own in a mount namespace: so process names,
-arguments and control sockets are those of an installed switch, which starting them by the release's loader would change. Programs
-that this machine does not have, too, such as OVN's, are in `Programs.tree`, below `usr`.
+They are copies that load the release's libraries, and a mount namespace has them at this machine's own paths. So process names,
+arguments and control sockets are those of an installed switch, which starting them by the release's loader would change.
+`Programs.tree` also has, below `usr`, programs that this machine lacks, such as OVN's.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ PACKAGES: Final = (
     *(f"^librte-net-{driver}-?[0-9]*$" for driver in ("af-packet", "af-xdp", "bond", "null", "tap")),
 )
 FORMAT: Final = 1
-"""To be raised when `unpack` or `_copy` makes something else of the same packages."""
+"""Raise it when `unpack` or `_copy` makes something different of the same packages."""
 _PROGRAMS: Final = ("usr/bin/ov[ns]*", "usr/sbin/ovsdb-server", "usr/lib/openvswitch-switch*/*")
 _ELF: Final = b"\x7fELF"
 
 
 class NotMade(Exception):
-    """The archive does not give a lane's packages, or they cannot be unpacked; why."""
+    """Why a lane's packages cannot be fetched or unpacked."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What was made of a release: `root` has its packages, `tree` copies of its programs, `callers` those that PATH finds."""
+    """What was made of a release: `root` has its packages, `tree` copies of its
+    programs, `callers` those that are searched in PATH.
+    """
 
     root: Path
     tree: Path
@@ -45,13 +47,13 @@ class Programs:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What a command is started by to have the release's programs in the place of this machine's. Needs root."""
+        """The prefix of a command that has the release's programs in the place of this machine's. Needs root."""
         path = f"PATH={self.callers}:{os.environ['PATH']}"
         return ("env", path, "unshare", "--mount", "--propagation=private", str(ENTER), str(self.root), str(self.tree))
 
 
 def programs(of: Lane) -> Programs:
-    """The programs, made now if they are not there; NotMade says why that cannot be. Needs root."""
+    """The programs, made now if they do not exist; NotMade says why that is impossible. Needs root."""
     try:
         root = kept(f"lane-{of.name}", (of.suites, PACKAGES, LEFT_OUT, FORMAT), lambda part: _unpack(of, part), former=1)
         tree = kept(f"lane-{of.name}-programs", (str(root), FORMAT), lambda part: _copy(root, part), former=1)

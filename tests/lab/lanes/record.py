@@ -1,4 +1,4 @@
-"""What ran on each lane and what came of it: `record.json`, which `tests/run.sh lane NAME` writes, and of which a page tells."""
+"""What ran on each lane, with its result: `record.json`, which `tests/run.sh lane NAME` writes and a page shows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TOLD: Final = {
     "containerd": ("containerd", r"containerd/containerd\S*"),
     "runc": ("runc", "runc version"),
 }
-"""Part -> the program that tells its version, at its path or in PATH, and the words before it."""
+"""Part -> the program that prints its version, at its path or in PATH, and the words before the version."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Part -> version, as the lane's programs tell it; kind -> how many tests of it ran; and which of these failed."""
+    """Part -> version, as the lane's programs print it; kind -> how many tests of it ran; and which of these failed."""
 
     versions: Mapping[str, str]
     tests: Mapping[str, int]
@@ -42,7 +42,7 @@ class Ran:
 
     @classmethod
     def of(cls, programs: Programs, rows: Sequence[Row]) -> Self:
-        """What came of these groups on these programs."""
+        """The result of these groups with these programs."""
         tests: Counter[str] = Counter()
         for file, count in (each for row in rows for each in row.result.files.items()):
             tests[kind_of(file)] += count
@@ -53,19 +53,19 @@ class Ran:
 
 @dataclass(frozen=True)
 class Record:
-    """Lane -> what came of its last run; and part -> version of the machine's own programs, beside which the last one ran."""
+    """Lane -> the result of its last run; and part -> version of the machine's own programs in the last run."""
 
     own: Mapping[str, str] = field(default_factory=dict)
     lanes: Mapping[str, Ran] = field(default_factory=dict)
 
 
 def kind_of(file: str) -> str:
-    """What a file of tests is told as: RECORDINGS, or its directory."""
+    """The name under which a test file counts: RECORDINGS, or its directory."""
     return RECORDINGS if RECORDINGS in Path(file).stem else Path(file).parent.name
 
 
 def versions_of(tree: Path = Path("/"), callers: Path | None = None) -> dict[str, str]:
-    """Part -> version, as the programs in these directories tell it themselves. ValueError: one tells none."""
+    """Part -> version, as the programs in these directories print it themselves. ValueError: one prints none."""
     versions: dict[str, str] = {}
     for part, (program, before) in _TOLD.items():
         place = tree / program if "/" in program else shutil.which(program, path=callers and str(callers))
@@ -88,7 +88,7 @@ def read(path: Path = FILE) -> Record:
 
 
 def keep(lane: str, ran: Ran, own: Mapping[str, str], path: Path = FILE) -> None:
-    """Keep it in the place of what was known of the lane, and of the machine."""
+    """Replace what was recorded of the lane, and of the machine."""
     known = read(path)
     made = replace(known, own=own, lanes=dict(sorted({**known.lanes, lane: ran}.items())))
     path.write_text(json.dumps(asdict(made), indent=1) + "\n")

@@ -1,4 +1,7 @@
-"""The lanes: releases of Debian whose Open vSwitch, DPDK, OVN, containerd and cnitool tests run on. To add one is a line here."""
+"""The lanes: releases of Debian with whose Open vSwitch, DPDK, OVN, containerd and cnitool tests run.
+
+One line here adds a lane.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Lane:
-    """`suites` are releases as the archive names them: what the first has not is of the others.
+    """`suites` are releases as the archive names them: packages that the first lacks come from the others.
 
-    `always`: the whole suite fails where the archive does not give its packages; of others it says so.
+    `always`: the whole suite fails when the archive does not have its packages; for other lanes it only says so.
     """
 
     name: str

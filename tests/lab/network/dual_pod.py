@@ -1,4 +1,4 @@
-"""A pod with two networks in namespaces of the test's own: eth0 and eth1, each a veth to what is beyond it."""
+"""A pod with two networks in namespaces of the test's own: eth0 and eth1, each a veth to a network beyond it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.veths import inside, veth
 
 NETS = {"eth0": ("10.1.0.{}/16", "fd01::{}/64"), "eth1": ("10.2.0.{}/16", "fd02::{}/64")}
-"""Addresses by link; the pod has .2, what is beyond has .1."""
+"""Addresses by link; the pod has .2, the other end .1."""
 
 
 @dataclass(frozen=True)
 class DualPod:
-    """The paths of two namespaces: the pod's, and of what its links lead to."""
+    """The paths of two namespaces: the pod's, and the one to which its links lead."""
 
     path: str
     beyond: str
@@ -35,14 +35,17 @@ class DualPod:
         ]
 
     def way(self, address: str) -> str:
-        """The link by which the pod reaches the address."""
+        """The link through which the pod reaches the address."""
         [found] = json.loads(self.ip("-json", "route", "get", address))
         return str(found["dev"])
 
 
 @contextmanager
 def dual_pod(nets: dict[str, tuple[str, ...]] | None = None) -> Iterator[DualPod]:
-    """The pod, with a default route of the CNI plugin's (protocol boot) over eth0 of both versions; gone afterwards."""
+    """The pod, with default routes of both IP versions over eth0, as a CNI plugin makes them (protocol boot).
+
+    Removed afterwards.
+    """
     with netns() as path, netns() as beyond:
         for link, addresses in (nets or NETS).items():
             veth(beyond, f"to-{link}", path, link, *(each.format(2) for each in addresses))

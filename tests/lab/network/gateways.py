@@ -1,4 +1,4 @@
-"""Gateways of a node as tests ask for them, and what pods and the node's own network show of them."""
+"""Gateways of a node that tests ask for, and what pods and the node's own network show of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORWARDING: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 @contextmanager
 def routed(place: str) -> Iterator[Wire]:
-    """A NIC of the node in that namespace, which forwards, and what lies beyond it."""
+    """A NIC of the node in that namespace, which forwards, and a network beyond it."""
     lengths = ("24", "64")
     nodes, others = (tuple(map("/".join, zip(each, lengths, strict=True))) for each in (NODE, OUTSIDE))
     with wired(place, nodes, others) as made, forwarding(place):
@@ -58,7 +58,7 @@ class Site:
         self._specs = Specs(local)
 
     def keep(self, *gateways: Gateway, complete: bool = True, uplink: ProviderNetwork | None = None) -> dict[str, str]:
-        """Bring the node to these gateways, and to a provider network; by name the problem of each spec, "" for none."""
+        """Reconcile these gateways and a provider network; the problem of each spec by name, "" for none."""
         sources = frozenset({SETTINGS} if complete else ())
         wanted = specs([(SETTINGS, each) for each in gateways], sources, self.local)
         plans = {each.name: plan(each, Uplinked(self.local)) for each in [uplink] if each}
@@ -69,7 +69,7 @@ class Site:
 
 @contextmanager
 def kept(node: Node, place: str) -> Iterator[Site]:
-    """The node's own network, which has nothing of a test any more afterwards."""
+    """The node's own network, which has nothing of the test left afterwards."""
     with closing(LocalNode(load(node.environ), {}, resident=True)) as local:
         made = Site(local, place)
         try:
@@ -93,7 +93,7 @@ def podnet(node: Node) -> dict[str, Any]:
 
 
 def peer_of(netns: str, server: str, address: str) -> tuple[str, int]:
-    """The source address, and the greatest segment that may be sent to it, of a connection from `netns` as `server` sees it."""
+    """The source address of a connection from `netns`, as `server` sees it, and the largest segment that it may be sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with closing(socket_in(server, family)) as listener, closing(socket_in(netns, family)) as client:
         listener.bind((address, 0))

@@ -45,16 +45,16 @@ class KeptNode:
         return Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, plan(require_possible(network), self.site), network)
 
     def refuse(self, network: ProviderNetwork, why: str) -> Sequence[SpecStatus]:
-        """Reconcile a spec for the network that is refused before any look; what became of it."""
+        """Reconcile a spec for the network that is refused before any look at the node; its status."""
         spec = Spec(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, refuse(why, self.site), why)
         return self._specs.reconcile([spec], {SOURCE}, now=True)
 
     def met(self, *networks: ProviderNetwork) -> None:
-        """Reconcile these specs, which can be met."""
+        """Reconcile these specs, which have to become ready."""
         assert [each.problem for each in self.reconcile(*networks)] == [""] * len(networks)
 
     def problem(self, network: ProviderNetwork) -> str:
-        """Why the spec cannot be met."""
+        """Why the spec is not ready."""
         [status] = self.reconcile(network)
         assert status.problem, "it can be met"
         return status.problem
@@ -68,7 +68,7 @@ class KeptNode:
         return [f"{drift.subject} {drift.field}".strip() for drifts in found for drift in drifts]
 
     def killed(self, points: int, *networks: ProviderNetwork) -> str:
-        """Reconcile these specs in a process that dies when it has passed so many points; the last one, "" if it lived on."""
+        """Reconcile these specs in a process that dies after so many points; the name of the last, "" if it survived."""
         passed = self.directory / "passed"
         passed.write_text("")
         killed = died(_die_after, self.node.installation.settings, networks, points, passed, self.gone_s)
@@ -76,7 +76,7 @@ class KeptNode:
 
 
 def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points: int, passed: Path, gone_s: float) -> None:
-    """Reconcile the specs, and die at the point of that number, from 1."""
+    """Reconcile the specs, and die at the point of that number, counted from 1."""
     names: list[str] = []
 
     def pass_by(name: str) -> None:

@@ -1,6 +1,6 @@
-"""A node's NIC and what lies beyond it: the switch's namespace is the node, a veth is the NIC, and "outside" has its other end.
+"""A node's NIC and the network beyond it: the switch's namespace is the node, a veth is the NIC, its other end is in "outside".
 
-Never a NIC, an address or a rule of the machine itself. Traffic comes from outside, and tells what it has noticed.
+It never uses a NIC, an address or a rule of the machine itself. Traffic comes from outside and counts what it notices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BEYOND: Final = "out0"
 QUEUES: Final = 2
 PING_S: Final = 0.02
 LOST_MAX: Final = 50
-"""Pings in a row without an answer, of one second: where the addresses of a NIC move in the usual order there are more."""
+"""How many one-second pings in a row may be lost: more are, when a NIC's addresses move in the usual order."""
 STREAM_BITS: Final = 20_000_000
 _TICK_S = 0.01
 _RETRANSMITS = struct.Struct("=100xI")
@@ -53,7 +53,7 @@ class Wire:
         return inside(self.outside, *argv)
 
     def answers(self, address: str, seconds: float = SECONDS) -> bool:
-        """Whether the node answers one of the pings that are sent from outside, ten a second, for so long at most."""
+        """Whether the node answers one of the pings that are sent from outside, ten a second, for at most so long."""
         argv = ["nsenter", f"--net={self.outside}", "ping", "-n", "-q", "-c", "1", "-i", "0.1", "-w", f"{seconds:g}", address]
         return subprocess.run(argv, capture_output=True, timeout=2 * SECONDS, check=False).returncode == 0
 
@@ -67,11 +67,10 @@ def wired(
     nic: str = NIC,
     beyond: str = BEYOND,
 ) -> Iterator[Wire]:
-    """A NIC in the namespace at the path `node`, with addresses, wired to a new "outside" with others; gone afterwards.
+    """A NIC in the namespace at the path `node`, with addresses, wired to a new "outside" with others; removed afterwards.
 
-    The NIC has two queues.
-
-    What comes from outside has checksums, and is no larger than the MTU, as what a real NIC without GRO receives.
+    The NIC has two queues. Frames from outside have checksums and are no larger than the MTU, like those that a real NIC without
+    GRO receives.
     """
     with netns() as outside:
         veth(node, nic, outside, beyond, *beyond_addresses, queues=QUEUES)
@@ -89,9 +88,9 @@ def wired(
 class Noticed:
     """What traffic from outside has noticed; complete when it has ended.
 
-    `answered`: how many of `sent` echo requests; `lost_in_a_row`: how many that followed each other had no answer, at most;
-    `longest_gap_s`: the longest time between two answers that followed each other, in which a busy machine has its part;
-    `received` bytes of the stream's `sent_bytes`; `broken`: why the stream ended, "" if it was ended from here.
+    `answered`: how many of `sent` echo requests; `lost_in_a_row`: the most requests in a row without an answer; `longest_gap_s`:
+    the longest time between two answers, which a busy machine may lengthen; `received` bytes of the stream's `sent_bytes`;
+    `broken`: why the stream ended, "" if it was ended from here.
     """
 
     sent: int = 0
@@ -128,7 +127,7 @@ class _Stream:
             thread.start()
 
     def end(self) -> None:
-        """End it, and wait until all that was sent has arrived, or will never."""
+        """End it, and wait until everything that was sent has arrived or is lost."""
         self._ended.set()
         for thread in self._threads:
             thread.join(2 * SECONDS)
@@ -160,9 +159,10 @@ class _Stream:
 
 @contextmanager
 def traffic(wire: Wire, *addresses: str, streams: bool = True, every_s: float = PING_S) -> Iterator[dict[str, Noticed]]:
-    """Numbered pings and a TCP stream of 20 Mbit/s from outside to each address of the node meanwhile; by address.
+    """During the block, numbered pings and a TCP stream of 20 Mbit/s from outside to each address of the node; the results by
+    address.
 
-    It begins when each address has answered, and what it has noticed is complete when it has ended.
+    It begins when each address has answered, and the results are complete when it has ended.
     """
     noticed = {address: Noticed() for address in addresses}
     with ExitStack() as stack:

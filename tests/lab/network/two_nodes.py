@@ -1,4 +1,4 @@
-"""Several nodes on one wire: each switch's namespace is a node with a NIC of its own, and all NICs are joined beyond."""
+"""Several nodes on one wire: each switch's namespace is a node with a NIC of its own, and all NICs are joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A NIC of the node on a bridge of a private switch, made by ovs-vsctl, and what of the node's network a test compares."""
+"""A NIC of the node on a bridge of a private switch, made by ovs-vsctl, and
+the parts of the node's network that tests compare.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ ASKING = {nftables.get_generation().type, nftables.get_table("x").type}
 
 @dataclass(frozen=True)
 class Uplink:
-    """The NIC of `wire` as a port of the bridge, whose local link has the NIC's MAC address, is down and has nothing."""
+    """The NIC of `wire` as a port of the bridge, whose local link has the NIC's MAC address, is down and has no address."""
 
     wire: Wire
     switch: Switch
     bridge: str
 
     def kernel_has(self) -> dict[str, str]:
-        """What ip(8) shows of the addresses and routes of NIC and bridge, nft(8) of all rules, and how secondary addresses fare.
+        """The addresses and routes of NIC and bridge, as ip(8) shows them, all rules of nft(8), and promote_secondaries.
 
-        Without counters and states, and without the link-local addresses of IPv6, for which the kernel looks for duplicates.
+        Without counters, states and IPv6's link-local addresses, for which the kernel looks for duplicates.
         """
         kept = {}
         for link in (self.wire.nic, self.bridge):
@@ -48,7 +50,7 @@ class Uplink:
 
 @contextmanager
 def uplink(wire: Wire, switch: Switch, *, port: str = "system", bridge: str = BRIDGE) -> Iterator[Uplink]:
-    """Plug the NIC into a bridge of its own; both are gone afterwards."""
+    """Put the NIC on a bridge of its own; both are removed afterwards."""
     mac = json.dumps(links(wire.node)[wire.nic]["address"])
     made = ["add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev", f"other_config:hwaddr={mac}"]
     # by which queue a frame comes is the kernel's choice, which differs from boot to boot: AF_XDP has to poll all
@@ -73,13 +75,13 @@ def small_uplink(switch: Switch) -> Iterator[Uplink]:
 
 
 def has(link: str, switch: Switch) -> list[str]:
-    """The lasting addresses of a link."""
+    """The permanent addresses of a link."""
     nic = look(link, switch.netns)
     return sorted(nic.shown_addresses) if nic else []
 
 
 def planned(switch: Switch, *, name: str = "nic0", bridge: str = BRIDGE, cut: bool = True) -> AddressMove:
-    """The move of all that the NIC has, with the next hops that answer."""
+    """The move of everything that the NIC has, with the next hops that answer."""
     nic = look(name, switch.netns)
     assert nic
     step = plan_move(nic, bridge, store="store-of-the-test", boot_id=boot_id(), switch_netns=switch.netns, cut=cut)

@@ -1,4 +1,4 @@
-"""The agent as a process on a test's node, and the shim in the place where a runtime calls it."""
+"""The agent as a process on a test's node, and the shim at the path that a runtime calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ service.FORMER_S = 2.0  # instead of half a minute
 sys.argv[1:] = ["agent"]
 sys.exit(main())
 """
-"""A program: an agent that waits for another one two seconds."""
+"""A program: an agent that waits two seconds for another agent."""
 
 
 class Agent:
@@ -71,7 +71,7 @@ class Agent:
         return get(self.socket, target, method)
 
     def reconcile(self) -> dict[str, int]:
-        """Have a pass made: what it did."""
+        """Make it do a pass of reconciliation; what the pass did."""
         return reconcile(self.socket)
 
     def metric(self, name: str, **labels: str) -> float:
@@ -84,7 +84,7 @@ class Agent:
         self._process.wait()
 
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
-        """End it in good order; its exit code."""
+        """Stop it in an orderly way; its exit code."""
         assert self._process
         self._process.send_signal(sign)
         return self._process.wait(60)
@@ -153,7 +153,7 @@ def value_of(exposition: str, name: str, **labels: str) -> float:
 
 
 def _told_of(comment: str) -> Iterable[str]:
-    """The metrics of which a line says the type."""
+    """The metrics for which a line gives the type."""
     match comment.split():
         case ["#", "TYPE", name, "histogram"]:
             return [f"{name}_{part}" for part in ("bucket", "count", "sum")]
@@ -163,7 +163,7 @@ def _told_of(comment: str) -> Iterable[str]:
 
 
 def install_shim(node: Node) -> None:
-    """Put the shim where the node's runtimes find `userspace`, with the node's socket and spool in it."""
+    """Install the shim as `userspace` for the node's runtimes, with the node's socket and spool."""
     done = run_command({**os.environ, **node.environ}, "install", "--bin-dir", str(node.bin))
     assert done.returncode == 0, done.stderr
     assert Path(node.plugin).read_bytes().startswith(b"\x7fELF")
@@ -171,7 +171,7 @@ def install_shim(node: Node) -> None:
 
 @contextmanager
 def running(node: Node, *prefix: str, **settings: str) -> Iterator[Agent]:
-    """A node with the shim and an agent that serves; `prefix` is what the agent is started by."""
+    """A node with the shim and a serving agent; `prefix` is the command by which the agent is started."""
     install_shim(node)
     agent = Agent(node, prefix, **settings)
     try:

@@ -1,4 +1,4 @@
-"""The shim without an agent: builds of it, calls of it, and a scripted server in the agent's place."""
+"""The shim without an agent: builds and calls of it, and a scripted server in the agent's place."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Caller:
         return sorted(self.spool.iterdir()) if self.spool.exists() else []
 
     def environ(self, verb: str, **changes: str | bytes | None) -> dict[str, str | bytes]:
-        """The variables of a call: those of one attachment, changed; None removes one."""
+        """The variables of a call: those of one attachment with changes; None removes one."""
         variables: dict[str, str | bytes | None] = {
             "CNI_COMMAND": verb,
             "CNI_CONTAINERID": "0123456789ab",
@@ -114,7 +114,7 @@ Process = subprocess.Popen[bytes]
 
 @dataclass(frozen=True)
 class Done:
-    """What a call left."""
+    """The outcome of a call."""
 
     code: int
     stdout: bytes
@@ -122,7 +122,7 @@ class Done:
 
 
 def finish(process: Process, stdin: bytes | None = NETWORK) -> Done:
-    """Give a call its stdin and wait for its end; what a sanitizer finds fails the test."""
+    """Write the call's stdin and wait for its end; a finding of a sanitizer fails the test."""
     out, err = process.communicate(stdin, timeout=60)
     text = err.decode()
     assert "Sanitizer" not in text, text
@@ -131,7 +131,7 @@ def finish(process: Process, stdin: bytes | None = NETWORK) -> Done:
 
 
 def refused(done: Done, code: int, *said: str) -> dict[str, Any]:
-    """The error object on stdout, which is all of stdout; it has this code and says these words."""
+    """The error object, which is all of stdout; it has this code and contains these words."""
     assert done.code == 1, done
     error: dict[str, Any] = json.loads(done.stdout)
     assert done.stdout.count(b"\n") == 1
@@ -142,7 +142,7 @@ def refused(done: Done, code: int, *said: str) -> dict[str, Any]:
 
 
 def give_stdin(process: Process, stdin: bytes = NETWORK) -> None:
-    """Give a call its stdin without waiting for its end; a call that has ended or never reads is no error."""
+    """Write the call's stdin without waiting for its end; a call that has ended or never reads is no error."""
     assert process.stdin
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(stdin)
@@ -156,7 +156,7 @@ def waits(process: Process) -> bool:
 
 
 def knocks(process: Process) -> bool:
-    """Whether the process waits between two attempts to connect, or for what it is connected to."""
+    """Whether the process waits between two attempts to connect, or for an answer after it connected."""
     return waits(process) and any(name.startswith("socket:") for name in descriptors(process.pid))
 
 
@@ -164,10 +164,10 @@ Script = Callable[[socket.socket], object]
 
 
 class Agent:
-    """A server on the agent's socket. Each connection is played the next script, the last one again and again.
+    """A server on the agent's socket. Each connection gets the next script; after the last one, that is repeated.
 
-    A script takes the connection; when it returns, the connection is closed. What came is in `received`, one item per connection,
-    as far as the script has read.
+    A script gets the connection, which is closed when the script returns. `received` has what came, one item per connection, as
+    far as the script has read.
     """
 
     def __init__(self, path: Path, *scripts: Script, backlog: int = 64) -> None:
@@ -209,7 +209,7 @@ class Agent:
 
     @property
     def request(self) -> bytes:
-        """What came on the only connection."""
+        """The request on the only connection."""
         assert len(self.received) == 1, self.received
         return bytes(self.received[0])
 
@@ -290,7 +290,7 @@ def holds(data: bytes = b"") -> Script:
 
 
 def resets(client: socket.socket) -> None:
-    """Close with bytes of the request unread: the shim gets ECONNRESET."""
+    """Close with bytes of the request unread, so that the shim gets ECONNRESET."""
     client.recv(1)
 
 
@@ -321,7 +321,7 @@ NO_ANSWERS: Final[Mapping[str, Script]] = {
     "half a body": says(reply(200, RESULT)[:-1]),
     "a refusal of nothing": says(reply(500)),
 }
-"""What is no answer of an agent to a request that it has read (`resets`: of which it has left something unread)."""
+"""Scripts that do not answer a request although they have read it (`resets` leaves part of it unread)."""
 
 
 def _unread(client: socket.socket) -> int:
@@ -330,7 +330,7 @@ def _unread(client: socket.socket) -> int:
 
 
 def full_pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """A pipe that takes nothing more: its reading and its writing end."""
+    """A pipe that accepts no more bytes: its reading and its writing end."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Counts what this process holds, before and after, to show that nothing is left."""
+"""Counts what this process holds, before and after a block, to show that nothing is left."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _OF_THE_PROCESS = ("/memfd:fastpath-nothing", "/dev/zero", "/memfd:seg_")
-"""Files that our library keeps from its first use to the end of the process; and DPDK's huge pages, which OVS takes and frees
-with its mempools."""
+"""Files that our library keeps open from its first use to the end of the process, and
+DPDK's huge pages, which OVS takes and frees with its mempools.
+"""
 
 
 def descriptors(pid: int | str = "self") -> list[str]:
-    """What each open descriptor of a process leads to; sorted. Those of its own that come and go as it likes are left out."""
+    """The target of each open descriptor of a process, sorted, without those
+    that the process itself opens and closes at any time.
+    """
     found = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -55,5 +58,5 @@ def _mapped(pid: int) -> int:
 
 
 def resident(pid: int | str) -> int:
-    """KiB that the process has in memory."""
+    """The resident memory of the process in KiB."""
     return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])

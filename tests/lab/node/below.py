@@ -1,7 +1,7 @@
-"""What is below a directory that other processes change meanwhile.
+"""The content of a directory that other processes change meanwhile.
 
-`Path.rglob` lists a directory and then opens each directory of the list. Up to Python 3.12 one that has been removed in between
-is a FileNotFoundError there; here it is left out.
+`Path.rglob` lists a directory and then opens each directory of the list. Up to Python 3.12 it raises FileNotFoundError for one
+that was removed in between; here that is left out.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from pathlib import Path
 
 
 def files_below(directory: Path) -> list[Path]:
-    """All but directories, sorted; a symbolic link is a file unless it leads to a directory.
+    """Everything but directories, sorted; a symbolic link counts as a file unless it leads to a directory.
 
-    Empty if `directory` is not there, or something else is in its place. Raises OSError where it cannot be looked: what is
-    unknown is not absent.
+    Empty if `directory` does not exist or is something else. Raises OSError if it cannot be read, because unknown is not absent.
     """
     return sorted(Path(parent, name) for parent, _, files in _walk(directory) for name in files)
 
 
 def all_below(directory: Path) -> list[Path]:
-    """The same with directories, and with links to such."""
+    """The same with directories, and with links to directories."""
     return sorted(Path(parent, name) for parent, directories, files in _walk(directory) for name in (*directories, *files))
 
 

@@ -1,7 +1,7 @@
-"""An agent under test looks again sooner: the pauses after which it does are a tenth of what they are on a node.
+"""An agent under test with shorter pauses: a tenth of those on a node.
 
-Only pauses that put something off. What bounds how long something may take, and what keeps others from a storm, stays as it is;
-so a test that waits for the agent's next look finds the same, earlier.
+Only pauses that delay work are shorter. Limits on how long something may take, and those that prevent storms of requests, are
+unchanged. So a test that waits for the agent's next pass sees the same result, sooner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from userspace_cni.kube.list_watch import ListWatch
 from userspace_cni.network import concerns, network_keeper
 
 CONFIRM_S = ON_A_NODE_S / 10
-"""Seconds between two lists that prove together that a thing is gone."""
+"""Seconds between two lists that together prove that a thing is gone."""
 PAUSES: Final[tuple[tuple[Any, str], ...]] = (
     (watchdog, "BEAT_S"),
     (due_looks, "FIRST_S"),
@@ -34,7 +34,7 @@ class _Sooner(ListWatch):
 
 
 def look_sooner() -> None:
-    """For the process of an agent, before it starts."""
+    """Shorten the pauses in the agent's process, before it starts."""
     for module, name in PAUSES:
         vars(module)[name] /= 10
     for module in (object_watch, watch):

@@ -13,5 +13,5 @@ from userspace_cni.cni.request import Called
 def call_plugin(
     environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None = None
 ) -> CniAnswer:
-    """Answer the call as the agent and the plugin as a process do; `node` is asked for when its input is good."""
+    """Answer the call as the agent and the plugin as a process do; `node` is called when the input is valid."""
     return answer(environ, read_stdin, lambda request: verbs.serve(request, node(), called))

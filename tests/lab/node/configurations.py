@@ -1,4 +1,4 @@
-"""A network's configuration as a runtime hands it over, read as ADD reads it."""
+"""A network's configuration as a runtime passes it, read as ADD reads it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def request_of(cni_args: str = "", **keys: Any) -> Request:
 
 
 def read(warnings: list[str] | None = None, cni_args: str = "", **keys: Any) -> Options:
-    """The options of a network with these keys; what is warned of, and advised, is put into `warnings`."""
+    """The options of a network with these keys; warnings and advice are added to `warnings`."""
     warn = (warnings if warnings is not None else []).append
     return read_options(request_of(cni_args, **keys), CONSUMERS, warn, warn)

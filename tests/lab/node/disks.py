@@ -1,4 +1,4 @@
-"""Small disks that can be filled, and directories that take no writes."""
+"""Small disks that can be filled, and directories that accept no writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = 64
 
 @contextmanager
 def small_disk(directory: Path) -> Iterator[Path]:
-    """A file system of 64 pages at the state directory; a filler in it that is no record."""
+    """A file system of 64 pages at the state directory, with a file that fills it and is no record."""
     directory.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={PAGES * PAGE},mode=700", "none", str(directory)], check=True)
     try:
@@ -38,7 +38,7 @@ def fill(filler: Path, free: int) -> None:
 
 @contextmanager
 def kept_full(filler: Path) -> Iterator[None]:
-    """While inside, whatever becomes free is taken at once, as by a log that grows and grows."""
+    """During the block, whatever becomes free is taken at once, as by a growing log."""
     fill(filler, 0)
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Processes of the program that cost no start: forked from one that has imported everything and has no other threads."""
+"""Processes of the program that need no start: forked from one that has imported everything and has no other threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 import userspace_cni
 
 OF_OTHERS: Final = ("prometheus_client", "pyroute2", "urllib3.util.ssl_", "yaml")
-"""What is imported when it is first used. Not gRPC, which is not made for a process that forks."""
+"""Modules to be imported at their first use. gRPC is not among them, because it does not survive a fork."""
 ROOMS: Final = (
     *("agent", "attachment", "base", "cli", "cni", "consumers"),
     *("host", "kube", "network", "node", "probe", "routes", "switch", "tap"),
@@ -22,7 +22,7 @@ OF_TESTS: Final = ("tests.lab.node.forked_node", "tests.lab.node.inside", "tests
 
 
 def server() -> ForkServerContext:
-    """Where `Process` is such a one; what it runs is imported from its own module."""
+    """A server that forks such processes; what they run is imported from its own module."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*imported(), *OF_TESTS])
     return context
@@ -37,7 +37,10 @@ def imported() -> list[str]:
 
 
 def died(work: Callable[..., None], *args: object) -> bool:
-    """Whether a process that does the work was killed by SIGKILL, which it may send itself; else it must have come to its end."""
+    """Whether a process that does the work was killed by SIGKILL, which it may send itself.
+
+    If not, it must have ended normally.
+    """
     process = server().Process(target=work, args=args)
     process.start()
     process.join(60)

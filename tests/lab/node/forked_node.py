@@ -1,7 +1,7 @@
-"""The program as processes that cost no start, and a node whose plugin is such: most of what a call takes is the interpreter's.
+"""The program as processes that need no start, and a node whose plugin is one: most of a call's time is the interpreter's start.
 
-What is forked has the variables, pipes, working directory and umask that a process of the launcher has, and runs what that runs.
-Only the start is another one: tests that judge the launcher or the interpreter use `Node`.
+A forked process has the variables, pipes, working directory and umask of a process of the launcher, and runs the same code. Only
+the start differs: tests about the launcher or the interpreter use `Node`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tests.lab.runtimes.runtime import Call, call, converse
 
 TIMEOUT_S = 60.0
 _ONE_AT_A_TIME = threading.Lock()
-"""A start asks all processes whether they have ended, those of other threads, too: of two that ask one at once, the second is
-told 255. And a umask is read by changing it."""
+"""One start at a time: a start reaps all ended processes, those of other threads, too, and of two
+that ask at once the second gets 255. Also, a umask is read by changing it.
+"""
 
 
 class ForkedNode(Node):
-    """The node; a call of the launcher is forked, and what a test has put in its place is executed."""
+    """The node; a call of the launcher is forked. A program that a test has put in its place is executed."""
 
     def called(self, command: str, environ: Mapping[str, str], stdin: bytes) -> Call:
         """One call; its `cpu` is not known."""
@@ -44,7 +45,7 @@ def run_command(environ: Mapping[str, str], *arguments: str, given: str = "") ->
 
 
 def forked(environ: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """The program with these variables and arguments, to its end; after a minute it gets SIGKILL."""
+    """Run the program with these variables and arguments to its end; after a minute it gets SIGKILL."""
     until = time.monotonic() + TIMEOUT_S
     (stdin_end, to), (out, stdout_end), (err, stderr_end) = (server().Pipe(duplex=False) for _ in range(3))
     theirs = (stdin_end, stdout_end, stderr_end)
@@ -75,7 +76,7 @@ def _be_the_program(
     directory: str,
     umask: int,
 ) -> None:
-    """In the forked process: what the launcher has the interpreter do."""
+    """In the forked process: do what the launcher makes the interpreter do."""
     from userspace_cni.__main__ import main
 
     for target, each in enumerate(pipes):

@@ -1,4 +1,4 @@
-"""The agent's front with a script in place of the verbs: what arrives can be looked at, held and answered by the test."""
+"""The agent's front end with a script in place of the verbs: the test can look at requests, hold them and answer them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from userspace_cni.cni import protocol
 HEALTH = protocol.request_bytes("/healthz", {}, method="GET")
 ADD = protocol.request_bytes("/api/v1/add", {"CNI_CONTAINERID": "c0ffee", "CNI_IFNAME": "net1"}, b'{"cniVersion":"1.1.0"}')
 SECONDS = 60.0
-"""How long anything that should happen is waited for."""
+"""How long a test waits for anything."""
 
 
 class Front:
@@ -53,7 +53,7 @@ class Front:
             self.script(exchange)
 
     def connect(self) -> socket.socket:
-        """A new connection; reading from it is bounded."""
+        """A new connection, whose reads have a timeout."""
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(SECONDS)
         try:
@@ -82,12 +82,12 @@ class Front:
         return self.server.alive and self.ask(HEALTH).body == b"well\n"
 
     def wait_for(self, connections: int) -> None:
-        """Until the server has so many connections."""
+        """Wait until the server has so many connections."""
         wait_until(lambda: self.server.connections == connections, SECONDS, f"{connections} connections")
 
 
 def answer_on(client: socket.socket) -> protocol.Reply:
-    """What comes on a connection until its end, which may be a reset behind the answer."""
+    """What comes on a connection until its end, which may be a reset after the answer."""
     raw = bytearray()
     try:
         while chunk := client.recv(65536):

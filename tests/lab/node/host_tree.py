@@ -1,8 +1,8 @@
 """A host's root of a test's own, for an agent in a container: a directory with what a node has.
 
-Below it are the machine's programs and processes, and, at the paths that they have on the machine, the directories of a test's
-node and of its switch. So the agent's run directory and socket are at their usual place on this host while the machine's are
-untouched; what is mounted in the node's directory is seen on both.
+It has the machine's programs and processes, and, at their paths on the machine, the directories of a test's node and of its
+switch. So the agent's run directory and socket are at their usual place on this host, and the machine's are untouched; mounts in
+the node's directory are visible on both.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr
 
 
 class TreeNode(Node):
-    """A node whose plugin is the binary that is installed on the host `tree`, run with that for its root.
+    """A node whose plugin is the binary installed on the host `tree`, run with `tree` as its root.
 
-    What a runtime gives it is what a runtime has: none of this project's settings.
+    Its calls have a runtime's environment, without any setting of this project.
     """
 
     tree: Path
     ports: tuple[int, int]
-    """For metrics and health: those of the cluster's settings may be in use on the machine."""
+    """Ports for metrics and health, because those of the cluster's settings may be in use on the machine."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class TreeNode(Node):
         }
 
     def furnish(self, tree: Path) -> None:
-        """Have `tree` for the host: its settings file, and what runs the binary in it."""
+        """Make `tree` the host: with its settings file, and what runs the binary in it."""
         self.tree = tree
         self.ports = _free_port(), _free_port()
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in self.settings_of_the_host.items()]
@@ -65,7 +65,7 @@ class TreeNode(Node):
 
 @contextmanager
 def host_tree(switch: Switch, directory: Path) -> Iterator[TreeNode]:
-    """A node in `directory` with a host of its own, whose mounts are shared with containers that ask for it."""
+    """A node in `directory` with a host of its own, whose mounts are shared with containers that ask for that."""
     node = TreeNode(directory / "n", switch)
     with TemporaryDirectory(prefix="uc-host-") as made, shared_mounts(directory):
         tree = Path(made)

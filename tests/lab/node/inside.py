@@ -1,7 +1,7 @@
-"""The plugin inside a process of the test, so that something can happen at a chosen point of a verb: an error, or death.
+"""The plugin inside a process of the test, so that an error or death can happen at a chosen point of a verb.
 
-The node is the real one, with its real drivers; between them and the verbs sits a `Trip`, which is called at each point that is
-passed: "before port", "after port", "before undo port", "before lease", "after writing pending", and so on.
+The node is the real one, with its real drivers; between them and the verbs is a `Trip`, which is called at each point: "before
+port", "after port", "before undo port", "before lease", "after writing pending", and so on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from userspace_cni.node.local_addresses import LocalAddresses
 from userspace_cni.node.local_node import LocalNode
 
 Watch = Callable[[str], None]
-"""Called with each point that is passed; it may raise there."""
+"""A function that is called with each point, and may raise."""
 
 
 @dataclass
 class Trip:
-    """Remembers the points passed, and does `act` once, at the first one named `at`."""
+    """Records the points, and calls `act` once, at the first point named `at`."""
 
     at: str = ""
     act: Callable[[], object] = lambda: None
@@ -51,8 +51,9 @@ class Trip:
 
 
 class Clock:
-    """The clock by which deadlines in this process pass. A test lets time go by at a point of its choice: so what hangs there is
-    met by a verb that had long enough to come to it, and does not have to be waited for as long.
+    """The clock by which deadlines in this process pass. A test lets time pass at a point of its choice.
+
+    So a verb reaches a call that hangs with enough time left, and the test does not have to wait for the deadline.
     """
 
     def __init__(self) -> None:
@@ -64,11 +65,11 @@ class Clock:
         return time.monotonic() + self._skipped
 
     def leave(self, seconds: float, of: float = Settings.deadline_s) -> None:
-        """Let all but so many seconds go by, `of` those that a verb had that began when the clock was made."""
+        """Let all but so many seconds pass, of the `of` seconds that a verb had when the clock was made."""
         self.skip(max(0.0, self._began + of - seconds - self.monotonic()))
 
     def skip(self, seconds: float) -> None:
-        """Let so many seconds go by."""
+        """Let so many seconds pass."""
         self._skipped += seconds
 
 
@@ -165,7 +166,7 @@ class _DriversBehindTrip(Drivers):
 
 
 class TrippedDrivers(LocalNode):
-    """This node, telling `trip` of every step and of every write of the journal."""
+    """This node, which tells `trip` of every step and of every write of the journal."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], trip: Watch, *, resident: bool = False) -> None:
         super().__init__(settings, environ, resident=resident)
@@ -188,7 +189,7 @@ class TrippedDrivers(LocalNode):
 
 
 def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> CniAnswer:
-    """One verb in this process, its session with OVSDB closed afterwards."""
+    """Run one verb in this process; its session with OVSDB is closed afterwards."""
     made: list[LocalNode] = []
 
     def node() -> LocalNode:
@@ -204,7 +205,7 @@ def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> CniAnswer:
 
 
 def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:
-    """Run one verb in its own process, which gets SIGKILL at the first `point`; returns whether it got there."""
+    """Run one verb in its own process, which gets SIGKILL at the first `point`; whether it got there."""
     return died(_die_at, dict(environ), stdin, point)
 
 

@@ -17,7 +17,7 @@ _TABLE: Final = re.compile(r"table netdev (userspace-cni-\S+)")
 
 
 def inside(netns: str, *command: str, check: bool = True, seconds: float = 60) -> str:
-    """What a command says that runs in the network namespace; AssertionError has its stderr where it fails."""
+    """The output of a command in the network namespace; AssertionError has its stderr when it fails."""
     argv = ["nsenter", f"--net={netns}", *command]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds, check=False)
     assert not check or done.returncode == 0, f"{' '.join(command)}: {done.returncode}: {done.stderr}{done.stdout}"
@@ -47,7 +47,7 @@ def guards(netns: str) -> list[str]:
 
 
 def host_ends(netns: str) -> dict[str, dict[str, Any]]:
-    """The host ends in the switch's namespace, in which bridges are links, too."""
+    """The host ends in the switch's namespace, where bridges are links, too."""
     return {name: each for name, each in links(netns).items() if each["linkinfo"]["info_kind"] == "veth"}
 
 
@@ -60,7 +60,7 @@ def left_of_ours(netns: str) -> dict[str, list[str]]:
 
 
 def drop_guards(netns: str) -> None:
-    """Remove every guard of ours, whosever it is."""
+    """Remove every guard of ours, whichever attachment it is for."""
     if Path(netns).exists():
         for table in _TABLE.findall(inside(netns, "nft", "list", "tables", "netdev")):
             inside(netns, "nft", "delete", "table", "netdev", table)
@@ -74,7 +74,7 @@ def pings(netns: str, address: str, count: int = 3) -> int:
 
 @contextmanager
 def pinging(netns: str, address: str) -> Iterator[list[int]]:
-    """A hundred echo requests a second meanwhile; afterwards the list has the numbers of those that were answered."""
+    """During the block, a hundred echo requests a second; afterwards the list has the numbers of those that were answered."""
     answered: list[int] = []
     argv = ["nsenter", f"--net={netns}", "ping", "-n", "-i", "0.01", address]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""The switch of a node in memory: what it says of its ports and of itself."""
+"""The switch of a node in memory: what it reports of its ports and itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seen:
-    """A port as the switch tells of it."""
+    """A port as the switch reports it."""
 
     name: str
     bridge: str = "br0"
@@ -27,7 +27,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Alive:
-    """What ovs-vswitchd says of itself."""
+    """What ovs-vswitchd reports of itself."""
 
     state: str = "alive"
     reason: str = "ovs-vswitchd 3.1.0"
@@ -40,7 +40,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the switch is set to."""
+    """The settings of the switch."""
 
     other_config: Mapping[str, str] = field(default_factory=dict)
     mtus: Mapping[str, int] = field(default_factory=dict)

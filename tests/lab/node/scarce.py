@@ -1,4 +1,4 @@
-"""A process in which a chosen call to the kernel fails, as when something is used up: threads, descriptors, locks, disk."""
+"""A process in which a chosen call to the kernel fails, as when threads, descriptors, locks or disk are used up."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CALLS = (
     (threading, "_start_new_thread"),
     (os, "eventfd_write"),
 )
-"""Module or class, and name, of what is counted and can fail."""
+"""Module or class, and name, of each function that is counted and can fail."""
 
 
 @dataclass
 class Scarcity:
-    """Counts the calls, those on this thread only, and has the one numbered `at` fail with `error`. 0 for none."""
+    """Counts the calls on this thread, and makes the one numbered `at` fail with `error`; 0: none."""
 
     at: int = 0
     error: Exception = field(default_factory=OSError)
     only: frozenset[str] = frozenset()
-    """Names of those that count; all when it is empty."""
+    """Names of the functions that count; all when it is empty."""
     made: list[str] = field(default_factory=list)
     thread: int = field(default_factory=threading.get_ident)
 
@@ -63,7 +63,7 @@ def scarce(at: int = 0, error: Exception | None = None, only: frozenset[str] = f
 
 
 def _socket(scarcity: Scarcity, kind: type[socket.socket]) -> type[socket.socket]:
-    """The class, for others derive from it and ask whether something is one."""
+    """The socket class; a subclass replaces it, because others derive from it and use isinstance."""
 
     class Counted(kind):  # type: ignore[misc, valid-type]
         def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -1,7 +1,7 @@
-"""A node whose plugin is the shim, with an agent behind it: what black-box tests see must be what they see of a process.
+"""A node whose plugin is the shim, with an agent behind it: black-box tests must see the same as with a process.
 
-The agent is forked from a process that has imported everything, so that each test has one of its own. It is started by the first
-call, and anew when a test has changed the node's settings meanwhile.
+The agent is forked from a process that has imported everything, so that each test has its own. The first call starts it, and a
+call after a change of the node's settings starts it anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from userspace_cni.shim import BUILT
 
 
 class ServedNode(Node):
-    """The node, its `plugin` the shim. `environ` is what the runtime has, and what the agent is started with."""
+    """The node, whose `plugin` is the shim. The runtime and the agent get `environ`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +52,7 @@ class ServedNode(Node):
         return super().variables(command, netns, ifname=ifname, **given, **environ)
 
     def serve(self) -> None:
-        """Have an agent with the present settings."""
+        """Start an agent with the present settings."""
         with self._lock:
             self._serve()
 
@@ -68,7 +68,7 @@ class ServedNode(Node):
         wait_until(self._answers, what="the agent to serve")
 
     def _install(self, settings: dict[str, str]) -> None:
-        """Have the shim of these settings as the plugin."""
+        """Install the shim with these settings as the plugin."""
         shim = filled(BUILT.read_bytes(), load(settings))
         temporary = Path(f"{self.plugin}.new")
         temporary.write_bytes(shim)
@@ -76,12 +76,12 @@ class ServedNode(Node):
         temporary.replace(self.plugin)
 
     def reconcile(self) -> None:
-        """Have the agent make a pass of reconciliation, and await it."""
+        """Make the agent do a pass of reconciliation, and wait for it."""
         status, body = get(self.socket, "/api/v1/reconcile", "POST")
         assert status == 200, body
 
     def stop(self) -> None:
-        """End the agent in good order."""
+        """Stop the agent in an orderly way."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -104,7 +104,7 @@ class HandedNode(ServedNode):
     """The same with the launcher as the plugin, which hands its calls to the agent."""
 
     def _install(self, settings: dict[str, str]) -> None:
-        """Leave the launcher in its place."""
+        """Leave the launcher as the plugin."""
 
 
 class ForkedAgent(Agent):
@@ -141,7 +141,7 @@ class ForkedAgent(Agent):
         self._forked.join()
 
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
-        """End it in good order; its exit code."""
+        """Stop it in an orderly way; its exit code."""
         assert self._forked
         os.kill(self.pid, sign)
         self._forked.join(30)
@@ -150,7 +150,7 @@ class ForkedAgent(Agent):
         return code
 
     def close(self) -> None:
-        """End it whatever state it is in."""
+        """End it, whatever state it is in."""
         if self._forked and self._forked.is_alive():
             os.kill(self.pid, signal.SIGCONT)
             self.kill()
@@ -167,7 +167,7 @@ def forked_agent(node: Node) -> Iterator[ForkedAgent]:
 
 
 def _be_the_agent(environ: dict[str, str], log: str) -> None:
-    """In the forked process: be the agent."""
+    """In the forked process: run the agent."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)

@@ -1,4 +1,4 @@
-"""What the plugin has stored about attachments, read from its files as they are: looking repairs nothing, moves nothing aside."""
+"""What the plugin has stored about attachments, read directly from its files: reading repairs nothing and moves nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def live(run: Path, collection: str) -> list[Path]:
-    """The files of a collection (`states`, `places`, `built`, `settled`) in a run directory, of whatever state directory."""
+    """The files of a collection (`states`, `places`, `built`, `settled`) in a run directory, of any state directory."""
     return sorted(path for path in run.glob(f"live/*/{collection}/*") if not path.name.startswith("."))
 
 
@@ -18,7 +18,7 @@ def state_file(run: Path, record: Path) -> Path | None:
 
 
 def stored(state: Path, run: Path) -> list[dict[str, Any]]:
-    """Every attachment, in the order of names: what its undo file says, with `state`, `result` and the steps that are left."""
+    """Every attachment, sorted by name: its undo file with `state`, `result` and the steps that are left."""
     found = []
     for path in sorted((state / "attachments").glob("*.json")):
         try:

@@ -1,6 +1,6 @@
-"""A node in memory: drivers that write into a set, so that all that a verb leaves can be compared at once.
+"""A node in memory: drivers that write into a set, so that everything a verb leaves can be compared at once.
 
-It takes the place of switch, file system and API server in tests of the order of steps; other tests use the real ones.
+It replaces switch, file system and API server in tests of the order of steps; other tests use the real ones.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ Fault = Callable[[str, Step], None]
 
 
 def no_fault(_when: str, _step: Step) -> None:
-    """Nothing goes wrong."""
+    """No fault."""
 
 
 @dataclass
 class MemoryDriver(Driver[Step]):
-    """Makes a step true by putting its name into the world."""
+    """Makes a step true by adding its name to the world."""
 
     world: World
 
     def apply(self, step: Step, deadline: Deadline) -> Callable[[], None]:
-        """Add it, failing before or after as the world's fault says; then the switch may still be at work."""
+        """Add it, and fail before or after that as the world's fault says; a failed call may have had its effect."""
         self.world.fault("before apply", step)
         self.world.true.add(name_of(step))
         if isinstance(step, SocketFile):
@@ -106,7 +106,7 @@ class MemoryDriver(Driver[Step]):
 
 
 def name_of(step: Step) -> str:
-    """What a step makes, in a word."""
+    """A short name for what a step makes."""
     if step.resource and not isinstance(step, SocketFile):
         return step.resource.key
     if isinstance(step, Guard | Link):
@@ -118,7 +118,7 @@ def name_of(step: Step) -> str:
 
 @dataclass(frozen=True)
 class MemoryGathering:
-    """What an ADD asks of a world, in which it waits for nothing."""
+    """The facts that an ADD asks a world for; it never waits."""
 
     world: World
     request: Request
@@ -160,7 +160,7 @@ class MemoryAddresses:
     world: World
 
     def complete(self, request: Request, deadline: Deadline) -> Request:
-        """As the test says of the Subnet."""
+        """What the test says of the Subnet."""
         subnet = self.world.subnet if request.network.subnet else None
         return complete_request(request, subnet, "/leases", shared=False) if subnet else request
 
@@ -273,33 +273,33 @@ class World:
     fault: Fault = no_fault
     boot: str = "boot-1"
     made_again: list[str] = field(default_factory=list)
-    """The kinds of the steps that were made again, without a wait for others."""
+    """The kinds of the steps that were made again, without a long wait."""
     links: set[tuple[str, str]] = field(default_factory=set)
     place: SocketPlace | None = None
     answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})
     forwarded: list[Verb] = field(default_factory=list)
     given: list[bytes] = field(default_factory=list)
-    """What stdin the IPAM plugin had with each of these."""
+    """The stdin that the IPAM plugin got at each of these."""
     marked: list[PortRef] = field(default_factory=list)
     log_level: str = "error"
     deadline_s: float = 10.0
     serving_error: UserspaceError | None = None
     resident: bool = False
     subnet: Placement | None = None
-    """What the Subnet gives that networks name."""
+    """What the Subnet that networks name gives."""
     now: int = 1
     unreachable: UserspaceError | None = None
-    """What the switch answers when its ports are listed."""
+    """The switch's answer when its ports are listed."""
     closed: set[str] = field(default_factory=set)
     """Names of ports that the switch could not open."""
     dead: set[str] = field(default_factory=set)
     """Names of sockets that a dead application left; freed by `apply`."""
     mounted: set[str] = field(default_factory=set)
-    """Names of placed sockets that are mounts; gone with `undo`."""
+    """Names of placed sockets that are mounts; removed by `undo`."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
     told: list[tuple[Recipient, Finding]] = field(default_factory=list)
-    """What pods were told."""
+    """What was written to pods."""
     said: dict[str, ChangeableOptions] = field(default_factory=dict)
     """What pods say of their interfaces, by name."""
 

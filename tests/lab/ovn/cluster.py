@@ -1,4 +1,4 @@
-"""A database that three servers have together, as OVN's clusters have theirs."""
+"""One database on three servers, as OVN's clusters have theirs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES: Final = ("a", "b", "c")
 
 
 class Cluster(Started):
-    """OVN's northbound database of three servers, with files below `directory`, whose path is short; entering it starts them."""
+    """OVN's northbound database on three servers, with files below `directory`, whose path is short; entering it starts them."""
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
@@ -40,7 +40,7 @@ class Cluster(Started):
 
     @property
     def leader(self) -> str:
-        """The name of the living server that leads, and of which each living one knows that; "" while there is none."""
+        """The name of the living server that leads, once all living servers agree on it; "" until then."""
         said = [self._ctl(name, "cluster/status", DATABASE) for name in self._pids]
         leads = [name for name, status in zip(self._pids, said, strict=True) if "Role: leader" in status]
         known = all("Leader: unknown" not in status and "Status: cluster member" in status for status in said)
@@ -52,7 +52,7 @@ class Cluster(Started):
         return tuple(name for name in self._pids if name != self.leader)
 
     def address(self, name: str) -> str:
-        """Where this server is asked."""
+        """The address of this server."""
         return f"unix:{self._dir}/{name}.sock"
 
     def kill(self, name: str) -> None:

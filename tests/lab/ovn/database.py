@@ -13,11 +13,11 @@ from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 Kind = Literal["unix", "tcp", "ssl"]
 _ADDRESSES: Final = {"tcp": "127.0.0.1", "ssl": "127.0.0.2"}
-"""Of each its own, by which the server's log names it."""
+"""A different address for each kind, by which the server's log names it."""
 
 
 class Authority:
-    """A certificate authority below `directory`; `sign` makes keys that it vouches for."""
+    """A certificate authority below `directory`; `sign` makes keys and their certificates."""
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
@@ -43,7 +43,7 @@ def _new_key(path: str) -> tuple[str, ...]:
 
 
 class NorthboundDatabase(Started):
-    """It is served from `start` to `stop`, below `directory`, whose path is short; with rows, and without what reads them."""
+    """It is served from `start` to `stop`, below `directory`, whose path is short; it has rows, and no northd reads them."""
 
     def __init__(self, directory: Path, authority: Authority) -> None:
         self._dir = directory
@@ -67,14 +67,14 @@ class NorthboundDatabase(Started):
         wait_until(lambda: self.remote("ssl") and self.remote("tcp") and Path(f"{self._dir}/nb.sock").exists(), what="it listens")
 
     def stop(self) -> None:
-        """Kill it; its sockets are gone then."""
+        """Kill it; its sockets vanish with it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(CTL_SECONDS)
             self._process = None
 
     def remote(self, kind: Kind) -> str:
-        """Where it listens, "" for nowhere yet."""
+        """The address of its socket, "" before it listens."""
         if kind == "unix":
             return f"unix:{self._dir}/nb.sock"
         address = _ADDRESSES[kind]

@@ -1,4 +1,4 @@
-"""What a test starts with a `with` block, and is stopped whatever happens, also amid its start."""
+"""Objects that a `with` block starts, and that are stopped whatever happens, also when the start fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's image as its Dockerfile makes it, in an archive that podman and containerd import: built once of the same sources.
+"""The agent's image, built from its Dockerfile, in an archive that podman and containerd import: once for the same sources.
 
 `python -m tests.lab.runtimes.agent_image` makes it while other tests run. The base is a Debian made by `image_base`.
 """
@@ -18,11 +18,11 @@ from tests.lab.runtimes.dockerfile import AGENT, ROOT, copied_files
 from tests.lab.runtimes.podman import Storage
 
 IMAGE = "docker.io/library/userspace-cni:0.1.0"
-"""What runtimes make of the name in the manifest."""
+"""The full name that runtimes make of the name in the manifest."""
 _BASE = "localhost/userspace-cni-base:1"
 _BUILD_S = 600.0
 _FORMER = 3
-"""So many of other sources are kept, hundreds of megabytes each: checkouts beside this one use them."""
+"""How many images of other sources are kept, hundreds of megabytes each: other checkouts on this machine use them."""
 _ARCHIVE = "image.tar"
 
 

@@ -1,4 +1,4 @@
-"""What libcni's cache tells of a sandbox, for pods that no runtime of the test has made."""
+"""Entries of libcni's cache for sandboxes of pods that no runtime of the test has made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def cached(directory: Path, path: str, name: str = "web-0", uid: str = "", sandb
 
 
 def written(directory: Path, path: str, sandbox: str, **arguments: str) -> Path:
-    """Write the file of a sandbox of which the runtime has said just this; podman says K8S_POD_NAME alone."""
+    """Write the file of a sandbox for which the runtime gave only this; podman gives K8S_POD_NAME alone."""
     args = [list(each) for each in arguments.items()]
     result = {"interfaces": [{"name": "eth0", "sandbox": path}]}
     made = directory / "results" / f"net-{sandbox}-eth0"
@@ -25,7 +25,7 @@ def written(directory: Path, path: str, sandbox: str, **arguments: str) -> Path:
 
 
 def routing(directory: Path) -> tuple[Path, Path, dict[str, str]]:
-    """A cache and the place of a file with routes below `directory`, and the settings of an agent that goes by these alone."""
+    """A cache and a file with routes below `directory`, and the settings of an agent that reads only these."""
     cache, file = directory / "cni", directory / "routes" / "cr-config.json"
     (cache / "results").mkdir(parents=True)
     file.parent.mkdir()

@@ -14,7 +14,7 @@ from typing import Any
 from tests.lab.runtimes.containerd_host import RuntimeHost
 
 NETWORK, IFNAME = "net", "net1"
-"""What its calls are about."""
+"""The network of its calls."""
 _RESULTS = Path("/var/lib/cni/results")
 """libcni's own place, which cnitool cannot be told to change."""
 _CALL_S = 120.0
@@ -38,7 +38,7 @@ class Cnitool:
         return frozenset(words[1] for line in said.splitlines() if (words := line.split())[2:] == ["<net>", "<netns>"])
 
     def call(self, verb: str, netns: str, capabilities: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What it prints of a call for the namespace's interface: the result of an ADD, else {}. CnitoolError has its words."""
+        """The output of a call for the namespace's interface: the result of an ADD, else {}. CnitoolError has its words."""
         own = {"NETCONFPATH": str(self._host.networks_dir), "CNI_PATH": str(self._host.bin), "CNI_IFNAME": IFNAME}
         own |= {"CAP_ARGS": json.dumps(capabilities)} if capabilities else {}
         argv = self._host.command(str(self._program), verb, NETWORK, netns)

@@ -126,7 +126,7 @@ class Containerd:
         return self._cri
 
     def kill(self) -> None:
-        """SIGKILL: its shims, and the plugins it was waiting for, go on."""
+        """SIGKILL: its shims, and the plugins that it was waiting for, continue."""
         assert self._process
         self._process.kill()
         self._process.wait(_STOP_S)

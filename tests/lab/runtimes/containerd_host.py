@@ -1,7 +1,7 @@
 """The host of a private container runtime: a network namespace, plugins, networks, a cgroup of its own.
 
-A runtime that runs in it may let Debian's plugins make bridges and firewall rules: they go with the namespace. It stays in the
-mount namespace of its caller, as runtimes do: what it mounts is seen by the plugin, what the plugin mounts is seen by the switch.
+A runtime in it may let Debian's plugins make bridges and firewall rules: they go with the namespace. It stays in its caller's
+mount namespace, as runtimes do, so that plugin and switch see each other's mounts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RuntimeHost:
         return ["nsenter", f"--net={self.netns}", *argv]
 
     def write_networks(self, *lists: Mapping[str, Any]) -> None:
-        """Put these network lists in the place of all others; a runtime that takes the first takes the first given."""
+        """Replace all network lists by these; a runtime that uses the first gets the first given."""
         for path in self.networks_dir.iterdir():
             path.unlink()
         for number, each in enumerate(lists):
@@ -75,7 +75,7 @@ class RuntimeHost:
         return subprocess.run(entered, capture_output=True, text=True, check=True).stdout
 
     def clean(self) -> None:
-        """End what the runtime left running, and remove its mounts and cgroups; it must have been ended itself."""
+        """End what the runtime left running, and remove its mounts and cgroups; the runtime itself must have ended."""
         for pid in _naming(str(self.directory)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -111,9 +111,9 @@ def runtime_host(node: Node, namespace: str = "") -> Iterator[RuntimeHost]:
 
 @contextmanager
 def shared_mounts(directory: Path) -> Iterator[None]:
-    """Let mounts below `directory` be seen in mount namespaces made later, and those made there be seen here.
+    """Make mounts below `directory` visible in mount namespaces made later, and those made there visible here.
 
-    That is how systemd sets up "/"; a node's agent in a container needs the same of its mounts.
+    systemd sets up "/" in this way; a node's agent in a container needs the same for its mounts.
     """
     subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
     try:
@@ -142,7 +142,7 @@ def mount_points(directory: Path) -> list[str]:
 
 
 def _processes(cgroup: Path) -> list[int]:
-    """Those in a cgroup; none when it has been removed meanwhile, which a read tells by another error than an open."""
+    """The processes in a cgroup; none when it was removed meanwhile, which a read reports by another error than an open."""
     try:
         return [int(pid) for pid in (cgroup / "cgroup.procs").read_text().split()]
     except OSError as error:

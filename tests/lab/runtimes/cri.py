@@ -1,4 +1,4 @@
-"""The kubelet's part towards a runtime: a client of the Container Runtime Interface, with the few messages of `cri.proto`."""
+"""A client of the Container Runtime Interface, which asks a runtime as the kubelet does, with the few messages of `cri.proto`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from userspace_cni.linux.closing import Closing
 
 READY_S = 60.0
 _OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
-"""Channels to one path share a connection otherwise: a daemon's next one would be asked by that to the one that was killed."""
+"""Without it channels to one path share a connection, and a new daemon would be asked over the killed one's."""
 _OPTIONS = [_OWN_CONNECTION, *((f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("min", "initial", "max"))]
 CALL_S = 60.0
 
@@ -50,7 +50,7 @@ class Cri(Closing):
         self._channel.close()
 
     def await_ready(self) -> None:
-        """Wait until it answers; CriError when it does not. containerd listens before it has made what answers here."""
+        """Wait until it answers, or raise CriError. containerd listens before the services exist that answer here."""
         wait_until(self._is_made, READY_S, "the runtime to have made its CRI server")
 
     def _is_made(self) -> bool:
@@ -97,7 +97,7 @@ class Cri(Closing):
         return [item.id for item in self._call("ListPodSandbox").items]
 
     def ended(self) -> list[str]:
-        """IDs of those that are not ready: all that were stopped, as far as they are not removed."""
+        """IDs of all sandboxes that were stopped and not removed yet."""
         items = self._call("ListPodSandbox").items
         return [item.id for item in items if item.state != self._messages.SANDBOX_READY]
 

@@ -1,4 +1,4 @@
-"""What a Dockerfile copies from the repository, read from the Dockerfile itself, so that no test repeats its list."""
+"""The files that a Dockerfile copies from the repository, read from the Dockerfile itself, so that no test repeats the list."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text_of(dockerfile: Path) -> str:
 
 
 def copies(dockerfile: Path) -> list[Copy]:
-    """Every COPY from the repository, in order; those from another stage are none."""
+    """Every COPY from the repository, in order, without those from another stage."""
     found = []
     stage = ""
     for line in text_of(dockerfile).splitlines():

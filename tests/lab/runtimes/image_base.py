@@ -18,7 +18,7 @@ SUITE = "bookworm"
 LEFT_OUT = ("usr/share/doc", "usr/share/locale", "usr/share/man")
 UNNEEDED = ("var/cache/apt", "var/lib/apt/lists")
 FORMAT = 1
-"""To be raised when `_make` makes something else of the same."""
+"""Raise it when `_make` makes something different of the same packages."""
 _ARCHIVE = "base.tar"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SEEN_CERTIFICATES = "/etc/certificates-of-the-builder.crt"
@@ -86,7 +86,7 @@ def _make(part: Path) -> None:
 
 
 def _pip_config() -> dict[str, str]:
-    """What this machine's pip is told, by key; what is nearer to the command wins."""
+    """The settings of this machine's pip, by key; those nearer to the command take precedence."""
     told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
     found: dict[str, str] = {}
     for line in sorted(told.splitlines()):  # the environment's begin with a colon
@@ -98,7 +98,7 @@ def _pip_config() -> dict[str, str]:
 
 
 def _apt_config() -> list[str]:
-    """What this machine's apt is told of the way to its sources."""
+    """The settings of this machine's apt for reaching its sources."""
     dump = subprocess.run(["apt-config", "dump", "--no-empty"], capture_output=True, text=True, check=True).stdout
     prefixes = tuple(f"acquire::{key}" for key in _ACQUIRE_KEYS)
     return [line for line in dump.splitlines() if line.lower().startswith(prefixes)]

@@ -18,7 +18,7 @@ import click
 
 PACKAGES = ("userspace_cni", "localdb")
 LEFT_OUT = (".__main__", ".extension")
-"""Programs, and what the C extension is built from."""
+"""Programs, and the sources of the C extension."""
 
 
 def sources() -> Iterator[tuple[str, Path]]:

@@ -36,7 +36,7 @@ class Inhabitant:
 
 @contextmanager
 def inhabitant(netns: str, volume: Path, inside: str, propagation: str) -> Iterator[Inhabitant]:
-    """One that has `volume` at `inside`; `propagation` is "rprivate", as Kubernetes has it unless told, or "rslave"."""
+    """A process that has `volume` at `inside`; `propagation` is "rprivate", Kubernetes' default, or "rslave"."""
     with TemporaryDirectory(prefix="uc-pod-") as directory:
         root = Path(directory) / "root"
         unpack_image(root)

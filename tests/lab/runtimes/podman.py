@@ -106,7 +106,7 @@ class Podman(Storage):
         return self.call(*self._run_arguments(command, networks, volumes or {}, options)).strip()
 
     def begin_run(self, *command: str, networks: str) -> subprocess.Popen[bytes]:
-        """The same as a process that is not waited for."""
+        """Start the same as a process, without waiting for it."""
         argv = self._argv(*self._run_arguments(command, networks, {}))
         null = subprocess.DEVNULL
         return subprocess.Popen(argv, env=self._environ, stdin=null, stdout=null, stderr=null)
@@ -121,7 +121,9 @@ class Podman(Storage):
 
     @contextmanager
     def forgotten(self, namespace: str) -> Iterator[None]:
-        """Unmount what a killed podman forgot: at once what keeps it from removing the container, at the end its `namespace`."""
+        """Unmount what a killed podman left: at once the mounts that prevent the
+        container's removal, at the end its `namespace`.
+        """
         assert namespace.startswith("/run/netns/netns-")
         for point in mount_points(self.directory / "root" / "overlay-containers"):
             subprocess.run(["umount", point], check=True)
@@ -132,7 +134,7 @@ class Podman(Storage):
             Path(namespace).unlink()
 
     def networks(self, container: str) -> dict[str, Any]:
-        """What `podman inspect` tells of a container's networks, by name."""
+        """The container's networks by name, as `podman inspect` reports them."""
         [shown] = json.loads(self.call("container", "inspect", container))
         networks: dict[str, Any] = shown["NetworkSettings"]["Networks"]
         return networks

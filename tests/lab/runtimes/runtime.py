@@ -177,7 +177,7 @@ class Attachment:
 class Runtime:
     """libcni on the configurations in `conf_dir`, with plugins from `cni_path` and results cached in `cache_dir`/results.
 
-    `environ` is the runtime's environment, which the plugins get whole. With `host_netns` the plugins are started in that
+    `environ` is the runtime's environment, which plugins get as a whole. With `host_netns` the plugins are started in that
     network namespace, so that what they do to their host stays in it. Every run is appended to `calls`.
     """
 
@@ -200,7 +200,7 @@ class Runtime:
         args: str = "",
         capability_args: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """ADD of the whole chain; the last result, which is then cached. Stops at the first failure and undoes nothing."""
+        """ADD of the whole chain; the last result, which is cached. It stops at the first failure and undoes nothing."""
         network = self.network(list_name)
         attachment = Attachment(container_id, netns, ifname, args, capability_args or {})
         result: dict[str, Any] | None = None
@@ -220,7 +220,10 @@ class Runtime:
         args: str = "",
         capability_args: Mapping[str, Any] | None = None,
     ) -> None:
-        """DEL in reverse; from 0.4.0 on with the cached result. Stops at the first failure; the cache goes when all succeeded."""
+        """DEL in reverse; from 0.4.0 on with the cached result. It stops at the first failure.
+
+        The cache is removed when all succeeded.
+        """
         self._delete(self.network(list_name), Attachment(container_id, netns, ifname, args, capability_args or {}))
 
     def check(
@@ -232,7 +235,7 @@ class Runtime:
         args: str = "",
         capability_args: Mapping[str, Any] | None = None,
     ) -> None:
-        """CHECK in order with the cached result, if there is one; nothing where `disableCheck` says so."""
+        """CHECK in order with the cached result, if there is one; nothing if `disableCheck` is set."""
         network = self.network(list_name)
         if _order(network.version) < _order("0.4.0"):
             raise NetworkError(f"configuration version {network.version!r} does not support CHECK")
@@ -405,7 +408,7 @@ def netns(name: str | None = None, below: Path | None = None) -> Iterator[str]:
 
 
 def _failure(made: Call) -> CallFailed:
-    """invoke.RawExec's reading of a plugin that did not exit with 0."""
+    """The error of a plugin that did not exit with 0, as invoke.RawExec reads it."""
     if not made.stdout:
         if not made.stderr:
             how = f"signal: {signal.Signals(-made.status).name}" if made.status < 0 else f"exit status {made.status}"
@@ -423,7 +426,7 @@ def _failure(made: Call) -> CallFailed:
 
 
 def _result_of(made: Call, version: str) -> dict[str, Any]:
-    """The result on stdout, with the config's version if it names none."""
+    """The result on stdout, with the configuration's version if it has none."""
     try:
         document = made.document
     except (ValueError, TypeError) as problem:
@@ -432,7 +435,7 @@ def _result_of(made: Call, version: str) -> dict[str, Any]:
 
 
 def _reencoded(result: Mapping[str, Any]) -> dict[str, Any]:
-    """`result` through libcni's structs: unknown keys vanish, and what its version does not know."""
+    """`result` as libcni's structs keep it: without unknown keys, and without those that its version lacks."""
     old = _order(result["cniVersion"]) < _order("1.0.0")
     encoded: dict[str, Any] = {"cniVersion": result["cniVersion"]}
     for name, keys in _STRUCTS.items():
@@ -469,7 +472,7 @@ def _stdin(network: Network, plugin: Mapping[str, Any], attachment: Attachment, 
 
 
 def _marshal(value: object) -> bytes:
-    """As Go's json.Marshal does it: sorted keys, no blanks, UTF-8, and <, > and & escaped."""
+    """JSON as Go's json.Marshal writes it: sorted keys, no blanks, UTF-8, and <, > and & escaped."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""The suite, as `tests/run.sh` calls it: checks, groups of tests, once more what failed, and a table of it all."""
+"""The suite, as `tests/run.sh` calls it: checks, groups of tests, a rerun of what failed, and a table of everything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def say(what: str) -> None:
 
 
 def prepare(tests: Sequence[str]) -> None:
-    """Install what these test files need. SystemExit says why not."""
+    """Install what these test files need. SystemExit has the reason why that is impossible."""
     needed = kinds(tests) - {"unit"}
     if needed and os.geteuid():
         sys.exit("tests/run.sh: needs root for OVS-DPDK, mounts and namespaces; 'tests/run.sh unit' and 'check' do not")
@@ -58,14 +58,14 @@ def check() -> Row:
 
 
 def run(tests: Sequence[str], *, with_lanes: bool = False) -> bool:
-    """Run checks and these test files, and samples of them on the lanes; then once more what failed; whether all passed."""
+    """Run checks and these test files, and samples of them on the lanes; then rerun what failed; whether all passed."""
     prepare(tests)
     checked = check()
     return judge([checked], [] if checked.failed else run_groups(tests, with_lanes=with_lanes))
 
 
 def judge(before: list[Row], tests: list[Row]) -> bool:
-    """Run once more which of the tests failed, and print what came of it all; whether all passed."""
+    """Rerun the tests that failed, and print the result of everything; whether all passed."""
     rows = [*before, *tests]
     for inside in dict.fromkeys(row.inside for row in tests):
         judged = [row for row in tests if row.inside == inside]
@@ -83,7 +83,7 @@ def judge(before: list[Row], tests: list[Row]) -> bool:
 
 
 def run_groups(tests: Sequence[str], *, with_lanes: bool = False) -> list[Row]:
-    """Run the groups, side by side as far as they may."""
+    """Run the groups, in parallel where they may."""
     sharing = ONE_MORE if idle() else SHARED
     planned = groups(tests, sharing)
     sampled = samples(sharing) if with_lanes else ()
@@ -111,7 +111,7 @@ def run_groups(tests: Sequence[str], *, with_lanes: bool = False) -> list[Row]:
 
 
 def run_group(group: Group) -> Row:
-    """Run a group by itself. One on a lane that is not made has not failed, unless each run is to have it."""
+    """Run a group by itself. A group on a lane that could not be made has not failed, unless the lane is required."""
     inside: tuple[str, ...] = ()
     if group.lane:
         try:
@@ -124,12 +124,12 @@ def run_group(group: Group) -> Row:
 
 
 def narrowing(options: str) -> str:
-    """What of pytest's options may leave tests out: all but the plugins that are loaded with `-p`, or are not."""
+    """Those of pytest's options that may leave tests out: all but `-p`."""
     return re.sub(r"(^|\s)-p\s*\S+", "", options).strip()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What `tests/run.sh` is asked for."""
+    """Do what `tests/run.sh` is asked for."""
     what, *rest = arguments or ("all",)
     lists = what == "changed" and LIST in rest
     if lists:
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_changed(base: str | None = None, *, lists: bool = False) -> int:
-    """Say what the change since `base` can reach, and run that, unless it is only listed."""
+    """Print what the change since `base` can reach, and run that, unless it is only to be listed."""
     try:
         found = select(base)
     except ValueError as error:
@@ -180,7 +180,7 @@ def run_changed(base: str | None = None, *, lists: bool = False) -> int:
 
 
 def run_lane(name: str = "", *options: str) -> int:
-    """Run on a lane what each lane has, and keep what came of it; or become pytest there, with its own options."""
+    """Run on a lane what each lane runs and record the result; or become pytest there, with its own options."""
     if name not in {each.name for each in LANES}:
         print(f"tests/run.sh: there is no lane '{name}': {', '.join(each.name for each in LANES)}", file=sys.stderr)
         return 2
@@ -227,7 +227,7 @@ def run_kind(kind: str, options: Sequence[str]) -> NoReturn:
 
 
 def heed() -> None:
-    """Let a run that is ended, or whose terminal is closed, put away what it has made; who is impatient does not hinder that."""
+    """Let a run that is ended, or whose terminal is closed, clean up; a second signal does not stop the cleanup."""
 
     def ended(number: int, _frame: FrameType | None) -> None:
         for each in _ENDING:
@@ -239,7 +239,7 @@ def heed() -> None:
 
 
 def print_anything() -> None:
-    """A failure's text may have what no encoding has."""
+    """Print a failure's text, which may have characters that the encoding lacks."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

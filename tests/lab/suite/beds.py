@@ -1,4 +1,4 @@
-"""What tests run in is made while others run: images, Kubernetes, a virtual machine's kernel."""
+"""Images, Kubernetes and a virtual machine's kernel, which tests need, are made while other tests run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lab.suite.groups import Bed
 
 
 class Making:
-    """Beds that are made one after another, in a thread; what they print is kept."""
+    """Makes beds one after another, in a thread, and keeps what they print."""
 
     def __init__(self, beds: Sequence[Bed]) -> None:
         self._beds = beds
@@ -23,12 +23,12 @@ class Making:
         self._thread.start()
 
     def wait(self) -> str:
-        """Once all are made or could not be: a line for each, and what a failed one printed."""
+        """Wait for all; a line for each, and the output of one that failed."""
         self._thread.join()
         return "\n".join(self._told)
 
     def stop(self) -> None:
-        """End what runs and begin no other."""
+        """End the one that is being made and begin no other."""
         self._stopped = True
         if (running := self._running) and running.poll() is None:
             running.terminate()

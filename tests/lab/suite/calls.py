@@ -1,4 +1,4 @@
-"""One call of pytest, and what came of it, however it ended."""
+"""One call of pytest, and its result, however it ended."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from typing import Any, Final, TextIO
 from tests.lab.suite.exercised import ROOT
 
 SILENCE_S: Final = 900.0
-"""A call that tells of no test for so long hangs: no test may take longer."""
+"""A call that reports no test for so long hangs: no test may take longer."""
 _ENDING_S: Final = 60.0
 _LOOK_S: Final = 0.5
 _ALWAYS: Final = ("-q", "--continue-on-collection-errors")
 _PASSED_OR_FAILED: Final = (0, 1)
-"""What pytest ends with, unless it is interrupted, has an error of its own or is called wrongly."""
+"""Exit codes of pytest unless it was interrupted, had an internal error, or was called wrongly."""
 _WORKER: Final = re.compile(r"gw\d+")
 
 
 @dataclass
 class Result:
-    """What came of one call: how many tests it had; what failed, by test (or file, where it cannot be read), with its text; what
-    had not begun when the call died; whether pytest came to its end, or to a test that it died of, which has failed then; and how
-    many tests each file had."""
+    """The result of one call: how many tests it had; failures by test (or by file that cannot be read) with their text; what had
+    not begun when the call died.
+
+    Also whether pytest came to its end, or to a test that it died of, which counts as failed; and how many tests each file had.
+    """
 
     tests: int = 0
     seconds: float = 0.0
@@ -43,9 +45,9 @@ class Result:
 
     @classmethod
     def read(cls, lines: Iterable[str], files: Iterable[str], ended: str, *, in_order: bool = True) -> Result:
-        """What the reports tell of these files; a test that began and did not end counts as a failure, with `ended` as its text.
+        """Read the reports on these files; a test that began and did not end counts as a failure, with `ended` as its text.
 
-        `in_order`: pytest was not ended from outside, and with a code of its own that says that tests passed or failed.
+        `in_order`: pytest was not ended from outside, and its exit code says that tests passed or failed.
         """
         collected: dict[str, None] = {}
         began: set[str] = set()
@@ -145,7 +147,7 @@ class Call:
 
 
 def again(tests: Iterable[str], place: Path = ROOT, inside: Sequence[str] = ()) -> dict[str, Result]:
-    """Run each of these tests, or files, once more: the tests of a file in a pytest of their own, one file after another."""
+    """Rerun each of these tests, or files: the tests of a file in a pytest of their own, one file after another."""
     files: dict[str, list[str]] = {}
     for test in tests:
         files.setdefault(test.partition("::")[0], []).append(test)

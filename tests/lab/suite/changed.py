@@ -27,7 +27,7 @@ from tests.lab.suite.tree import Tree, is_above, is_test
 ITSELF: Final = "is changed itself"
 """The reason for a test file that comes before all others."""
 ALL: Final = frozenset({"pyproject.toml", "constraints.txt", "tests/conftest.py"})
-"""What every test runs with."""
+"""The files with which every test runs."""
 CLUSTER: Final = "tests/cluster/"
 IN_THE_CLUSTER: Final = (
     "deploy/cluster/",
@@ -43,7 +43,7 @@ IN_THE_CLUSTER: Final = (
     "userspace_cni/deviceplugin/",
     "userspace_cni/kube/",
 )
-"""What the cluster's tests are chosen for: they run nearly all of the product."""
+"""Changes for which the cluster's tests are chosen: they run nearly all of the product."""
 IN_THE_GUEST: Final = (
     "userspace_cni/switch/polled_uplinks.py",
     "userspace_cni/switch/uplinks.py",
@@ -57,15 +57,17 @@ IN_THE_GUEST: Final = (
     "userspace_cni/node/devices.py",
     "userspace_cni/node/uplink_look.py",
 )
-"""What the tests of the guest with a full kernel are chosen for: what looks at NICs, bonds, devices and NUMA nodes."""
+"""Changes for which the tests of the guest with a full kernel are chosen: code about NICs, bonds, devices and NUMA nodes."""
 COPIES: Final = {
     "tests/lab/hardware/snapshot.py": IN_THE_GUEST,
     "tests/lab/guests/sidecar_image.py": ("kubevirt/", "userspace_cni/pod/"),
     "tests/lab/runtimes/agent_image.py": IN_THE_CLUSTER,
 }
-"""Module of the lab that makes an image -> what its users are chosen for: of what runs from a copy nothing is recorded."""
+"""Module of the lab that makes an image -> changes for which its users are
+chosen: a copy that runs in an image records nothing.
+"""
 _NATIVE: Final = "_native.pyi"
-"""What declares a compiled extension, beside the Python of its room."""
+"""Files that declare a compiled extension, beside the Python of its room."""
 _CALLED: Final = re.compile(r"\b(\w+)\s*\(")
 _TEXTS: Final = (".sh", ".yaml", ".toml", "Dockerfile")
 
@@ -105,7 +107,10 @@ class Reach:
         return [Selected(test, reasons[test]) for test in chosen]
 
     def _distance(self, test: str, rooms: set[str]) -> tuple[int, float, str]:
-        """Unit tests of a changed room first, then other unit tests; among equals what exercises little, for it is soon done."""
+        """Unit tests of a changed room first, then other unit tests.
+
+        Among equals those that exercise little, because they end soon.
+        """
         near = 0 if test.rpartition("/")[0] in rooms else 1 if test.startswith("tests/unit/") else 2
         return near, len(self._known[test]) if test in self._known else math.inf, test
 
@@ -171,7 +176,10 @@ class Reach:
         return {(path, piece.function) for path, piece in pieces if path in modules or "shim" in piece.uses}
 
     def _calling_c(self, text: str) -> set[tuple[str, str]]:
-        """The Python functions that call one of the C functions named in `text`; without one, all of the modules that may."""
+        """The Python functions that call one of the C functions named in `text`.
+
+        If none is named, all of the modules that may.
+        """
         extensions = [path for path in self._tree.paths if path.endswith(f"/{_NATIVE}")]
         importers = sorted({module for path in extensions for module in self._tree.importers(path)})
         modules = [module for module in importers if not module.startswith("tests/")]
@@ -198,7 +206,7 @@ class Reach:
         return frozenset(test for user in users for test in self._calling(*user, steps - 1))
 
     def _near(self, path: str, seen: set[str]) -> frozenset[str]:
-        """The test files that exercise a module, or, where none is recorded, the modules that import it."""
+        """The test files that exercise a module, or, if none is recorded, the modules that import it."""
         if path in seen:
             return frozenset()
         seen.add(path)
@@ -218,7 +226,7 @@ class Reach:
         return frozenset(found)
 
     def _mentioning(self, text: str, *, exactly: bool = False) -> frozenset[str]:
-        """The test files that are, or that call, what has a text in which `text` is."""
+        """The test files with a text that contains `text`, and those that call a function with one."""
         found: set[str] = set()
         for path, whole in self._tree.texts.items():
             if text not in whole:
@@ -235,7 +243,7 @@ class Reach:
         return frozenset(found)
 
     def _readers(self, path: str, seen: set[str]) -> frozenset[str]:
-        """The test files that name a file, or the files that name it; for want of these, its directory."""
+        """The test files that name a file, or the files that name it; if there are none, its directory."""
         if path in seen:
             return frozenset()
         seen.add(path)

@@ -11,7 +11,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[3]
 MAP: Final = Path(__file__).with_name("exercised.json")
 ROOMS: Final = ("userspace_cni", "localdb", "kubevirt", "tests", "deploy")
-"""Where modules are whose functions are recorded."""
+"""Directories with modules whose functions are recorded."""
 
 Exercised = dict[str, frozenset[str]]
 """Test file -> functions, each as `PATH:QUALIFIED.NAME`."""
@@ -44,7 +44,9 @@ def read(path: Path = MAP) -> Exercised:
 
 
 def write(path: Path, known: Mapping[str, frozenset[str]]) -> None:
-    """Keep the map: groups of test files as bits of a hexadecimal number, and per module and function the number of its group."""
+    """Write the map: groups of test files as bits of a hexadecimal number,
+    and per module and function the number of its group.
+    """
     tests = sorted(known)
     callers: defaultdict[str, int] = defaultdict(int)
     for at, test in enumerate(tests):

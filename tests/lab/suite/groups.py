@@ -1,4 +1,4 @@
-"""The groups in which tests run: what may run side by side, and what each kind of test needs made first."""
+"""The groups in which tests run: what may run in parallel, and what has to be made first for each kind of test."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from tests.lab.suite.exercised import ROOT
 from tests.lab.suite.seconds import longest_first
 
 CORES: Final = 2
-"""What a machine has at least."""
+"""The least that a machine has."""
 ROOTLESS: Final = ("-n", str(2 * CORES), "--dist", "worksteal")
-"""They have no switch, and wait for half of their time."""
+"""These tests have no switch, and wait for half of their time."""
 SHARED: Final = ("-n", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder")
-"""Each process has a switch of its own, whose polling threads sleep when they are idle. The order of the files is ours:
-pytest-xdist's own begins last with the files of few tests, of which some are long."""
+"""Each process has a switch of its own, whose polling threads sleep when they are idle.
+
+We set the order of the files, because pytest-xdist begins last with files of few tests, some of which are long.
+"""
 ONE_MORE: Final = ("-n", str(CORES + 1), *SHARED[2:])
-"""Where nothing else runs: each process waits for almost half of its time."""
+"""For a machine on which nothing else runs: each process waits for almost half of its time."""
 _LOOK_S: Final = 2.0
 _BUSY_PERCENT: Final = 50.0
 CLUSTER: Final = ("tests/cluster",)
 GUESTS: Final = ("tests/kubevirt",)
-"""Emulated virtual machines, each of which keeps a core busy while it boots: one for each core, and nothing beside them."""
+"""Emulated virtual machines keep a core busy while they boot: one for each core, and nothing beside them."""
 ALONE: Final = ("tests/ovs/test_cli_ping.py", "tests/ovs/test_cli_load.py", "tests/guest")
-"""Ping and load look at every unix socket of the machine before they take a port, and measure. The guest with a full kernel has
-two emulated processors, each of which is one of the machine's."""
+"""Ping and load look at every unix socket of the machine before they take a port, and measure.
+
+The guest with a full kernel has two emulated processors, each of which uses one of the machine's.
+"""
 QUICK: Final = (
     "tests/unit",
     "tests/agent/test_agent_smoke.py",
@@ -55,8 +59,9 @@ LANE: Final = (
     *(f"tests/runtimes/test_{name}.py" for name in ("cnitool", "containerd_cri", "containerd_killed", "cri_sandboxes", "ctr")),
     *(f"tests/runtimes/test_{name}.py" for name in ("ordinary_sandboxes", "routes_in_pods", "runtime_network")),
 )
-"""What runs on the programs of each lane: what speaks to the switch, of the agent what a switch can make different, and who calls
-the plugin."""
+"""Tests that run on the programs of each lane: those that speak to the switch, those of the agent
+that depend on the switch, and those in which a runtime calls the plugin.
+"""
 SAMPLE: Final = (
     "tests/agent/test_agent_live.py",
     "tests/agent/test_agent_smoke.py",
@@ -75,7 +80,7 @@ SAMPLE: Final = (
     "tests/runtimes/test_cnitool.py",
     "tests/runtimes/test_containerd_killed.py",
 )
-"""Of these what each run of the suite has, on each lane: at most three minutes."""
+"""The part of these that each run of the suite has, on each lane: at most three minutes."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Bed:
-    """What tests of a kind, or on a lane, run in, made once per machine by a module and kept. The module is told of which."""
+    """What tests of a kind, or on a lane, need, made once per machine by a module and kept. The module is told which it is."""
 
     what: str
     module: str
@@ -128,7 +133,7 @@ BEDS: Final = (
 
 
 def files(*places: str) -> tuple[str, ...]:
-    """The test files below these files and directories of the tree, without a name all."""
+    """The test files below these files and directories of the tree; without names, all."""
     found = (path for place in places or ("tests",) for path in _below(ROOT / place))
     return tuple(sorted({str(path.relative_to(ROOT)) for path in found}))
 
@@ -139,12 +144,12 @@ def kinds(tests: Iterable[str]) -> frozenset[str]:
 
 
 def idle() -> bool:
-    """Whether other work leaves most of the machine to the tests. Takes two seconds."""
+    """Whether the machine has most of its time free for the tests. Takes two seconds."""
     return psutil.cpu_percent(_LOOK_S) < _BUSY_PERCENT
 
 
 def groups(tests: Sequence[str], sharing: Sequence[str] = SHARED) -> Groups:
-    """These test files by how they run. `sharing`: the options of those that share the machine."""
+    """These test files, grouped by how they run. `sharing`: the options of those that share the machine."""
     rootless = tuple(each for each in tests if each.startswith("tests/unit/"))
     cluster, guests, alone = (_among(places, tests) for places in (CLUSTER, GUESTS, ALONE))
     known = seconds.read()
@@ -159,7 +164,7 @@ def groups(tests: Sequence[str], sharing: Sequence[str] = SHARED) -> Groups:
 
 
 def samples(sharing: Sequence[str] = SHARED) -> tuple[Group, ...]:
-    """What each run of the suite has on each lane."""
+    """The tests that each run of the suite has on each lane."""
     ours = longest_first(files(*SAMPLE), seconds.read())
     return tuple(Group(f"lane {lane.name}", ours, tuple(sharing), lane.name) for lane in LANES)
 

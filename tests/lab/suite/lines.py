@@ -1,4 +1,4 @@
-"""Groups of tests that run one after another while others run."""
+"""Groups of tests that run one after another while other groups run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOWEST: Final = "--durations=10"
 
 
 class Line:
-    """Runs groups in a thread, each once what it needs is made; what they print is kept."""
+    """Runs groups in a thread, each when what it needs has been made, and keeps what they print."""
 
     def __init__(self, groups: Sequence[Group], making: Making) -> None:
         self._groups = [group for group in groups if group.files]
@@ -29,7 +29,7 @@ class Line:
         self._thread.start()
 
     def rows(self) -> list[Row]:
-        """Once all have run: print what they printed. A group that was not run has failed."""
+        """Wait for all, and print what they printed. A group that was not run has failed."""
         self._thread.join()
         with self._output:
             self._output.seek(0)

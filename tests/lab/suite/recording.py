@@ -31,7 +31,7 @@ import pytest
 from tests.lab.suite.exercised import MAP, ROOT, read, recorded, write
 
 PLACE: Final = ROOT / ".venv" / "exercised"
-"""What was recorded: a file for each test file. Where the interpreter is, processes in containers see it, too."""
+"""The records: a file for each test file. They are beside the interpreter, so that processes in containers see them, too."""
 _STAMP: Final = Struct("<III")
 """What is before the code of a module: flags, and the time and the size of its source (PEP 552)."""
 _NOW: Final = "now"
@@ -101,7 +101,7 @@ _Named = TypeVar("_Named", ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class _Marking(ast.NodeTransformer):
-    """Lets each function begin by saying its name."""
+    """Adds to the beginning of each function a call that records its name."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -130,7 +130,7 @@ class _Marking(ast.NodeTransformer):
 
 
 def _first(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Where the first statement is, behind a docstring and what must stand first in a module."""
+    """The index of the first statement after a docstring and `from __future__` imports."""
     at = int(ast.get_docstring(node, clean=False) is not None)
     while at < len(node.body):
         statement = node.body[at]
@@ -157,7 +157,7 @@ def compiled(source: bytes, path: Path, root: Path = ROOT, place: Path = PLACE) 
 
 
 def start(root: Path = ROOT, place: Path = PLACE) -> int:
-    """Forget what was recorded, and let the modules of `root` record; how many do."""
+    """Forget former records, and make the modules of `root` record; how many do."""
     shutil.rmtree(place, ignore_errors=True)
     for each in (_NOW, _TESTS):
         (place / each).mkdir(parents=True)
@@ -175,7 +175,7 @@ def start(root: Path = ROOT, place: Path = PLACE) -> int:
 
 
 def stop(root: Path = ROOT) -> None:
-    """Let the modules be compiled as always."""
+    """Compile the modules normally again."""
     for path in recorded(root):
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
@@ -187,14 +187,14 @@ def collected(place: Path = PLACE) -> dict[str, frozenset[str]]:
 
 
 def is_whole(test_file: str, place: Path = PLACE) -> bool:
-    """Whether all of its tests ran: of a part of them it is not known what the others call."""
+    """Whether all of its tests ran: otherwise it is unknown what the other ones call."""
     ended = place / _TESTS / test_file.replace("/", "%")
     number = ended.with_suffix(".number")
     return ended.exists() and number.exists() and len(set(ended.read_text().splitlines())) >= int(number.read_text())
 
 
 def _now(test_file: str) -> None:
-    """What this process does from now on, and the processes that it starts, is of this test file."""
+    """From now on, what this process and those it starts execute is recorded for this test file."""
     here = PLACE / _NOW / str(os.getpid())
     if here.exists() and here.read_text() == test_file:
         return
@@ -209,7 +209,7 @@ def _now(test_file: str) -> None:
 
 
 def pytest_configure() -> None:
-    """Without `start` nothing would be recorded."""
+    """Refuse to run without `start`, because nothing would be recorded."""
     if not (PLACE / _NOW).is_dir():
         raise pytest.UsageError("nothing records here: run `python -m tests.lab.suite.recording start` first")
 
@@ -221,7 +221,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """What a test file calls when it is imported is its own."""
+    """What is called while a test file is imported counts as its own."""
     if isinstance(collector, pytest.Module):
         _now(collector.nodeid)
     result = yield

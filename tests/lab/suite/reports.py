@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 LONGEST_TEXT = 20_000
-"""Characters that are kept of a failure: its end."""
+"""How many characters of a failure are kept, from its end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers report to the process that started them, and that one writes."""
+    """Workers report to the process that started them; only that one writes."""
     if config.getoption("--reports") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Writer(Path(config.getoption("--reports"))), "reports-writer")
 
@@ -46,12 +46,12 @@ class Writer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """The tests are over, and no plugin failed at that."""
+        """The tests are over, and no plugin has failed at that."""
         self._over = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """All plugins have put their things away, and none of them failed."""
+        """All plugins have cleaned up, and none has failed."""
         if self._over:
             self.write({"ended": True})
 

@@ -28,7 +28,7 @@ def read(path: Path = FILE) -> dict[str, float]:
 
 
 def longest_first(files: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
-    """The files in the order in which they begin; one of which nothing is known may be the longest."""
+    """The files in the order in which they begin; a file of unknown duration comes first."""
     return tuple(sorted(files, key=lambda each: (-known.get(each, float("inf")), each)))
 
 

@@ -1,4 +1,4 @@
-"""What a run ends with: failures, what failed by chance, and a table of its groups."""
+"""The end of a run: failures, failures by chance, and a table of its groups."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from tests.lab.suite.calls import Result
 
 MOST_FLAKY: Final = 3
-"""Failures by chance that a run may have: more are a failure. What failed many tests with one text counts once."""
+"""How many failures by chance a run may have; more fail it. Many tests that failed with the same text count once."""
 
 
 @dataclass
 class Row:
-    """A group that has run, and which of its failures passed when they were run once more, alone.
+    """A group that has run, and which of its failures passed when they were rerun alone.
 
-    `inside`: what it was started by, in a lane; a test of the same name may be in the group of another.
+    `inside`: the prefix by which it was started on a lane; another group may have a test of the same name.
     """
 
     group: str
@@ -24,7 +24,7 @@ class Row:
     inside: tuple[str, ...] = ()
 
     def judge(self, second: dict[str, Result]) -> None:
-        """Take what ran once more, by file: a test that failed and passes there failed by chance."""
+        """Add the results of the rerun, by file: a test that failed and passes there failed by chance."""
         for test, text in self.result.failures.items():
             if not failed_in(second, test):
                 self.flaky[test] = text
@@ -39,7 +39,7 @@ class Row:
 
 
 def failed_in(runs: dict[str, Result], test: str) -> bool:
-    """Whether a test, or any of a file that could not be read, failed in these runs, by file, or is in none of them."""
+    """Whether a test, or any of a file that could not be read, failed in these reruns, or is missing in them."""
     run = runs.get(test.partition("::")[0], Result())
     if "::" not in test:
         return not run.tests or bool(run.failures or run.missed)
@@ -58,7 +58,7 @@ def table(rows: list[Row]) -> str:
 
 
 def summary(rows: list[Row]) -> tuple[str, bool]:
-    """What the end of a run says, and whether it passed."""
+    """The text at the end of a run, and whether it passed."""
     by_text: dict[str, list[str]] = {}
     for row in rows:
         for test, text in row.flaky.items():

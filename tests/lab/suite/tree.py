@@ -1,4 +1,4 @@
-"""The project's modules as text: what each is made of, what it imports, and which functions use a name."""
+"""The project's modules as text: their functions, what each imports, and which functions use a name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE: Final = ""
 
 @dataclass(frozen=True)
 class Piece:
-    """A function, or a statement outside of functions: the names that it binds, what names and texts are in it, its tree."""
+    """A function, or a statement outside of functions: the names that it binds, the names and texts in it, its syntax tree."""
 
     function: str
     binds: frozenset[str]
@@ -29,7 +29,7 @@ _FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Source:
-    """One module. One that cannot be parsed counts as empty: its tests say so, too."""
+    """One module. A module that cannot be parsed counts as empty: its tests fail anyway."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -93,7 +93,7 @@ def _piece(node: ast.AST, function: str, binds: frozenset[str]) -> Piece:
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """The names that a statement outside of functions gives something to."""
+    """The names that a statement outside of functions assigns."""
     found: set[str] = set()
     for each in ast.walk(node):
         match each:
@@ -115,7 +115,7 @@ class Tree:
 
     @classmethod
     def at(cls, root: Path) -> Tree:
-        """What git knows of in `root`, and what is new there."""
+        """The files in `root` that git knows, and new ones."""
         argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
         return cls(root, (name for name in names if name and (root / name).is_file()))
@@ -157,7 +157,7 @@ class Tree:
     def users(self, path: str, names: Iterable[str]) -> set[tuple[str, str]]:
         """The functions (path, name) that mention one of the names that `path` binds, there and where `path` is imported.
 
-        What a statement outside of functions makes of such a name counts as the name itself.
+        A name that a statement outside of functions derives from such a name counts, too.
         """
         found: set[tuple[str, str]] = set()
         seen: set[tuple[str, str]] = set()

@@ -24,7 +24,7 @@ class Veth:
 
 @dataclass(frozen=True)
 class NamedVeth:
-    """What a driver is told of the link of a name."""
+    """The link of a name, as a driver sees it."""
 
     index: int
     ours: bool = False
@@ -50,7 +50,7 @@ class Veths:
             self.run("ip", "link", "set", each, "up")
 
     def try_add(self, name: str) -> bool:
-        """As `add`; False while the name is not free: AF_XDP keeps that of a link that has gone for a while."""
+        """As `add`; False while the name is not free: AF_XDP keeps the name of a deleted link for a while."""
         try:
             self.add(name)
         except subprocess.CalledProcessError as error:
@@ -114,7 +114,7 @@ class Veths:
         return bool(self.run("tc", "filter", "show", "dev", name, "ingress").strip())
 
     def clean(self) -> None:
-        """Delete all that is left. Some of it goes at the same time, with the namespace of its other end."""
+        """Delete all that is left. Some links vanish at the same time, with the namespace of their other end."""
 
         def left() -> list[str]:
             links = json.loads(self.run("ip", "-json", "link", "show", "type", "veth") or "[]")

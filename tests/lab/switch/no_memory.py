@@ -1,6 +1,6 @@
 """An OVS-DPDK that has no memory for new connections to vhost-user ports while a test says so.
 
-It is so for a moment on any node, while OVS makes the buffers of an MTU; a test has to choose the moment.
+On any node that happens for a moment, while OVS makes the buffers of an MTU; a test has to choose the moment.
 """
 
 from __future__ import annotations

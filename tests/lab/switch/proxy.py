@@ -1,4 +1,4 @@
-"""A unix socket between a client and ovsdb-server that passes everything on, until it is told to lose an answer."""
+"""A unix socket between a client and ovsdb-server that forwards everything, until it is told to lose an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A switch for tests that stop, kill and restart it: they have the same one in turn, while it is as it was when it began.
+"""A switch for tests that stop, kill and restart it: it is lent to one after the other, while it is unchanged.
 
-A start takes a second and 1 GiB of hugepages. Whether a used switch is as good as a new one is not assumed: what its database,
-its network namespace and its directory hold is compared with what they held at the start, and a switch that differs is replaced.
+A start takes a second and 1 GiB of hugepages. Whether a used switch is as good as a new one is not assumed: its database, network
+namespace and directory are compared with what they had at the start, and a switch that differs is replaced.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class SpareSwitch:
         self._new: object = None
 
     def take(self) -> Switch:
-        """The switch, which runs and holds nothing."""
+        """The switch, running and empty."""
         if self._switch is None:
             self._switch = Switch().start()
             self._new = _seen(self._switch)
         return self._switch
 
     def give_back(self) -> None:
-        """Clean the switch; end it when it is not as it was when it began."""
+        """Clean the switch; end it if it differs from its start."""
         if self._switch and not _like_new(self._switch, self._new):
             self.close()
 
@@ -45,7 +45,7 @@ class SpareSwitch:
 
 
 def _like_new(switch: Switch, new: object) -> bool:
-    """Whether nothing is left of a test, once its bridges are deleted; False where that cannot be known."""
+    """Whether nothing is left of a test after its bridges are deleted; False if that is unknown."""
     with suppress(OSError, ValueError, RuntimeError, subprocess.SubprocessError):
         if not (_runs(switch.ovsdb_pid) and _runs(switch.vswitchd_pid)):
             return False

@@ -1,4 +1,4 @@
-"""A private OVS-DPDK for tests: `deploy/private-switch` held by an object.
+"""A private OVS-DPDK for tests: an object that runs `deploy/private-switch`.
 
 Its answers come from ovs-vsctl and ovs-appctl, never from the code under test.
 """
@@ -21,19 +21,19 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
 START_SECONDS = 60
 CTL_SECONDS = 60
 STATISTICS_MS = 5000
-"""ovs-vswitchd's default, and its shortest."""
+"""ovs-vswitchd's default interval of statistics, and its shortest, in milliseconds."""
 _ACCEPTS = "00010000"
 """A socket's flag in /proc/net/unix, __SO_ACCEPTCON: listen(2) was called, not only bind(2)."""
 _REST_S = 0.5
-"""The longest pause after a condition that took long."""
+"""The longest pause between two tries of a slow condition."""
 FOR_EVER_S = 600.0
-"""Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
+"""Longer than a test may take: for what must end without it, and for what hangs."""
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "", pause: float = 0.01) -> Any:
-    """The first true value of `condition`, asked every `pause` seconds; AssertionError when there is none within `seconds`.
+    """The first true value of `condition`, tried every `pause` seconds; AssertionError when there is none within `seconds`.
 
-    A condition that takes longer is asked half of the time: most are programs, and take the processors from what is awaited.
+    A slow condition runs half of the time: most are programs, which take the processors from what is awaited.
     """
     end = (asked := time.monotonic()) + seconds
     while not (value := condition()):
@@ -45,13 +45,15 @@ def wait_until(condition: Callable[[], Any], seconds: float = 60.0, what: str = 
 
 
 def listens(path: Path | str, pid: int | str = "self") -> bool:
-    """Whether a program of the network namespace of `pid` listens at the socket: its file is there before, and refuses then."""
+    """Whether a program of the network namespace of `pid` listens at the
+    socket: its file exists earlier, but refuses connections.
+    """
     fields = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()]
     return any(each[3] == _ACCEPTS and each[-1] == str(path) for each in fields)
 
 
 def pause(pid: int) -> None:
-    """SIGSTOP; none of its threads does anything more when it returns."""
+    """SIGSTOP; none of its threads runs any more when this returns."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: _stands_still(pid), what=f"process {pid} stopped")
 
@@ -122,7 +124,7 @@ class Switch:
         return int(self._pid_file("ovs-vswitchd").read_text())
 
     def pause_ovsdb(self) -> None:
-        """SIGSTOP: its sockets accept and nothing answers."""
+        """SIGSTOP: its sockets accept connections, and nothing answers."""
         pause(self.ovsdb_pid)
 
     def resume_ovsdb(self) -> None:
@@ -130,7 +132,7 @@ class Switch:
         os.kill(self.ovsdb_pid, signal.SIGCONT)
 
     def pause_vswitchd(self) -> None:
-        """SIGSTOP: ovsdb-server takes rows, and ovs-vswitchd does not act on them; it has done what it had to do before."""
+        """SIGSTOP: ovsdb-server accepts rows, and ovs-vswitchd does not act on them; it has finished earlier work."""
         self.appctl("version")  # as `clear` does
         pause(self.vswitchd_pid)
 
@@ -143,7 +145,7 @@ class Switch:
         self._script("kill-vswitchd")
 
     def restart_vswitchd(self) -> None:
-        """End it in good order if it runs, and start it."""
+        """Stop it in an orderly way if it runs, and start it."""
         self._script("restart-vswitchd")
 
     def restart_ovsdb(self) -> None:
@@ -151,13 +153,13 @@ class Switch:
         self._script("restart-ovsdb")
 
     def stop_ovsdb(self) -> None:
-        """End ovsdb-server in good order; ovs-vswitchd goes on without it. `restart_ovsdb` starts it again."""
+        """Stop ovsdb-server in an orderly way; ovs-vswitchd continues without it. `restart_ovsdb` starts it again."""
         pid = self.ovsdb_pid
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not _runs(pid), what=f"the end of ovsdb-server, process {pid}")
 
     def recreate_database(self) -> None:
-        """Replace the database by an empty one in which only DPDK is configured as before, as after `rm conf.db` and a start."""
+        """Replace the database by an empty one with the same DPDK configuration, as after `rm conf.db` and a start."""
         config = self.rows("Open_vSwitch")[0]["other_config"]
         self.stop_ovsdb()
         (self.dir / "conf.db").unlink()
@@ -167,7 +169,7 @@ class Switch:
         self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *pairs)
 
     def listen_tcp(self) -> str:
-        """Let ovsdb-server listen on a free TCP port of 127.0.0.1 too; answers the remote, `tcp:127.0.0.1:PORT`."""
+        """Let ovsdb-server listen on a free TCP port of 127.0.0.1, too; the remote, `tcp:127.0.0.1:PORT`."""
         self.appctl("-t", "ovsdb-server", "ovsdb-server/add-remote", "ptcp:0:127.0.0.1")
         log = self.dir / "ovsdb-server.log"
         lines = wait_until(lambda: [line for line in log.read_text().splitlines() if "listening on port" in line], what=str(log))
@@ -183,7 +185,7 @@ class Switch:
         return _run(*self._prefix, "ovs-appctl", f"--timeout={CTL_SECONDS}", *args, environment=environment)
 
     def write_statistics(self) -> None:
-        """Have ovs-vswitchd write what it has counted into OVSDB now: it begins anew when its interval is another one."""
+        """Make ovs-vswitchd write its counters into OVSDB now, which it does when its interval changes."""
         self._statistics_ms += 1
         self.vsctl("set", "Open_vSwitch", ".", f"other_config:stats-update-interval={self._statistics_ms}")
 
@@ -201,7 +203,7 @@ class Switch:
         return {"bridges": lines[len(tables) :], **marks}
 
     def clear(self) -> None:
-        """Remove all bridges, rows of QoS and Queue; ovs-vswitchd, if it runs, has then done what it had to do."""
+        """Remove all bridges and rows of QoS and Queue; ovs-vswitchd, if it runs, has then finished earlier work."""
         held = self.held()
         is_alive = self._pid_file("ovs-vswitchd").exists() and _runs(self.vswitchd_pid)
         waiting = () if is_alive else ("--no-wait",)

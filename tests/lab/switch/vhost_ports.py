@@ -25,7 +25,7 @@ def add_port(switch: Switch, name: str, kind: str, *columns: str) -> str:
 
 
 def join(switch: Switch, *ports: tuple[str, str]) -> None:
-    """Flows that take every frame from the first port of a pair to the second."""
+    """Add flows that forward every frame from the first port of a pair to the second."""
     for source, target in ports:
         numbers = [switch.interface(name)["ofport"] for name in (source, target)]
         output = "in_port" if source == target else f"output:{numbers[1]}"
@@ -40,7 +40,7 @@ def is_up(switch: Switch, name: str) -> bool:
 
 
 def cycle(front_end: FrontEnd, kind: str, times: int) -> None:
-    """Attach and detach; at a server port each time with new memory."""
+    """Attach and detach; at a server port with new memory each time."""
     for _ in range(times):
         if kind == SERVER:
             FrontEnd.connect(front_end.path).close()

@@ -1,4 +1,4 @@
-"""Places the scripted delegate in a CNI_PATH of its own, sets its behaviour and reads its calls."""
+"""Puts the scripted delegate into a CNI_PATH of its own, sets its behaviour and reads its calls."""
 
 from __future__ import annotations
 
