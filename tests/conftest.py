@@ -1,4 +1,4 @@
-"""What tests of several kinds share."""
+"""Fixtures and hooks of all tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OWN_PID = os.getpid()
 
 
 def _interrupted(number: int, _frame: FrameType | None) -> None:
-    """A run that is ended, or whose terminal is closed, ends as by Ctrl-C: what it has made is put away, a switch above all."""
+    """A run that is ended, or whose terminal is closed, ends as by Ctrl-C: what it made is removed, above all a switch."""
     if os.getpid() == _OWN_PID:
         raise KeyboardInterrupt
     signal.signal(number, signal.SIG_DFL)  # a process that a test has forked
@@ -56,20 +56,20 @@ os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tes
 
 
 def pytest_keyboard_interrupt() -> None:
-    """A second Ctrl-C does not hinder what the first has begun; Ctrl-\\ does."""
+    """A second Ctrl-C does not stop the cleanup that the first one began; Ctrl-\\ does."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
 
 
 def pytest_collection_finish() -> None:
-    """What importing the tests has made stays until the end: a look for garbage, of which some tests make many, leaves it out."""
+    """Exclude the objects that the import of the tests made from garbage collection, which some tests run often."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that runs in the test's own process says no more on a loaded machine than on an idle one."""
+    """A command that runs in the test's own process prints the same on a loaded machine as on an idle one."""
     monkeypatch.setattr(view, "PATIENCE_S", 120.0)
 
 
@@ -82,7 +82,7 @@ def switch() -> Iterator[Switch]:
 
 @pytest.fixture
 def node_kind() -> type[Node]:
-    """The node whose plugin serves calls as a process. Modules that judge the launcher itself have `Node` in its place."""
+    """The class of the node, whose plugin serves calls as a process. Modules about the launcher override it with `Node`."""
     return ForkedNode
 
 
@@ -90,7 +90,7 @@ def node_kind() -> type[Node]:
 def node(switch: Switch, request: pytest.FixtureRequest, node_kind: type[Node]) -> Iterator[Node]:
     """A node of this test's own, with the plugin installed as a runtime finds it, on the run's switch.
 
-    With the indirect parameter "agent", the plugin is the shim and an agent is behind it; with "handed", it is the launcher, and
+    With the indirect parameter "agent", the plugin is the shim, with an agent behind it; with "handed", it is the launcher, and
     there is an agent.
     """
     kinds = {"agent": ServedNode, "handed": HandedNode}
@@ -103,14 +103,14 @@ def node(switch: Switch, request: pytest.FixtureRequest, node_kind: type[Node]) 
 
 @pytest.fixture
 def bare_node(node_kind: type[Node]) -> Iterator[Node]:
-    """The same without any switch: OVSDB is unreachable."""
+    """A node without any switch: OVSDB is unreachable."""
     with _short_directory() as directory, clean(node_kind(directory / "n")) as made:
         yield made
 
 
 @contextmanager
 def _short_directory() -> Iterator[Path]:
-    """pytest's own directories are too long for socket paths below them."""
+    """A directory whose path is short enough for socket paths; pytest's own directories are too long."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory)
 

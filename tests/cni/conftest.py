@@ -1,4 +1,4 @@
-"""What black-box tests share beside a node and a sandbox."""
+"""Fixtures of the black-box tests of the plugin, beside those for a node and a sandbox."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ IN_A_PROCESS = {
     "test_105_reboot": "takes the agent's own directory away",
     "test_108_addresses_that_are_asked_for": "what a delegate says on stderr is in the agent's log",
 }
-"""Tests of the specification that hold for a process only, each with the reason."""
+"""Tests of the specification that apply to the plugin as a process only, each with the reason."""
 
 
 HANDED = ("test_spec_f_result", "test_spec_h_check")
-"""Files whose tests also run through a process that hands its calls to an agent: they judge what the process prints."""
+"""Files whose tests also run through a process that hands its calls to an agent, because they look at what the process prints."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The specification holds for a plugin process and for an agent behind the shim alike."""
+    """Run the tests of the specification with a plugin process and with an agent behind the shim."""
     module = metafunc.module.__name__.rpartition(".")[2]
     if "node" in metafunc.fixturenames and module.startswith(("test_spec_", "test_recordings")):
         entries = ["process"] if metafunc.function.__name__ in IN_A_PROCESS else ["process", "agent"]

@@ -1,4 +1,4 @@
-"""What the tests of the specification's items share: how a call is judged, and the plugin as a process to be held and killed."""
+"""Helpers for the tests of the specification: they judge a call, and start, stop and kill the plugin as a process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEASED = {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.3/24", "gateway": "
 
 
 def succeeded(call: Call) -> dict[str, Any]:
-    """The result of an ADD or the answer to VERSION; {} for a verb that says nothing."""
+    """The result of an ADD or the answer to VERSION; {} for a verb that prints nothing."""
     assert call.status == 0, (call.stdout, call.stderr)
     if call.command in ("ADD", "VERSION"):
         return call.document
@@ -34,7 +34,7 @@ def succeeded(call: Call) -> dict[str, Any]:
 
 
 def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
-    """The error object of a call that failed with `code`, and names each of `words` in its msg or details."""
+    """The error of a call that failed with `code`; its msg or details have to contain each of `words`."""
     assert call.status == 1, (call.status, call.stdout, call.stderr)
     assert call.stdout, call.stderr
     error = call.document
@@ -46,9 +46,9 @@ def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
 
 
 def refused_soon(calling: Callable[[], Call], code: int, *words: str, again: Callable[[], object] = lambda: None) -> None:
-    """As `refused`, of a call after changes of the switch, of which an agent hears a moment later.
+    """As `refused`, for a call after changes of the switch, of which an agent hears a moment later.
 
-    `again` makes the changes once more when all is right: the agent may have put it back before it was asked.
+    `again` makes the changes once more if the call succeeded, because the agent may have put the switch right before the call.
     """
 
     def telling() -> Call | None:
@@ -63,10 +63,10 @@ def refused_soon(calling: Callable[[], Call], code: int, *words: str, again: Cal
 def refused_late(
     node: Node, calling: Callable[[], Call], code: int, *words: str, met: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
-    """As `refused`, of a call that meets something that hangs; it has a second for that.
+    """As `refused`, for a call that meets something that hangs; it has a second for that.
 
-    On a busy machine a second may pass before the call comes there: then it is made again, and has longer. `met`: whether it was
-    there, besides what it says.
+    On a busy machine a second may pass before the call gets that far: then it is made again with more time. `met` says whether it
+    got there, where the answer does not show it.
     """
     for seconds in ("1", "4", "16", "64"):
         node.settings["USERSPACE_CNI_DEADLINE_S"] = seconds
@@ -78,13 +78,13 @@ def refused_late(
 
 
 def switch_of(node: Node) -> Switch:
-    """The node's switch, which a node of the fixture `node` has."""
+    """The switch of a node that was made by the fixture `node`."""
     assert node.switch
     return node.switch
 
 
 def scripted(node: Node, name: str = "scripted") -> Scripted:
-    """A scripted IPAM plugin beside the plugin: of every version, and granting one address."""
+    """A scripted IPAM plugin beside our plugin: it supports every version and grants one address."""
     delegate = Scripted(node.bin, name)
     delegate.tell("VERSION", answer={"cniVersion": "1.1.0", "supportedVersions": list(SUPPORTED)})
     return delegate.tell("ADD", answer=LEASED)
@@ -95,7 +95,7 @@ def ipam(delegate: Scripted) -> dict[str, Any]:
 
 
 def records(node: Node) -> list[dict[str, Any]]:
-    """What is stored of attachments, as this version writes it."""
+    """The records of attachments, in the form that this version writes."""
     return stored(node.state, node.directory / "run")
 
 
@@ -117,7 +117,7 @@ def without(environ: Mapping[str, str], *names: str) -> dict[str, str]:
 
 
 def start(node: Node, environ: Mapping[str, str], stdin: bytes, **options: Any) -> subprocess.Popen[bytes]:
-    """The plugin as a process that has been given its stdin and is not waited for."""
+    """Start the plugin as a process and write its stdin, without waiting for its end."""
     pipe = subprocess.PIPE
     process = subprocess.Popen([node.plugin], stdin=pipe, env=dict(environ), **{"stdout": pipe, "stderr": pipe, **options})
     assert process.stdin
@@ -134,16 +134,17 @@ def finish(process: subprocess.Popen[bytes], command: str) -> Call:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL, as a runtime does it at its deadline."""
+    """Send SIGKILL, as a runtime does at its deadline."""
     process.kill()
     process.communicate(timeout=60)
 
 
 @contextmanager
 def held(delegate: Scripted, verb: str, **afterwards: Any) -> Iterator[Callable[[], int]]:
-    """In the block the scripted plugin never ends `verb`; the given function waits for that call, and returns its process id.
+    """Within the block, `verb` of the scripted plugin does not end; the given function waits for that call and returns its
+    process id.
 
-    At the end such processes are killed if they still run, and from then on the verb does what `afterwards` says.
+    At the end, processes of such calls are killed if they still run. From then on the verb does what `afterwards` says.
     """
     calls = len(delegate.calls())
     delegate.tell(verb, hang=True)
@@ -167,7 +168,7 @@ def _newest(delegate: Scripted, verb: str, since: int) -> int:
 
 @contextmanager
 def paused_vswitchd(switch: Switch) -> Iterator[None]:
-    """In the block ovs-vswitchd is stopped: it reads no database and answers nothing."""
+    """Within the block ovs-vswitchd is stopped: it reads no database and answers nothing."""
     switch.pause_vswitchd()
     try:
         yield
@@ -177,7 +178,7 @@ def paused_vswitchd(switch: Switch) -> Iterator[None]:
 
 @contextmanager
 def paused_ovsdb(switch: Switch) -> Iterator[None]:
-    """ovsdb-server accepts connections and answers nothing."""
+    """Within the block ovsdb-server is stopped: it accepts connections and answers nothing."""
     switch.pause_ovsdb()
     try:
         yield
@@ -200,7 +201,7 @@ def read_only(directory: Path) -> Iterator[None]:
 def finish_by_others(node: Node) -> None:
     """Call for another container until the work that earlier calls left is finished; each call does a little of it.
 
-    An agent does it unasked, on its tick; here it is asked.
+    An agent does this work on its tick by itself; here it is asked to.
     """
 
     def finished() -> bool:

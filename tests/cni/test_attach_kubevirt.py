@@ -1,4 +1,6 @@
-"""`consumer: kubevirt`: a VM's interface in its launcher pod, whatever that pod has put there, and beside the VM's other pod."""
+"""`consumer: kubevirt`: a VM's interface in its launcher pod, with anything that
+the pod may have put there, and beside the VM's second pod.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def owner(path: Path) -> tuple[int, int]:
 
 @ENTRIES
 def test_vm_of_a_launcher_pod(node: Node, sandbox: str) -> None:
-    """QEMU's directory, a short protected mount of it, a client port with MTU and marks; DEL leaves the emptyDir as it was."""
+    """ADD makes QEMU's directory, a short protected mount of it, and a client port with MTU and marks.
+
+    DEL leaves the emptyDir as it was.
+    """
     pod = LauncherPod()
     volume = pod.public(node)
     before = snapshot(volume)
@@ -86,7 +91,9 @@ def test_vm_of_a_launcher_pod(node: Node, sandbox: str) -> None:
     ids=["0.4.0", "1.0.0", "1.1.0"],
 )
 def test_result_that_kubevirt_finds(node: Node, sandbox: str, version: str, more: set[str]) -> None:
-    """One interface with name, sandbox and MAC, without which Multus reports nothing; MTU where the version has it."""
+    """The result has one interface with name, sandbox and MAC, without which Multus
+    reports nothing, and the MTU where the version has one.
+    """
     pod = LauncherPod()
     pod.public(node)
     [interface] = succeeded(called(node, "ADD", pod, sandbox, vm_network(node, version)))["interfaces"]
@@ -98,7 +105,10 @@ def test_result_that_kubevirt_finds(node: Node, sandbox: str, version: str, more
 
 
 def test_qemu_makes_its_socket(node: Node, sandbox: str) -> None:
-    """The user that QEMU runs as can make its socket, which is found through the mount; DEL removes it with the directory."""
+    """The user that QEMU runs as can make its socket, and the switch finds it through the mount.
+
+    DEL removes it with the directory.
+    """
     pod = LauncherPod()
     volume = pod.public(node)
     succeeded(called(node, "ADD", pod, sandbox))
@@ -154,7 +164,10 @@ def test_several_interfaces_of_a_vm(node: Node, sandbox: str, order: tuple[int, 
 @ENTRIES
 @pytest.mark.parametrize("first", ["source", "target"])
 def test_two_pods_of_one_vm(node: Node, sandbox: str, first: str) -> None:
-    """A migration's source and target have a port each, with one MAC and one path inside; the end of one is not the other's."""
+    """A migration's source and target each have a port, with the same MAC and the same path inside.
+
+    DEL of one leaves the other's.
+    """
     pods = {"source": LauncherPod(), "target": LauncherPod(random="x9z2q")}
     names = {"source": container(1), "target": container(2)}
     ports = {which: f"{name[:12]}-{IFNAME}" for which, name in names.items()}
@@ -182,7 +195,7 @@ def test_two_pods_of_one_vm(node: Node, sandbox: str, first: str) -> None:
 
 
 def test_pods_that_are_no_launchers(node: Node, sandbox: str) -> None:
-    """Without the emptyDir of a launcher pod, or without a UID to find it by, there is a refusal and no other directory."""
+    """Without a launcher pod's emptyDir, or without a UID to find it by, ADD is refused and no other directory is used."""
     pod = LauncherPod()
     node.empty_dir(pod.uid)
     network = vm_network(node, sharedDir=f"{node.directory}/base")
@@ -208,7 +221,10 @@ def test_networks_that_no_vm_could_use(node: Node, sandbox: str, vhost: dict[str
 
 @pytest.mark.parametrize("what", ["link", "file", "FIFO", "socket", "dangling link"])
 def test_what_the_pod_put_there_is_refused(node: Node, sandbox: str, what: str) -> None:
-    """Whatever is no directory in the directory's place is refused with 106 naming it, and neither it nor a target is touched."""
+    """Anything but a directory in the directory's place is refused with 106, which names it.
+
+    Neither it nor a link's target is changed.
+    """
     pod = LauncherPod()
     place, target = pod.directory(node), node.directory / "target"
     target.mkdir()
@@ -234,7 +250,7 @@ def test_what_the_pod_put_there_is_refused(node: Node, sandbox: str, what: str) 
 
 
 def test_directory_that_the_pod_made(node: Node, sandbox: str) -> None:
-    """An existing directory is used as QEMU's and stays, with its files and without a dead socket of ours."""
+    """An existing directory is used for QEMU and stays after DEL with its files; a dead socket of ours in it is removed."""
     pod = LauncherPod()
     place = pod.directory(node)
     place.mkdir(mode=0o700)
@@ -252,7 +268,7 @@ def test_directory_that_the_pod_made(node: Node, sandbox: str) -> None:
 
 
 def test_link_after_add(node: Node, sandbox: str) -> None:
-    """A pod that replaces the directory by a link can be deleted, and nothing behind the link is removed."""
+    """When a pod replaces the directory by a link, DEL succeeds and removes nothing behind the link."""
     pod = LauncherPod()
     place, target = pod.directory(node), node.directory / "target"
     target.mkdir()
@@ -270,7 +286,7 @@ def test_link_after_add(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_del_after_the_volume(node: Node, sandbox: str) -> None:
-    """DEL succeeds when the kubelet has removed the pod's volumes already, also when repeated, and makes none again."""
+    """DEL, also a second one, succeeds after the kubelet has removed the pod's volumes, and does not make them again."""
     pod = LauncherPod()
     pod.public(node)
     succeeded(called(node, "ADD", pod, sandbox))
@@ -283,7 +299,7 @@ def test_del_after_the_volume(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_former_sandbox_of_the_pod_that_was_never_detached(node: Node, sandbox: str) -> None:
-    """It holds the socket's name as long as its namespace is there; when that is gone, the pod's new sandbox takes its place."""
+    """A former sandbox keeps the socket's name while its namespace exists; afterwards the pod's new sandbox takes its place."""
     pod = LauncherPod()
     pod.public(node)
     former = Path(sandbox).parent / "cni-former"
@@ -322,7 +338,7 @@ def test_del_with_something_mounted_on_the_directory(node: Node, sandbox: str) -
 
 
 def test_access_for_another_user(node: Node, sandbox: str) -> None:
-    """User, group, mode and SELinux label of the network go before QEMU's own."""
+    """User, group, mode and SELinux label of the network take precedence over QEMU's."""
     pod = LauncherPod()
     pod.public(node)
     network = vm_network(node)
@@ -337,7 +353,7 @@ def test_access_for_another_user(node: Node, sandbox: str) -> None:
 
 
 def test_allocation_of_a_device_plugin(node: Node, sandbox: str) -> None:
-    """The VM's path replaces a device plugin's in the file, whose rest stays; QEMU as client is refused with 7."""
+    """The VM's path replaces the device plugin's in its file, whose other keys stay; QEMU as client is refused with 7."""
     pod = LauncherPod()
     pod.public(node)
     info = node.device_info / "device.json"
@@ -359,7 +375,9 @@ def test_allocation_of_a_device_plugin(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_what_the_api_server_knows(node: Node, sandbox: str, api: ApiServer) -> None:
-    """It has the UID that a runtime did not send, and the whole name of a VM whose pod has the beginning of it only."""
+    """The API server gives the UID that a runtime did not send, and the whole
+    name of a VM whose pod has only the beginning of it.
+    """
     pod = LauncherPod("m" * 43 + "-long-name")
     pod.create(api)
     pod.public(node)
@@ -377,7 +395,9 @@ def test_what_the_api_server_knows(node: Node, sandbox: str, api: ApiServer) -> 
 
 
 def test_mac_that_is_given(node: Node, sandbox: str) -> None:
-    """The MAC of the pod's network selection, where KubeVirt puts that of the VM's definition, goes before a derived one."""
+    """The MAC of the pod's network selection, where KubeVirt puts that of the
+    VM's definition, takes precedence over a derived one.
+    """
     pod = LauncherPod()
     pod.public(node)
     network = vm_network(node, runtimeConfig={"mac": "02:00:00:00:00:07"})
@@ -389,7 +409,7 @@ def test_mac_that_is_given(node: Node, sandbox: str) -> None:
 @ENTRIES
 @pytest.mark.parametrize("what", ["port", "mark", "mount", "directory", "other directory", "owner"])
 def test_check_of_a_vm(node: Node, sandbox: str, what: str) -> None:
-    """CHECK is silent about a VM whose QEMU has not started, and names every difference from ADD."""
+    """CHECK passes for a VM whose QEMU has not started, and names every difference from ADD."""
     pod = LauncherPod()
     pod.public(node)
     network = vm_network(node)
@@ -425,7 +445,7 @@ def test_check_of_a_vm(node: Node, sandbox: str, what: str) -> None:
 
 @ENTRIES
 def test_gc_of_vms(node: Node, sandbox: str) -> None:
-    """GC removes what a vanished launcher pod left, volume or no volume, and nothing of the VM's other pod."""
+    """GC removes what a vanished launcher pod left, with or without its volume, and nothing of the VM's other pod."""
     gone, kept, swept = LauncherPod(), LauncherPod(random="x9z2q"), LauncherPod("vm-2")
     for number, pod in enumerate((gone, kept, swept), 1):
         pod.public(node)
@@ -443,7 +463,7 @@ def test_gc_of_vms(node: Node, sandbox: str) -> None:
 
 
 def test_record_of_a_vm_is_lost(node: Node, sandbox: str) -> None:
-    """A DEL that finds no record removes port, mount and directory all the same, by marks and holders."""
+    """A DEL without a record finds port, mount and directory by marks and holders, and removes them."""
     pod = LauncherPod()
     volume = pod.public(node)
     succeeded(called(node, "ADD", pod, sandbox))

@@ -1,4 +1,4 @@
-"""What a tenant calls a bridge or an interface beside the links of the node: a name that a link has is not taken."""
+"""Names that a tenant chooses for a bridge or an interface: a name that a link of the node already has is refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_bridge_that_is_called_like_any_link(node: Node, sandbox: str, bridge:
 
 @ENTRIES
 def test_an_interface_whose_port_is_called_like_a_link(node: Node, sandbox: str) -> None:
-    """The port's name is made of the container's and the interface's, which a pod chooses: it is judged as the bridge's is."""
+    """The name of a port is made of the container's and the interface's, which a pod chooses: it is checked like the bridge's."""
     netns = switch_of(node).netns
     before = add_tap(netns, "t1-e0")
     refused(node.run("ADD", network(node, "br-test"), sandbox, container="t1", ifname="e0"), 7, "t1-e0")
@@ -68,7 +68,7 @@ def test_an_interface_whose_port_is_called_like_a_link(node: Node, sandbox: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_namespace_that_cannot_be_read(node: Node, sandbox: str, kind: str) -> None:
-    """Where it is not known which links there are, ADD is told to try again; nothing counts as free."""
+    """If the node's links cannot be listed, ADD answers "try again"; no name counts as free."""
     node.settings["USERSPACE_CNI_SWITCH_NETNS"] = "/run/netns/there-is-none"
     refused(node.run("ADD", network(node, "br-test", kind), sandbox, CNI_ARGS=Pod().args), 11, "switch_netns")
     del node.settings["USERSPACE_CNI_SWITCH_NETNS"]
@@ -77,7 +77,9 @@ def test_a_namespace_that_cannot_be_read(node: Node, sandbox: str, kind: str) ->
 
 @ENTRIES
 def test_a_tap_that_comes_while_addresses_are_asked_for(node: Node, sandbox: str) -> None:
-    """A tap that another program makes after the name was judged, and before the rows: refused with 7, all is given back."""
+    """A tap that another program makes after the name was checked, but before
+    the rows, makes ADD refuse with 7 and undo everything.
+    """
     delegate, netns = scripted(node), switch_of(node).netns
     maker = node.bin / "tapmaker"
     make = f"nsenter --net={netns} {shutil.which('ip')} tuntap add dev {TAKEN} mode tap"

@@ -39,11 +39,11 @@ class Noted:
         return self.pod.annotations(self.api)
 
     def ifnames(self) -> list[str]:
-        """Those of the entries, in their order."""
+        """The interface names of the entries, in their order."""
         return [entry["ifName"] for entry in self.pod.entries(self.api)]
 
     def writes(self) -> int:
-        """Requests that would change something."""
+        """The requests that would change something."""
         return sum(request.method != "GET" for request in self.api.requests)
 
 
@@ -53,7 +53,7 @@ def noted(node: Node, api: ApiServer, sandbox: str) -> Noted:
 
 
 def read_in_pod(*options: str) -> str:
-    """The output of the reader in the container, which must need only the standard library."""
+    """The output of the reader in the container, which may need only the standard library."""
     argv = [sys.executable, "-I", "-S", "-c", _BARE_READER, *options]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -116,7 +116,7 @@ def test_what_others_wrote_stays(noted: Noted) -> None:
 
 
 def test_a_new_sandbox_replaces_the_entry(noted: Noted) -> None:
-    """The pod's next sandbox takes the entry's place, and the late DEL of the former one does not take it out."""
+    """The pod's next sandbox replaces the entry, and a late DEL of the former sandbox does not remove it."""
     succeeded(noted.call("ADD"))
     succeeded(noted.call("ADD", container=NEWER))
     assert [entry["containerId"] for entry in noted.pod.entries(noted.api)] == [NEWER]
@@ -127,7 +127,7 @@ def test_a_new_sandbox_replaces_the_entry(noted: Noted) -> None:
 
 
 def test_account_that_may_not_patch(noted: Noted) -> None:
-    """With Multus' role PATCH is 403: the note is PUT, and the pod's status survives it."""
+    """With Multus' role PATCH is 403: the note is written by PUT, and the pod's status stays."""
     noted.api.faults.append(Fault("PATCH", status=403))
     before = noted.api.pod("default", "app")["status"]
     succeeded(noted.call("ADD"))
@@ -139,7 +139,7 @@ def test_account_that_may_not_patch(noted: Noted) -> None:
 
 
 def test_others_that_write_at_the_same_time(noted: Noted) -> None:
-    """Conflicts are read again and retried."""
+    """After a conflict the pod is read again and the write repeated."""
     noted.api.faults.append(Fault("PATCH", status=409, times=3))
     succeeded(noted.call("ADD"))
     assert noted.ifnames() == ["net1"]
@@ -164,7 +164,7 @@ def test_api_server_that_does_not_answer(noted: Noted, fault: Fault, method: str
 
 
 def test_account_that_may_nothing(noted: Noted) -> None:
-    """Without permission ADD answers 107 naming the verbs that are needed, and leaves nothing."""
+    """Without permission ADD answers 107, which names the verbs that are needed, and leaves nothing."""
     noted.api.faults += [Fault("PATCH", status=403), Fault("PUT", status=403)]
     refused(noted.call("ADD"), 107, "not allowed (403)", "patch (or update) on pods/status")
     noted.api.faults.append(Fault("GET", status=403))
@@ -174,7 +174,10 @@ def test_account_that_may_nothing(noted: Noted) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "another of its name"])
 def test_pod_that_is_gone(noted: Noted, how: str) -> None:
-    """A pod that the API server does not know, or only by its name, is 3 for ADD before any effect; DEL writes it no note."""
+    """ADD answers 3, before any effect, for a pod that the API server does not know or has only by its name.
+
+    DEL writes no note to it.
+    """
     succeeded(noted.call("ADD"))
     noted.api.remove_pod("default", "app")
     if how != "gone":
@@ -188,7 +191,7 @@ def test_pod_that_is_gone(noted: Noted, how: str) -> None:
 
 
 def test_pod_that_is_being_deleted(noted: Noted) -> None:
-    """No note is written to a pod on its way out."""
+    """No note is written to a pod that is being deleted."""
     succeeded(noted.call("ADD"))
     noted.api.change("default", "app", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     before = noted.writes()
@@ -205,7 +208,9 @@ def test_two_directories_in_one_pod(noted: Noted) -> None:
 
 
 def test_virtual_machine_without_a_note(noted: Noted) -> None:
-    """For `consumer: kubevirt` the note is a convenience: a server that refuses all makes a warning, and the VM is attached."""
+    """For `consumer: kubevirt` the note is optional: if the server refuses
+    everything, there is a warning and the VM is attached.
+    """
     noted.node.empty_dir(noted.pod.uid, "public")
     noted.api.faults.append(Fault(status=503))
     added = noted.call("ADD", consumer="kubevirt")
@@ -228,7 +233,10 @@ def test_kubeconfig_that_may_not_be_used(noted: Noted, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_file_without_an_api_server(node: Node, sandbox: str, mode: str) -> None:
-    """The file in the pod's directory, one object each, readable by any user; the reader makes arguments and JSON of it."""
+    """The file in the pod's directory has one object per interface and any user can read it.
+
+    The reader makes arguments and JSON of it.
+    """
     pod = Pod()
     volume = node.empty_dir(pod.uid)
     network = node.network("1.0.0", ipam=node.host_local(), container={"vhost": {"queues": 2, "queueSize": 1024}})

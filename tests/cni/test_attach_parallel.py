@@ -61,7 +61,7 @@ def test_many_at_once(node: Node, sandbox: str) -> None:
 
 
 def test_an_administrators_bridge_stays(node: Node, sandbox: str) -> None:
-    """A bridge that was there before gets the ports of all, loses them all, and is as it was."""
+    """A bridge that existed before gets all ports, loses them again, and is unchanged in the end."""
     switch = switch_of(node)
     switch.vsctl("add-br", "br-test", "--", "set", "bridge", "br-test", "datapath_type=netdev", "external_ids:who=admin")
     before = switch.bridge("br-test")
@@ -77,7 +77,9 @@ def test_an_administrators_bridge_stays(node: Node, sandbox: str) -> None:
 
 
 def test_interfaces_of_one_container(node: Node, sandbox: str, api: ApiServer) -> None:
-    """Six interfaces of one pod at once: one directory, one mount, six ports and six entries in its note; then none of it."""
+    """Six interfaces of one pod attached at once share one directory and one mount, and
+    have six ports and six entries in its note; DELs remove all.
+    """
     pod = Pod(volume={"emptyDir": {}})
     pod.create(api)
     node.empty_dir(pod.uid)

@@ -42,7 +42,7 @@ def server_path(node: Node, port: str = PORT) -> str:
 
 @contextmanager
 def near(path: Path) -> Iterator[Path]:
-    """The same path, short enough for a socket address: as a container has it, with its volume close to the root."""
+    """The same path, short enough for a socket address: in a container the volume is close to the root."""
     fd = os.open(path.parent, os.O_PATH)
     try:
         yield Path(f"/proc/self/fd/{fd}/{path.name}")
@@ -52,7 +52,7 @@ def near(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def listening(path: Path) -> Iterator[None]:
-    """An application that has made its socket."""
+    """The listening socket that an application has made."""
     with near(path) as short, places.listening(short):
         yield
 
@@ -71,7 +71,7 @@ def host_path_pod(api: ApiServer, directory: Path, name: str = "app") -> Pod:
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, int, int, int]]:
-    """A directory and all in it: inode, mode, owner, group."""
+    """A directory and everything in it: inode, mode, owner, group."""
     paths = [directory, *directory.rglob("*")]
     return {str(path): (facts.st_ino, facts.st_mode, facts.st_uid, facts.st_gid) for path in paths for facts in [path.lstat()]}
 
@@ -94,7 +94,9 @@ def test_empty_dir_by_the_pods_uid(node: Node, sandbox: str) -> None:
 
 
 def test_what_the_mount_protects_from(node: Node, sandbox: str) -> None:
-    """A link that the pod puts in the place of its socket leads OVS nowhere, though the same link works in the volume itself."""
+    """A link that the pod puts in the place of its socket leads OVS nowhere,
+    though it leads to its target outside of the mount.
+    """
     pod = Pod()
     volume = node.empty_dir(pod.uid)
     succeeded(node.run("ADD", node.network(), sandbox, CNI_ARGS=pod.args))
@@ -139,7 +141,10 @@ def test_volume_name_and_kubelet_root(node: Node, sandbox: str) -> None:
 
 
 def test_empty_dir_by_the_pods_spec(node: Node, sandbox: str, api: ApiServer) -> None:
-    """A runtime that sends no UID: the API server knows it; a volume that is not there is refused naming the setting."""
+    """When a runtime sends no UID, the API server gives it.
+
+    A volume that is missing is refused, and the error names the setting.
+    """
     pod = Pod(volume={"emptyDir": {}})
     pod.create(api)
     network = {**node.network(), "kubeconfig": api.kubeconfig(node.directory)}
@@ -155,7 +160,7 @@ def test_empty_dir_by_the_pods_spec(node: Node, sandbox: str, api: ApiServer) ->
 
 
 def test_host_path_stays_the_users(node: Node, sandbox: str, api: ApiServer) -> None:
-    """We never own, make or remove files in a hostPath, whatever the network asks for; our socket is removed."""
+    """In a hostPath no file is made, chowned or removed, whatever the network asks for; only our socket is removed."""
     directory = node.directory / "users"
     (directory / "data").mkdir(parents=True, mode=0o700)
     (directory / "data" / "file").write_text("mine")
@@ -175,7 +180,7 @@ def test_host_path_stays_the_users(node: Node, sandbox: str, api: ApiServer) -> 
 
 
 def test_host_path_that_is_not_there(node: Node, sandbox: str, api: ApiServer) -> None:
-    """A hostPath from a pod's spec is never made: 106 naming it."""
+    """A hostPath that a pod's spec names and that is missing is not made: 106 names it."""
     pod = host_path_pod(api, node.directory / "none")
     network = {**node.network(), "kubeconfig": api.kubeconfig(node.directory)}
     refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 106, f"{node.directory}/none, is not a directory")
@@ -185,7 +190,7 @@ def test_host_path_that_is_not_there(node: Node, sandbox: str, api: ApiServer) -
 
 @pytest.mark.parametrize("path", ["/" + "n" * 256, "/nul\0", "/deep" * 1000])
 def test_host_path_that_no_directory_has(node: Node, sandbox: str, api: ApiServer, path: str) -> None:
-    """A hostPath that the kernel cannot resolve is refused like a missing one, and leaves nothing."""
+    """A hostPath that the kernel cannot resolve is refused like a missing one, and nothing is left."""
     pod = Pod(volume={"hostPath": {"path": path}})
     pod.create(api)
     network = node.network(kubeconfig=api.kubeconfig(node.directory))
@@ -210,7 +215,10 @@ def test_shared_dir_of_the_network(node: Node, sandbox: str) -> None:
 
 
 def test_default_directory(node: Node, sandbox: str) -> None:
-    """Without volume and sharedDir the default directory is used, with a warning; a file of another program in it keeps it."""
+    """Without volume and sharedDir the default directory is used, with a warning.
+
+    DEL leaves it if another program has a file in it.
+    """
     added = node.run("ADD", node.network(), sandbox)
     succeeded(added)
     assert b"using the default directory" in added.stderr
@@ -315,7 +323,7 @@ def test_several_pods_with_one_host_path(node: Node, sandbox: str, api: ApiServe
 
 
 def test_socket_of_a_given_name(node: Node, sandbox: str, api: ApiServer) -> None:
-    """`socketfile` names the file and not the port; a second attachment cannot have the same file, in another pod neither."""
+    """`socketfile` names the file and not the port; a second attachment cannot have the same file, not even from another pod."""
     directory = node.directory / "users"
     directory.mkdir()
     network = {**node.network(), "kubeconfig": api.kubeconfig(node.directory)}
@@ -366,7 +374,7 @@ def test_socket_of_the_switch(node: Node, sandbox: str, medium: str) -> None:
 
 
 def test_socket_of_the_switch_in_a_host_path(node: Node, sandbox: str, api: ApiServer) -> None:
-    """In server mode a hostPath gets the socket, with the owner that was asked for, and keeps its own."""
+    """In server mode a hostPath gets the socket, with the requested owner; the directory keeps its own."""
     directory = node.directory / "users"
     directory.mkdir()
     before = snapshot(directory)

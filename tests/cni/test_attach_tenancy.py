@@ -1,4 +1,4 @@
-"""What a network of a namespace may do on the node through us, and what not: `sharedDir` and the administrator's rules."""
+"""What a namespace's network may do on the node: `sharedDir` and the administrator's rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
 
 
 def opened(node: Node, shared_dir: Path | str, **vhost: Any) -> dict[str, Any]:
-    """A network that asks for another user's directory, open to all users."""
+    """A network that asks for a directory of another user's, open to all users."""
     network = node.network(sharedDir=str(shared_dir))
     network["host"]["vhost"] |= {"user": str(UNUSED_ID), "dirmode": "0777", **vhost}
     return network
@@ -27,7 +27,9 @@ def opened(node: Node, shared_dir: Path | str, **vhost: Any) -> dict[str, Any]:
 
 @ENTRIES
 def test_shared_dir_of_a_pod_is_the_administrators(node: Node, sandbox: str) -> None:
-    """A pod's network names a directory that no setting allows: 7 naming the setting, and nothing on the node has changed."""
+    """A pod's network that names a directory outside of the allowed ones is 7,
+    which names the setting, and nothing on the node changes.
+    """
     base = node.directory / "etc"
     base.mkdir()
     before = snapshot(base)
@@ -38,7 +40,7 @@ def test_shared_dir_of_a_pod_is_the_administrators(node: Node, sandbox: str) -> 
 
 
 def test_shared_dir_without_a_pod_is_anywhere(node: Node, sandbox: str) -> None:
-    """Without a pod the configuration is the administrator's own: any directory, with the access that he asks for."""
+    """Without a pod the configuration is the administrator's own: it may name any directory and any access."""
     base = node.directory / "own" / "base"
     succeeded(node.run("ADD", opened(node, base), sandbox))
     assert ((base / CID12).stat().st_uid, mode(base / CID12)) == (UNUSED_ID, 0o777)
@@ -54,7 +56,7 @@ def prev_result(node: Node, netns: str = "") -> dict[str, Any]:
 
 
 def test_shared_dir_levels_below_an_allowed_one(node: Node, sandbox: str) -> None:
-    """Below an allowed directory a pod's network may name any: what is missing is made, and cannot be listed by others."""
+    """Below an allowed directory a pod's network may name any: missing levels are made, and other users cannot list them."""
     network = opened(node, node.shared / "a" / "b")
     pod = Pod()
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
@@ -103,7 +105,7 @@ def test_directory_that_another_program_made(node: Node, sandbox: str, args: str
 
 
 def test_directory_of_another_attachment(node: Node, sandbox: str) -> None:
-    """A directory that an attachment of ours made is ours for the next one too, which gets the access that it asks for."""
+    """A directory that one attachment made is used by the next one, too, and gets the access that this one asks for."""
     pod = Pod()
     succeeded(node.run("ADD", node.network(sharedDir=str(node.shared)), sandbox, CNI_ARGS=pod.args))
     assert mode(node.shared / CID12) == 0o750
@@ -154,7 +156,10 @@ bridges = ["br-b"]
 
 @ENTRIES
 def test_bridges_and_vlans_of_a_namespace(node: Node, sandbox: str) -> None:
-    """A bound namespace: other bridges and VLANs are refused with 7 and leave nothing; its own, other pods and none work."""
+    """In a namespace with a rule, other bridges and VLANs are refused with 7 and nothing is left.
+
+    Its own, other namespaces' pods and calls without a pod work.
+    """
     rules(node, RULES)
     tenant, free = Pod(namespace="tenant-a"), Pod(namespace="default")
     for pod in (tenant, free):
@@ -184,7 +189,7 @@ def test_bridges_and_vlans_of_a_namespace(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_rule_that_comes_later(node: Node, sandbox: str) -> None:
-    """Under a rule that forbids an existing attachment, CHECK, GC and DEL of it work, and a new ADD is refused."""
+    """After a rule was made that forbids an existing attachment, its CHECK, GC and DEL still work, and a new ADD is refused."""
     pod = Pod(namespace="tenant-a")
     node.empty_dir(pod.uid)
     network = on(node, "br-other")
@@ -202,7 +207,7 @@ def test_rule_that_comes_later(node: Node, sandbox: str) -> None:
 
 
 def test_directories_of_a_namespace(node: Node, sandbox: str) -> None:
-    """Directories in a rule are the namespace's instead of those of the setting; other namespaces keep the setting's."""
+    """Directories in a rule replace those of the setting for that namespace; other namespaces keep the setting's."""
     own = node.directory / "tenant"
     rules(node, f"[[rule]]\nnamespaces = ['tenant-*']\ndirectories = ['{own}']\n")
     tenant, free = Pod(namespace="tenant-a"), Pod(namespace="default")
@@ -218,7 +223,7 @@ def test_directories_of_a_namespace(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_no_directory_in_another_attachments(node: Node, sandbox: str) -> None:
-    """A network cannot have root make its directories in that of another pod, which could then never be removed: 105."""
+    """A network cannot make root create its directories in another pod's, which could then never be removed: 105."""
     node.settings["USERSPACE_CNI_SHARED_DIRS"] = str(node.shared)
     succeeded(node.run("ADD", node.network(), sandbox, OTHER, CNI_ARGS=Pod("victim").args))
     before = tree(node.shared)
@@ -232,7 +237,7 @@ def test_no_directory_in_another_attachments(node: Node, sandbox: str) -> None:
 @ENTRIES
 @pytest.mark.parametrize("own", ["state/attachments", "run/locks", "short"])
 def test_no_directory_among_the_plugins_own(node: Node, sandbox: str, own: str) -> None:
-    """However wide the administrator has made shared_dirs, a network puts nothing among records, locks and mounts."""
+    """Even with the widest shared_dirs, a network cannot have a directory among records, locks and mounts."""
     node.settings["USERSPACE_CNI_SHARED_DIRS"] = str(node.directory)
     refused(
         node.run("ADD", opened(node, node.directory / own), sandbox, CNI_ARGS=Pod().args), 7, "sharedDir", own.partition("/")[0]
@@ -255,7 +260,7 @@ vlans = [100]
 
 @ENTRIES
 def test_bridge_of_a_provider_network(node: Node, sandbox: str) -> None:
-    """Such a bridge leads to the node's own wire: no pod has it before a rule opens it, and then its VLANs alone."""
+    """Such a bridge leads to the node's physical network: pods may use it only with a rule, and only in the rule's VLANs."""
     switch, pod = switch_of(node), Pod(namespace="tenant-a")
     node.empty_dir(pod.uid)
     switch.vsctl("add-br", "br-net1", "--", "set", "Bridge", "br-net1", "datapath_type=netdev")
@@ -280,7 +285,7 @@ def test_bridge_of_a_provider_network(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_bridge_of_a_provider_network_that_is_not_there_yet(node: Node, sandbox: str) -> None:
-    """No ADD makes the bridge that is to get an uplink: without a rule it is refused, else it is to be tried again later."""
+    """No ADD makes the bridge that is to get an uplink: without a rule it is refused, with one the answer is "try again"."""
     rules(node, PROVIDER)
     pod = Pod(namespace="tenant-a")
     node.empty_dir(pod.uid)

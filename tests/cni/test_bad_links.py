@@ -1,4 +1,4 @@
-"""Combinations of kind and option that cannot work: one error with key and value, and nothing has changed."""
+"""Combinations of kind and option that cannot work: one error names key and value, and nothing has changed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_bridge_of_the_other_datapath(node: Node, sandbox: str) -> None:
 
 
 def test_a_gateway_that_nothing_leads_to(node: Node, sandbox: str) -> None:
-    """A route whose gateway is not on the link is the kernel's to refuse: its words, and nothing is left."""
+    """The kernel refuses a route whose gateway is not on the link: the error has its words, and nothing is left."""
     ipam = {**node.host_local(), "routes": [{"dst": "192.0.2.0/24", "gw": "203.0.113.1"}]}
     answer = node.run("ADD", {**network(node, VETH, ipam=False), "ipam": ipam}, sandbox, ifname="eth0")
     refused(answer, 100, "192.0.2.0/24", "203.0.113.1")

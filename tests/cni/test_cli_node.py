@@ -1,4 +1,4 @@
-"""The commands for people on a real node: a real switch, the plugin in-process, and no agent."""
+"""The commands for people on a real node with a real switch; the plugin runs in this process, without an agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_
 
 
 def cli(node: Node, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A command on this node, which ends with this code."""
+    """Run a command on this node; it has to end with this code."""
     done = run_command({**node.environ, "CNI_PATH": str(node.bin), **environ}, *arguments)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
@@ -62,7 +62,7 @@ def dead_add(node: Node, sandbox: str) -> Iterator[Node]:
 
 
 def test_list_tells_what_record_and_switch_say(pod: Node) -> None:
-    """Both attachments are listed with names, bridge and the state of their ports."""
+    """`list` shows both attachments with names, bridge and the state of their ports."""
     lines = [line.split() for line in cli(pod, "list").stdout.splitlines()]
     owner, state = ["default/dpdk-app"], ["down", "disconnected", "ready"]
     assert lines[1:] == [
@@ -79,7 +79,7 @@ def test_list_tells_what_record_and_switch_say(pod: Node) -> None:
 
 
 def test_show_tells_everything(pod: Node) -> None:
-    """By pod and by the beginning of the container's ID; both interfaces share the pod's directory."""
+    """`show` finds interfaces by pod and by the beginning of the container's ID; both share the pod's directory."""
     shown = decoded(pod, "show", "default/dpdk-app/net1")
     assert shown == decoded(pod, "show", f"{CONTAINER[:6]}/net1")
     [only] = shown
@@ -94,7 +94,7 @@ def test_show_tells_everything(pod: Node) -> None:
 
 
 def test_check_finds_changed_columns(pod: Node) -> None:
-    """A port whose columns were changed differs; put back, it does not."""
+    """`check` reports a port whose columns were changed, and no longer when they are put back."""
     assert cli(pod, "check").stderr.endswith("2 attachments checked, no differences\n")
     switch = switch_of(pod)
     switch.vsctl("set", "Port", PORT, "tag=5", "--", "set", "Interface", PORT, "mtu_request=9000")
@@ -113,7 +113,7 @@ def test_check_finds_changed_columns(pod: Node) -> None:
 
 
 def test_check_finds_a_mount_that_is_gone(pod: Node) -> None:
-    """Directories and files are checked too."""
+    """`check` looks at directories and files, too."""
     target = pod.short / UID
     subprocess.run(["umount", str(target)], check=True)
     assert [drift["step"] for drift in decoded(pod, "check", code=1)["drifts"]] == ["pod-mount"]
@@ -133,7 +133,7 @@ def test_gc_makes_a_lost_port_again(pod: Node) -> None:
 
 
 def test_gc_finishes_a_dead_add(dead_add: Node) -> None:
-    """--dry-run names what was left and changes nothing; gc undoes it; status tells before and after."""
+    """`gc --dry-run` names what was left and changes nothing; `gc` undoes it; `status` reports it before and not after."""
     node = dead_add
     [found] = decoded(node, "gc", "--dry-run", code=1)["found"]
     assert (found["container"], found["ifname"]) == (CONTAINER, "net1")
@@ -149,7 +149,7 @@ def test_gc_finishes_a_dead_add(dead_add: Node) -> None:
 
 
 def test_gc_looks_twice_before_it_removes_a_ready_attachment(node: Node, sandbox: str) -> None:
-    """One `gc` removes an attachment whose namespace is gone, while another namespace is visible."""
+    """A single `gc` removes an attachment whose namespace is gone, while it sees another namespace."""
     gone = Path(sandbox).with_name("cni-gone")
     gone.touch()
     subprocess.run(["unshare", f"--net={gone}", "true"], check=True)
@@ -186,7 +186,7 @@ def test_a_foreign_port_is_listed_and_left_alone(pod: Node) -> None:
 
 
 def test_status_of_a_whole_node(pod: Node) -> None:
-    """Without an agent, a node with a switch and two attachments is well."""
+    """On a node with a switch and two attachments, without an agent, `status` finds nothing wrong."""
     told = decoded(pod, "status")
     assert (told["agent"]["absent"], told["switch"]["reachable"], told["switch"]["vswitchd"]) == (True, True, "alive")
     assert told["records"]["ready"] == 2
@@ -194,7 +194,7 @@ def test_status_of_a_whole_node(pod: Node) -> None:
 
 
 def test_a_node_whose_switch_is_away(pod: Node) -> None:
-    """Records are listed, the switch's columns are unknown, and exit codes say that the switch was not reached."""
+    """Records are listed with unknown columns of the switch, and exit codes say that the switch was not reached."""
     nowhere = away(pod)
     listed = cli(pod, "list", code=0, **nowhere)
     assert listed.stdout.count("unknown") == 4
@@ -206,7 +206,7 @@ def test_a_node_whose_switch_is_away(pod: Node) -> None:
 
 
 def test_a_datapath_that_hangs(pod: Node) -> None:
-    """OVSDB answers and ovs-vswitchd does not: a finding, and no command waits for it."""
+    """When OVSDB answers and ovs-vswitchd does not, that is a finding, and no command waits for it."""
     with paused_vswitchd(switch_of(pod)):
         told = decoded(pod, "status", code=1)
         assert (told["switch"]["reachable"], told["switch"]["vswitchd"]) == (True, "silent")
@@ -214,7 +214,7 @@ def test_a_datapath_that_hangs(pod: Node) -> None:
 
 
 def test_status_of_a_daemon_that_is_silent_for_a_moment(pod: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command asks once, so the 30 ms that prove something to who asks regularly are no finding."""
+    """A command asks once, so that a silence of 30 ms, which is a finding for the agent that asks regularly, is none here."""
     monkeypatch.setattr(vswitchd, "GLANCE_SECONDS", 0.0)
     done = CliRunner().invoke(userspace_cni, ["status", "--json"], env={**pod.environ, "CNI_PATH": str(pod.bin)})
     assert done.exit_code == 0, done.output
@@ -222,7 +222,7 @@ def test_status_of_a_daemon_that_is_silent_for_a_moment(pod: Node, monkeypatch: 
 
 
 def test_list_while_the_daemon_is_dead(pod: Node) -> None:
-    """The links in OVSDB are out of date and not shown: stderr, the table and JSON say that the daemon is dead."""
+    """The link states in OVSDB are out of date and not shown: stderr, table and JSON say that the daemon is dead."""
     assert {each["vswitchd"] for each in decoded(pod, "list")} == {"alive"}
     before = cli(pod, "list")
     assert before.stderr == ""
@@ -258,7 +258,10 @@ def test_list_while_the_daemon_hangs(pod: Node) -> None:
 
 
 def test_a_wide_list(pod: Node) -> None:
-    """`-o wide` has VLAN, MAC, addresses, limits, age too, as record and result have them; on 120 columns a row is one line."""
+    """`-o wide` also has VLAN, MAC, addresses, limits and age, as record and result have them.
+
+    On 120 columns a row is one line.
+    """
     first, second = decoded(pod, "list")
     header, *rows = (line.split() for line in cli(pod, "list", "-o", "wide").stdout.splitlines())
     assert header[6:] == ["VLAN", "MAC", "ADDRESSES", "LIMITS", "LINK", "VHOST", "STATE", "AGE"]
@@ -275,14 +278,14 @@ def test_a_wide_list(pod: Node) -> None:
 
 
 def test_a_database_that_hangs(pod: Node) -> None:
-    """A hung ovsdb-server is given up, and the records are there all the same."""
+    """A command gives up on a hung ovsdb-server, and still shows the records."""
     with paused_ovsdb(switch_of(pod)):
         assert len(decoded(pod, "list")) == 2
         assert decoded(pod, "status", code=3)["switch"]["reachable"] is False
 
 
 def test_a_fresh_node_without_a_switch(bare_node: Node) -> None:
-    """Before anything was ever attached there is nothing to list and nothing to collect, and nothing is made by looking."""
+    """Before the first attachment, `list` and `gc` find nothing, and make no file by looking."""
     before = sorted(path.name for path in bare_node.directory.iterdir())
     assert decoded(bare_node, "list") == []
     assert decoded(bare_node, "status", code=3)["records"]["ready"] == 0

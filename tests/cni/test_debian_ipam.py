@@ -1,4 +1,4 @@
-"""Debian's own IPAM plugins, as users have them, run by the delegate that runs them in the plugin."""
+"""Debian's own IPAM plugins, as users have them, run by the plugin's own delegate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from userspace_cni.host.runtimes.ipam import Delegate
 
 
 def soon() -> Deadline:
-    """Time enough for any plugin that means to end."""
+    """A deadline that leaves enough time for any plugin that ends at all."""
     return Deadline.after(60)
 
 
@@ -59,14 +59,14 @@ def test_host_local_says_that_the_pool_is_empty(tmp_path: Path) -> None:
 
 
 def test_static_takes_its_addresses_from_the_config() -> None:
-    """static answers what it was given."""
+    """static answers with the addresses of its configuration."""
     delegate = debians("static")
     answer = delegate.add(config(type="static", addresses=[{"address": "10.9.0.5/16", "gateway": "10.9.0.1"}]), soon())
     assert answer["ips"] == [{"address": "10.9.0.5/16", "gateway": "10.9.0.1"}]
 
 
 def test_versions_decide_what_is_forwarded() -> None:
-    """STATUS and GC are for a plugin that lists 1.1.0, which Debian 12's host-local does not; CHECK is for every one."""
+    """STATUS and GC go only to a plugin that lists 1.1.0, which Debian 12's host-local does not; CHECK goes to every plugin."""
     delegate = debians("host-local")
     modern = "1.1.0" in delegate.versions(soon())
     assert "1.0.0" in delegate.versions(soon())

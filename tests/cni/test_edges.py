@@ -1,4 +1,4 @@
-"""Attacks, other installations and bad luck: each case happened once."""
+"""Attacks, several installations and unlucky moments: each case has happened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT = f"{CONTAINER[:12]}-net1"
 
 @pytest.mark.parametrize("cni_args", ["nonsense", "FOO=bar"])
 def test_del_of_the_unknown_is_not_remembered(node: Node, sandbox: str, cni_args: str) -> None:
-    """A DEL without ADD that IPAM refuses answers the error and leaves no record, which would block the next ADD."""
+    """A DEL without ADD that IPAM refuses answers its error and leaves no record, which would block the next ADD."""
     network = node.network("1.0.0", ipam=node.host_local())
     assert node.run("DEL", network, sandbox, CNI_ARGS=cni_args).status == 1
     assert node.leftovers() == {}
@@ -69,7 +69,7 @@ def test_state_directory_of_others(node: Node, sandbox: str) -> None:
 
 
 def test_no_process_reads_stderr(node: Node, sandbox: str) -> None:
-    """An stderr that cannot be written changes neither the answer nor the exit code."""
+    """When stderr cannot be written, answer and exit code are the same."""
     environ = node.variables("ADD", sandbox)
     network = json.dumps(node.network()).encode()
     with Path("/dev/full").open("wb") as full:
@@ -78,7 +78,7 @@ def test_no_process_reads_stderr(node: Node, sandbox: str) -> None:
 
 
 def test_check_of_a_dead_switch(node: Node, sandbox: str) -> None:
-    """CHECK fails while ovs-vswitchd is dead, naming it, and passes when it is back."""
+    """CHECK fails while ovs-vswitchd is dead, and names it; it passes when ovs-vswitchd is back."""
     network = node.network()
     result = succeeded(node.run("ADD", network, sandbox))
     switch_of(node).kill_vswitchd()
@@ -132,7 +132,7 @@ def test_status_of_a_full_disk(node: Node) -> None:
 
 
 def test_slow_delegate_is_finished_by_others(node: Node, sandbox: str) -> None:
-    """Other calls release a lease in one turn, even if that takes longer than their time for it."""
+    """Other calls release a left lease in one go, even if that takes longer than the time they have for it."""
     delegate = scripted(node)
     network = node.network(ipam=ipam(delegate))
     succeeded(node.run("ADD", network, sandbox))

@@ -1,4 +1,7 @@
-"""Frames flow from a DPDK application in one pod through the switch to another pod's, both configured by the plugin's notes."""
+"""Frames go from a DPDK application in one pod through the switch to another pod's.
+
+Both read their arguments from the plugin's notes.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from tests.lab.switch.switch import Switch, wait_until
 
 APPLICATIONS = 3
 FIRST_ATTACH_SECONDS = 60
-"""After its start the switch takes seconds for the memory of its first connection."""
+"""After its start the switch takes seconds to get the memory for its first connection."""
 
 
 @pytest.fixture(scope="module")
 def roomy_switch() -> Iterator[Switch]:
-    """A switch beside which hugepages are left for the applications."""
+    """A switch that leaves hugepages for the applications."""
     with Switch(environment={"PRIVATE_SWITCH_APP_PAGES": str(APPLICATIONS * MEMORY_MIB // 2)}) as started:
         yield started
 
@@ -55,7 +58,7 @@ class Attached:
         return f"{self.container[:12]}-net1"
 
     def eal(self) -> list[str]:
-        """The EAL arguments out of the pod's own document."""
+        """The EAL arguments from the pod's own document."""
         return eal_arguments(self.netns, self.volume, "--dir", MAPPED_DIR)
 
     def counted(self, way: str) -> int:
@@ -93,13 +96,13 @@ def network_of(node: Node, mode: str = "client", vlan: int = 0) -> dict[str, Any
 
 
 def forwarded(node: Node) -> int:
-    """Packets for which the switch knew the way. Its ports of type dpdkvhostuser have no counters (OVS 3.1)."""
+    """Packets that the switch forwarded, by its flows: ports of type dpdkvhostuser have no counters (OVS 3.1)."""
     found = re.search(r"lookups: hit:(\d+)", switch_of(node).appctl("dpctl/show"))
     return int(found[1]) if found else 0
 
 
 def measured(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command for people on this node."""
+    """Run one of the commands for people on this node."""
     argv = [sys.executable, "-m", "userspace_cni", *arguments]
     return subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=FIRST_ATTACH_SECONDS, check=False)
 
@@ -116,7 +119,7 @@ def applications(**forward: tuple[Attached, str]) -> Iterator[dict[str, Testpmd]
 
 
 def test_ports_in_use_are_not_measured(node: Node, sandbox: str) -> None:
-    """`ping` and `load` refuse both pods while they are connected, and frames go on between these; temporary ports work."""
+    """`ping` and `load` refuse both pods while they are connected, and frames between these go on; temporary ports work."""
     network = network_of(node, "server")
     sender, receiver = (attach(node, sandbox, number, network) for number in (1, 2))
     with applications(receiver=(receiver, "rxonly"), sender=(sender, "txonly")) as running:
@@ -178,7 +181,7 @@ def test_frames_through_a_socket_on_another_device(node: Node, sandbox: str) -> 
 
 
 def test_vlans_are_apart(node: Node, sandbox: str) -> None:
-    """Of three pods, those in VLAN 100 hear each other, and the one in VLAN 200 hears nothing of them."""
+    """Of three pods, the two in VLAN 100 reach each other, and the one in VLAN 200 receives nothing of theirs."""
     same, other = network_of(node, vlan=100), network_of(node, vlan=200)
     sender, receiver = (attach(node, sandbox, number, same) for number in (1, 2))
     stranger = attach(node, sandbox, 3, other)

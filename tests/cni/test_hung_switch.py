@@ -1,4 +1,4 @@
-"""DEL and STATUS while the switch hangs: nothing waits for it longer than it must, and nothing else waits at all."""
+"""DEL and STATUS while the switch hangs: what needs the switch waits no longer than it must, and the rest does not wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from userspace_cni.base.errors import NotServing
 
 
 def test_addresses_return_while_ovsdb_hangs(node: Node, sandbox: str) -> None:
-    """DEL with a stopped ovsdb-server releases lease, mount and directory and records the port; the next call ends it."""
+    """With ovsdb-server stopped, DEL releases lease, mount and directory and records the port; the next call removes that."""
     assert node.switch
     network = node.network("1.0.0", ipam=node.host_local())
     assert node.run("ADD", network, sandbox).status == 0

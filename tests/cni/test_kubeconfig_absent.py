@@ -1,4 +1,4 @@
-"""A kubeconfig that is missing or invalid: an error of the configuration, except in the first minutes of a boot."""
+"""A kubeconfig that is missing or invalid is an error of the configuration, except in the first minutes after a boot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY, MOMENT = 86400, 60
 
 
 def up_for(node: Node, seconds: int) -> Node:
-    """The node, whose plugin finds that it was booted so long ago: it runs in a time namespace."""
+    """A node whose plugin sees a boot that long ago: it runs in a time namespace."""
     plugin, shifted = Path(node.plugin), seconds - int(time.clock_gettime(time.CLOCK_BOOTTIME))
     inner = plugin.with_name("inner")
     if not inner.exists():
@@ -36,7 +36,7 @@ def pod(node: Node) -> Pod:
 
 @pytest.mark.parametrize("text", [None, "", "{", "clusters: []\n"])
 def test_a_network_names_it(node: Node, sandbox: str, pod: Pod, text: str | None) -> None:
-    """ADD answers 7 with the file, what names it and what to do; soon after a boot 11, because the file may be written later."""
+    """ADD answers 7 with the file, what names it and what to do; soon after a boot 11, because the file may still be written."""
     path = node.directory / "kubeconfig"
     if text is not None:
         path.write_text(text)
@@ -51,7 +51,7 @@ def test_a_network_names_it(node: Node, sandbox: str, pod: Pod, text: str | None
 
 
 def test_the_settings_name_it(node: Node, sandbox: str, pod: Pod) -> None:
-    """It is an error of the settings then, as every other: 7, naming the setting and its variable."""
+    """A file that the settings name is an error of the settings: 7 names setting and variable."""
     path = node.directory / "none"
     node.settings["USERSPACE_CNI_KUBECONFIG"] = str(path)
     made = up_for(node, DAY).run("ADD", node.network(), sandbox, CNI_ARGS=pod.args)
@@ -61,7 +61,7 @@ def test_the_settings_name_it(node: Node, sandbox: str, pod: Pod) -> None:
 
 
 def test_a_file_that_it_names(node: Node, sandbox: str, api: ApiServer, pod: Pod) -> None:
-    """A missing certificate or token is reported with both names."""
+    """For a missing certificate or token the error names both files."""
     pod.create(api)
     path = Path(api.kubeconfig(node.directory, {"tokenFile": "token"}))
     network = node.network(kubeconfig=str(path))
@@ -72,7 +72,7 @@ def test_a_file_that_it_names(node: Node, sandbox: str, api: ApiServer, pod: Pod
 
 
 def test_del_when_it_has_gone(node: Node, sandbox: str, api: ApiServer, pod: Pod) -> None:
-    """No DEL fails because of it, whenever it comes: the note stays in the pod, and all else goes."""
+    """DEL never fails because the kubeconfig is missing: the note stays in the pod, and everything else is removed."""
     pod.create(api)
     path = Path(api.kubeconfig(node.directory))
     network = node.network("1.0.0", kubeconfig=str(path), ipam=node.host_local())

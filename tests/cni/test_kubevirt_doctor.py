@@ -1,4 +1,4 @@
-"""`kubevirt doctor` on a real node: a VM's launcher pod attached to a real switch, and what broke since."""
+"""`kubevirt doctor` on a real node: a VM's launcher pod is attached to a real switch, and then something breaks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def vm(node: Node, sandbox: str) -> Iterator[Node]:
 
 
 def told(node: Node, *arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and JSON of the command, without what it says of huge pages, which other tests take meanwhile."""
+    """Exit code and JSON of the command, without what it says of huge pages, which other tests use meanwhile."""
     done = run_command({**node.environ, **environ}, "kubevirt", "doctor", "--json", *arguments)
     assert [line for line in done.stderr.splitlines() if " (for " not in line] == []  # on a loaded machine it takes a while
     found = json.loads(done.stdout)
@@ -49,7 +49,7 @@ def told(node: Node, *arguments: str, **environ: str) -> tuple[int, dict[str, An
 
 
 def graver(found: dict[str, Any]) -> dict[str, str]:
-    """The findings that are no notes: name -> where."""
+    """The findings that are more than notes: name -> where."""
     return {each["name"]: each["where"] for each in found["findings"] if each["severity"] != "note"}
 
 
@@ -60,7 +60,7 @@ def server_path(node: Node) -> str:
 
 
 def test_a_vm_that_is_starting(vm: Node) -> None:
-    """Everything is there but QEMU's socket, which a VM that has just been attached need not have: a note."""
+    """Only QEMU's socket is missing, as in a VM that has just been attached: a note."""
     _, found = told(vm)
     assert graver(found) == {}
     [row] = found["interfaces"]
@@ -72,7 +72,7 @@ def test_a_vm_that_is_starting(vm: Node) -> None:
 
 
 def test_a_vm_that_runs(vm: Node) -> None:
-    """With a process that acts as QEMU at the socket nothing is found, and the MTU is the port's."""
+    """When a process acts as QEMU at the socket, nothing is found, and the MTU is the port's."""
     with VhostListener(server_path(vm)) as qemu, qemu.accept():
         wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         _, found = told(vm)
@@ -82,7 +82,7 @@ def test_a_vm_that_runs(vm: Node) -> None:
 
 
 def verdict(node: Node) -> tuple[dict[str, str], str]:
-    """What is found at the VM, with severities, and its verdict."""
+    """What was found at the VM, with severities, and the verdict on it."""
     _, found = told(node)
     return {each["name"]: each["severity"] for each in found["findings"] if each["where"] == WHERE}, found["interfaces"][0][
         "verdict"
@@ -150,7 +150,7 @@ def test_a_socket_whose_name_is_gone(vm: Node) -> None:
 
 
 def test_people_are_shown_a_table(vm: Node) -> None:
-    """A line for the interface, and below what was found of it with what to do."""
+    """The table has a line for the interface, and below it what was found and what to do."""
     done = run_command(vm.environ, "kubevirt", "doctor")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["VM", "IFNAME", "NETWORK", "BRIDGE", "PORT", "LINK", "VHOST", "VERDICT"]
@@ -162,7 +162,7 @@ def test_people_are_shown_a_table(vm: Node) -> None:
 
 
 def test_pods_without_a_vm_are_not_judged(node: Node, sandbox: str) -> None:
-    """An attachment of an ordinary pod is not looked at."""
+    """The attachment of an ordinary pod is not looked at."""
     assert node.run("ADD", node.network(), sandbox).status == 0
     _, found = told(node)
     assert (found["checked"], found["findings"]) == (0, [])
@@ -179,7 +179,7 @@ def test_a_port_that_was_deleted(vm: Node) -> None:
 
 
 def test_an_mtu_that_was_changed(vm: Node) -> None:
-    """Another mtu_request than the network's is named."""
+    """An mtu_request that differs from the network's is named."""
     switch_of(vm).vsctl("set", "Interface", PORT, "mtu_request=1500")
     code, found = told(vm)
     assert (code, graver(found)) == (1, {"mtu-mismatch": WHERE})
@@ -187,7 +187,7 @@ def test_an_mtu_that_was_changed(vm: Node) -> None:
 
 
 def remedied(node: Node, name: str, severity: str = "error") -> None:
-    """There is exactly this finding; after its remedy is run as written there is none."""
+    """Exactly this finding is reported, and none after its remedy was run as written."""
     [told_of] = [each for each in told(node)[1]["findings"] if each["where"] == WHERE and each["name"] != "no-listener"]
     assert (told_of["name"], told_of["severity"]) == (name, severity)
     command, _, rest = told_of["remedy"].partition(", and run userspace-cni gc")
@@ -244,7 +244,7 @@ def test_what_to_do_about_a_port_on_another_bridge(vm: Node) -> None:
 
 
 def test_two_vms_with_one_mac(vm: Node, sandbox: str) -> None:
-    """Another VM's interface with the same MAC is named at both; the other pod of a VM that migrates is not."""
+    """An interface of another VM with the same MAC is named at both; the second pod of a migrating VM is not."""
     mac = switch_of(vm).interface(PORT)["external_ids"]["attached-mac"]
     network = vm_network(vm)
     for pod, rivals in ((LauncherPod(random="fghij"), 0), (LauncherPod("vm-2"), 2)):
@@ -267,7 +267,7 @@ def test_a_directory_that_was_asked_for_and_is_not_qemu_s(node: Node, sandbox: s
 
 
 def test_what_to_do_about_a_mount_that_follows_links(vm: Node) -> None:
-    """gc leaves a mount alone that is there: it is taken away first."""
+    """gc does not replace an existing mount, so the remedy removes it first."""
     target = Path(server_path(vm)).parent
     subprocess.run(["mount", "-o", "remount,bind,symfollow", str(target)], check=True)
     cli(vm, "gc")
@@ -304,7 +304,7 @@ def test_what_to_do_about_a_directory(vm: Node, owner: int, mode: int, name: str
 
 
 def test_a_directory_that_is_gone(vm: Node) -> None:
-    """Without the directory the mount shows nothing either, which is no finding of its own."""
+    """Without the directory its mount shows nothing, either; only the directory is a finding."""
     POD.directory(vm).rmdir()
     assert verdict(vm) == ({"no-vhost-directory": "error"}, "error")
 
@@ -339,7 +339,7 @@ def test_a_directory_of_another_user(vm: Node) -> None:
 
 
 def test_a_socket_without_a_listener(vm: Node) -> None:
-    """A dead QEMU's socket, another file, and no socket are different findings."""
+    """A dead QEMU's socket, another kind of file and a missing socket are different findings."""
     path = Path(server_path(vm))
     script = "import os, socket, sys; os.chdir(sys.argv[1]); socket.socket(socket.AF_UNIX).bind(sys.argv[2])"
     subprocess.run([sys.executable, "-c", script, str(path.parent), path.name], check=True)
@@ -364,7 +364,7 @@ def test_a_server_mode_port(vm: Node) -> None:
 
 
 def test_settings_of_the_switch(vm: Node) -> None:
-    """A setting that a migration policy or a guest may need is a note only until it is set."""
+    """A setting that a migration policy or a guest may need is a note until it is set."""
     switch = switch_of(vm)
     settings = ("other_config:vhost-postcopy-support=true", "other_config:vhost-iommu-support=true")
     switch.vsctl("set", "Open_vSwitch", ".", *settings)

@@ -37,7 +37,10 @@ def sources(node: Node) -> tuple[Any, Any]:
 
 @ENTRIES
 def test_a_chain_of_source_and_output(node: Node, sandbox: str, other: str) -> None:
-    """A port becomes a source after it was made, its result unchanged; the output is another's; both end with their ports."""
+    """A port becomes a source after it was made, with its result unchanged; another port is the output.
+
+    Both roles end with their ports.
+    """
     network = node.network("1.0.0", ipam=node.host_local())
     output = node.network("1.0.0", mirrorOutput="ids")
     result = succeeded(node.run("ADD", network, sandbox))
@@ -59,7 +62,10 @@ def test_a_chain_of_source_and_output(node: Node, sandbox: str, other: str) -> N
 
 
 def test_a_chained_output(node: Node, sandbox: str, other: str) -> None:
-    """The consumer makes its port the output; another one of the same mirror is refused with the holder and changes nothing."""
+    """The consumer makes its port the output.
+
+    A second output of the same mirror is refused, the error names the holder, and nothing changes.
+    """
     consumer = chained(node, "ovs-mirror-consumer", [{"name": "ids"}])
     for place, container in ((sandbox, CONTAINER), (other, OTHER)):
         result = succeeded(node.run("ADD", node.network(), place, container))
@@ -77,7 +83,10 @@ def test_a_chained_output(node: Node, sandbox: str, other: str) -> None:
 
 
 def test_a_consumer_of_several_mirrors(node: Node, sandbox: str, other: str) -> None:
-    """One port is the output of all that a list, or another one after it, names; CHECK sees each, and all of them end with it."""
+    """One port is the output of all mirrors that a list, or a second list after it, names.
+
+    CHECK checks each, and DEL ends them all.
+    """
     kind, first = "ovs-mirror-consumer", [{"name": name} for name in ("a", "b", "c")]
     result = succeeded(node.run("ADD", node.network(), sandbox))
     consumers = [chained(node, kind, mirrors, result) for mirrors in (first, [{"name": "c"}, {"name": "d"}])]
@@ -115,7 +124,9 @@ def test_a_chained_port_is_source_or_output(node: Node, sandbox: str) -> None:
 
 
 def test_what_a_chained_plugin_refuses(node: Node, sandbox: str, other: str) -> None:
-    """No previous result, no port of ours, another bridge, no direction, no mirror: an error that names it, nothing changed."""
+    """Without a previous result, a port of ours, its bridge, a direction or a
+    mirror there is an error that names it, and nothing changes.
+    """
     result = succeeded(node.run("ADD", node.network(), sandbox))
     before = switch_of(node).port(f"{CONTAINER[:12]}-net1")
     kind = "ovs-mirror-producer"
@@ -133,7 +144,7 @@ def test_what_a_chained_plugin_refuses(node: Node, sandbox: str, other: str) -> 
 
 
 def test_an_output_of_a_pod_needs_a_rule(node: Node, sandbox: str) -> None:
-    """A pod of a cluster is the output of no mirror without the administrator's rule, by key or chained."""
+    """A cluster's pod is the output of a mirror only with a rule of the administrator, whether by key or chained."""
     args, network = Pod().args, node.network(mirrorOutput="ids")
     refused(node.run("ADD", network, sandbox, CNI_ARGS=args), 7, "mirrorOutput", "'ids'", "mirror_outputs")
     assert node.leftovers() == {}

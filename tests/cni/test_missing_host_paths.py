@@ -1,4 +1,4 @@
-"""A pod's hostPath that is not there: made in the allowed directories as the former plugin made it, and nowhere else."""
+"""A pod's hostPath that is missing is made in the allowed directories, as the former plugin made it, and nowhere else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def network_of(node: Node, api: ApiServer, **vhost: str) -> dict[str, Any]:
 
 
 def test_the_former_plugins_example(node: Node, sandbox: str, api: ApiServer) -> None:
-    """Its pod and network as they are: the hostPath in the run directory of OVS is made with mode 0750, and goes with DEL."""
+    """With its pod and network unchanged, the hostPath in the run directory of OVS is made with mode 0750, and removed by DEL."""
     spec = yaml.safe_load((DATA / "former-pod.yaml").read_text())["spec"]
     [path] = [each["hostPath"]["path"] for each in spec["volumes"] if each["name"] == "shared-dir"]
     directory = Path(path.replace("/run/openvswitch", switch_of(node).rundir))
@@ -73,7 +73,7 @@ def test_the_last_interface_removes_it(node: Node, sandbox: str, api: ApiServer,
 
 
 def test_what_a_pod_left_stays(node: Node, sandbox: str, api: ApiServer, allowed: Path) -> None:
-    """A directory that is not empty stays with what is in it, and DEL succeeds."""
+    """A directory that is not empty stays with its content, and DEL succeeds."""
     pod = pod_at(api, allowed / "pmd-1")
     succeeded(node.run("ADD", network_of(node, api), sandbox, CNI_ARGS=pod.args))
     (allowed / "pmd-1" / "core").write_text("theirs")
@@ -82,7 +82,7 @@ def test_what_a_pod_left_stays(node: Node, sandbox: str, api: ApiServer, allowed
 
 
 def test_what_was_there_stays(node: Node, sandbox: str, api: ApiServer, allowed: Path) -> None:
-    """What the kubelet or a user made before keeps owner and mode, and outlives DEL, although it is empty."""
+    """A directory that the kubelet or a user made before keeps owner and mode, and stays after DEL although it is empty."""
     (allowed / "pmd-1").mkdir(mode=0o700)
     pod = pod_at(api, allowed / "pmd-1")
     network = network_of(node, api, user=str(UNUSED_ID), dirmode="0777")
@@ -105,7 +105,9 @@ def test_what_was_there_stays(node: Node, sandbox: str, api: ApiServer, allowed:
     ],
 )
 def test_where_none_is_made(node: Node, sandbox: str, api: ApiServer, allowed: Path, path: str, words: str) -> None:
-    """Outside of the allowed directories, also by links, below one that is missing, and where a file is: 106, nothing made."""
+    """Outside of the allowed directories, also through links, below a missing
+    one, and where a file is: 106, and nothing is made.
+    """
     (node.directory / "elsewhere").mkdir()
     (allowed / "out").symlink_to(node.directory / "elsewhere")
     (allowed / "dangling").symlink_to(node.directory / "elsewhere" / "none")
@@ -118,7 +120,7 @@ def test_where_none_is_made(node: Node, sandbox: str, api: ApiServer, allowed: P
 
 
 def test_death_right_after_it_is_made(node: Node, sandbox: str, api: ApiServer, allowed: Path) -> None:
-    """The record names the directory before it is made, so that DEL removes what a killed ADD has made."""
+    """The directory is recorded before it is made, so that DEL removes what a killed ADD has made."""
     pod = pod_at(api, allowed / "pmd-1")
     network = network_of(node, api)
     variables = node.variables("ADD", sandbox, CNI_ARGS=pod.args)
@@ -129,7 +131,7 @@ def test_death_right_after_it_is_made(node: Node, sandbox: str, api: ApiServer, 
 
 
 def test_two_pods_with_one_of_them(node: Node, sandbox: str, api: ApiServer, allowed: Path) -> None:
-    """What one attachment made is the other pod's, too, until the last DEL."""
+    """A directory that one attachment made is shared with the other pod, until the last DEL."""
     first, second = (pod_at(api, allowed / "shared", name) for name in ("one", "two"))
     other = CONTAINER[:-1] + "0"
     network = network_of(node, api)

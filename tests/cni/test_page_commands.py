@@ -1,4 +1,4 @@
-"""The commands of README and docs as they stand, page by page and in the order of the page, each page on a node of its own."""
+"""The commands of README and docs as they are written, in the order of the page, each page on a node of its own."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ELSEWHERE = {
     ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py",
     ROOT / "docs" / "quick-start.md": ROOT / "tests" / "cluster" / "test_quick_start.py",
 }
-"""Pages that another test runs, because they need more than this one makes."""
+"""Pages that other tests run, because they need more than these nodes have."""
 WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
 ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""Whatever a page mounts or leaves running ends with its shell; links that a switch makes are not the machine's."""
+"""What a page mounts or leaves running ends with its shell; links that a switch makes are in a namespace."""
 OF_PORTS = r"port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead"
 SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|routes?_\w+)"
-"""Metrics that are not there here: of a port without an application, of devices and routes in pods."""
+"""Metrics that these nodes do not have: of a port without an application, of devices, and of routes in pods."""
 SECONDS = 240
-"""Of patience with what takes 20 on a quiet machine."""
+"""For what takes 20 s on a quiet machine."""
 SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128"}
 
 # Pages name the usual directories. So these are the machine's with a layer of the test's own over them, without what the machine
@@ -103,12 +103,12 @@ echo '{"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": {"i
 )
 
 BEGINNINGS = {README: "", SWITCH: NEVER_STARTED, METRICS: WITH_WEB, PORTS: WITH_WEB, LIMITS: WITH_WEB, GATEWAYS: WITH_WEB}
-"""Of the pages that do not begin on a node with the plugin and three pods."""
+"""How nodes differ for pages that do not begin on a node with the plugin and three pods."""
 
 
 @pytest.fixture
 def room() -> Iterator[Path]:
-    """Where pages make their directories; of a switch in it that a page left, the hugepages are given back."""
+    """Where pages make their directories. If a page leaves a switch there, its hugepages are given back."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory)
         for mark in Path(directory).glob("*/.private-switch"):
@@ -122,7 +122,10 @@ def network() -> str:
 
 
 def run(room: Path, page: Path) -> tuple[dict[Block, str], str]:
-    """Run the page's commands: what each block told, and what is attached then. AssertionError with all of it when one fails."""
+    """Run the page's commands and return what each block printed, and what is attached then.
+
+    AssertionError with all of it if one fails.
+    """
     chosen = [block for block in blocks(page) if block.is_run]
     steps = [f"echo '=== {block.place}'\n{block.text}" for block in chosen] + [
         "echo '=== the end'\nuserspace-cni list || test $? = 1\n"
@@ -178,7 +181,7 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
 
 
 def names_in(exposed: str) -> set[str]:
-    """The metrics that are told there."""
+    """The names of the metrics in this text."""
     return set(re.findall(r"^# TYPE (userspace_cni_\w+) (?:gauge|counter|histogram)$", exposed, re.MULTILINE))
 
 

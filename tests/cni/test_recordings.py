@@ -1,4 +1,4 @@
-"""What kubelet, containerd and Multus really sent, replayed byte for byte; only the sandbox and CNI_PATH are this machine's."""
+"""What kubelet, containerd and Multus sent, replayed byte for byte; only the sandbox and CNI_PATH are replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEASES = Path("/var/lib/cni/networks")
 
 @contextmanager
 def moved(path: Path, to: Path) -> Iterator[None]:
-    """What is written below `path` is written to `to`; directories that were made for that are removed again."""
+    """What is written below `path` goes to `to`; directories that were made for that are removed afterwards."""
     missing = [parent for parent in (path, *path.parents) if not parent.exists()]
     path.mkdir(parents=True, exist_ok=True)
     to.mkdir(exist_ok=True)
@@ -54,18 +54,18 @@ class Replay:
         self.cid12 = calls[0].env["CNI_CONTAINERID"][:12]
 
     def call(self, recording: Recording, stdin: bytes | None = None, **environ: str) -> Call:
-        """One recorded call: its own bytes and variables, unless others are given."""
+        """Make one recorded call, with its own bytes and variables unless others are given."""
         here = {"CNI_NETNS": self.netns, "CNI_PATH": f"{self.node.bin}:{PLUGINS}"}
         command = recording.env["CNI_COMMAND"]
         environment = {**self.node.variables(command), **recording.env, **here, **environ}
         return self.node.called(command, environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
-        """Every ADD, as it was sent; the results by interface."""
+        """Make every ADD as it was sent, and return the results by interface."""
         return {each.env["CNI_IFNAME"]: succeeded(self.call(each)) for each in self.adds}
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What is left, device-info files too; the directories of this test's own mounts are no leftovers."""
+        """What is left, device-info files included, without the directories of this test's own mounts."""
         found = self.node.leftovers()
         files = [path.name for path in DEVICE_INFO.glob("*")]
         return found | ({"device info": files} if files else {})
@@ -82,7 +82,10 @@ def replay(node: Node, sandbox: str) -> Iterator[Callable[[str], Replay]]:
 
 
 def test_multus_attaches_five_interfaces(replay: Callable[[str], Replay]) -> None:
-    """Each ADD answers in its own version with what was asked for, the DELs in reverse are silent, and nothing is left."""
+    """Each ADD answers in its own version with what was asked for.
+
+    The DELs in reverse order print nothing, and nothing is left.
+    """
     played = replay(MULTUS)
     results = played.add_all()
     for ifname, result in results.items():
@@ -128,7 +131,7 @@ def stripped(recording: Recording) -> bytes:
 
 
 def without_previous(recording: Recording) -> bytes:
-    """As it comes when the runtime has lost its cache."""
+    """As it is sent when the runtime has lost its cache."""
     config = json.loads(recording.stdin)
     del config["prevResult"]
     return json.dumps(config).encode()
@@ -146,7 +149,7 @@ def whole(recording: Recording) -> bytes:
 def test_del_in_all_its_forms(
     replay: Callable[[str], Replay], name: str, stdin: Callable[[Recording], bytes], netns: str
 ) -> None:
-    """DEL removes everything, whatever the caller has lost of the configuration, the result or the sandbox."""
+    """DEL removes everything, whatever part of configuration, result or sandbox the caller has lost."""
     played = replay(name)
     played.add_all()
     where = {"given": played.netns, "empty": "", "gone": f"{played.netns}-gone"}[netns]
@@ -156,7 +159,9 @@ def test_del_in_all_its_forms(
 
 
 def test_three_dels_of_containerd(replay: Callable[[str], Replay]) -> None:
-    """Stop with the whole, a second Stop and Remove with an empty CNI_NETNS and no prevResult: all succeed in silence."""
+    """A Stop with everything, then a second Stop and a Remove with an empty
+    CNI_NETNS and no prevResult: all succeed and print nothing.
+    """
     played = replay(CONTAINERD)
     [result] = played.add_all().values()
     assert result["ips"][0]["address"] == "10.57.0.2/24"
@@ -180,7 +185,7 @@ def test_del_right_after_an_add_that_failed(replay: Callable[[str], Replay]) -> 
 
 
 def ordinary(recording: Recording, result: Mapping[str, Any] | None = None) -> bytes:
-    """As it would have been sent for a network of kernel links; `result`: what its ADD had answered."""
+    """As it would have been sent for a network of kernel links; `result` is what the ADD had answered."""
     config = json.loads(recording.stdin)
     config.pop("container", None)
     config["host"] = {key: value for key, value in config["host"].items() if key != "vhost"} | {"iftype": "veth"}
@@ -194,7 +199,9 @@ def checking(recording: Recording) -> Recording:
 
 @pytest.mark.parametrize(("name", "address"), [(MULTUS, "10.56.217.40/24"), (CONTAINERD, "10.57.0.2/24")])
 def test_networks_of_kernel_links(replay: Callable[[str], Replay], name: str, address: str) -> None:
-    """The same callers with `iftype: veth`: ADD as asked for, CHECK, and DELs after which nothing is left on either side."""
+    """The same callers with `iftype: veth`: ADD answers as asked, CHECK
+    passes, and after the DELs nothing is left on either side.
+    """
     played = replay(name)
     switch = switch_of(played.node)
     results = {each.env["CNI_IFNAME"]: succeeded(played.call(each, ordinary(each))) for each in played.adds}

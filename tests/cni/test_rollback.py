@@ -1,4 +1,4 @@
-"""A failed ADD is a DEL: whatever fails, wherever, nothing stays in the switch, the file system, IPAM or the pod."""
+"""A failed ADD is undone as by DEL: wherever it fails, nothing stays in the switch, the file system, IPAM or the pod."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 
 class Attaching:
-    """A pod with a volume, a network that asks for all there is, and the place of its device-info file."""
+    """A pod with a volume, a network that uses every feature, and the place of its device-info file."""
 
     def __init__(self, node: Node, api: ApiServer, netns: str) -> None:
         self.node, self.api, self.netns = node, api, netns
@@ -55,18 +55,18 @@ class Attaching:
         return json.dumps({**network, **keys}).encode()
 
     def variables(self, verb: str, ifname: str = "net1") -> dict[str, str]:
-        """As containerd calls for this pod."""
+        """The variables of a call, as containerd sends them for this pod."""
         return self.node.variables(verb, self.netns, ifname=ifname, CNI_ARGS=self.pod.args)
 
     def add(self, trip: Trip, mode: str = "client", ifname: str = "net1") -> CniAnswer:
         return answer(self.variables("ADD", ifname), self.network(mode, ifname), trip)
 
     def delete(self, ifname: str = "net1") -> None:
-        """DEL in this process, which must succeed in silence."""
+        """DEL in this process, which must succeed and print nothing."""
         assert answer(self.variables("DEL", ifname), self.network(ifname=ifname), Trip()) == CniAnswer(0, b"")
 
     def leftovers(self) -> dict[str, Any]:
-        """All that an attachment can leave, outside of the node's directories too."""
+        """Everything that an attachment can leave, outside of the node's directories, too."""
         found: dict[str, Any] = dict(self.node.leftovers())
         assert self.node.switch
         rows = {table: self.node.switch.rows(table) for table in ("Port", "Interface", "QoS")}
@@ -88,7 +88,7 @@ class Attaching:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """By which the deadlines of verbs in this process pass."""
+    """The clock of verbs in this process, by which their deadlines pass."""
     clock = Clock()
     monkeypatch.setattr(instant, "time", clock)
     return clock
@@ -119,7 +119,7 @@ def finish(node: Node) -> None:
 
 @pytest.mark.parametrize("mode", STEPS)
 def test_add_passes_all_points(attaching: Attaching, mode: str) -> None:
-    """The points at which the following tests fail are all that ADD passes, each once and in this order."""
+    """ADD passes exactly the points at which the following tests fail, each once and in this order."""
     trip = Trip()
     assert attaching.add(trip, mode).code == 0
     passed = [point for point in trip.passed if "writing" not in point]
@@ -132,7 +132,7 @@ def test_add_passes_all_points(attaching: Attaching, mode: str) -> None:
 
 @pytest.mark.parametrize("point", OF_VETHS)
 def test_failure_of_a_kernel_link(node: Node, sandbox: str, point: str) -> None:
-    """A step of a kernel link that fails before or after its effect is the answer, and everything is as it was."""
+    """When a step of a kernel link fails before or after its effect, ADD answers with that error, and everything is as before."""
     victim = Victim(node, sandbox, "veth")
     error = error_of(victim.call("ADD", Trip(point, raising(StepFailed("injected", code=123)))))
     assert (error["code"], error["msg"]) == (123, "injected")
@@ -141,7 +141,7 @@ def test_failure_of_a_kernel_link(node: Node, sandbox: str, point: str) -> None:
 
 @pytest.mark.parametrize(("mode", "point"), POINTS)
 def test_failure_at_every_step(attaching: Attaching, mode: str, point: str) -> None:
-    """A step that fails before or after its effect is the answer, and everything is as it was."""
+    """When a step fails before or after its effect, ADD answers with that error, and everything is as before."""
     trip = Trip(point, raising(StepFailed("injected", code=123)))
     error = error_of(attaching.add(trip, mode))
     assert (error["code"], error["msg"]) == (123, "injected")
@@ -152,7 +152,7 @@ def test_failure_at_every_step(attaching: Attaching, mode: str, point: str) -> N
 @pytest.mark.parametrize("state", ["pending", "applying", "ready"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_failure_at_every_record(attaching: Attaching, when: str, state: str) -> None:
-    """A record that cannot be written fails ADD, and everything is as it was."""
+    """A record that cannot be written fails ADD, and everything is as before."""
     error = error_of(attaching.add(Trip(f"{when} writing {state}", raising(StepFailed("injected")))))
     assert error["msg"] == "injected"
     attaching.assert_clean()
@@ -163,7 +163,7 @@ def test_failure_at_every_record(attaching: Attaching, when: str, state: str) ->
     [(Unavailable("away"), 11), (Interrupted("SIGTERM"), 11), (RuntimeError("bug"), 999), (OSError(28, "full"), 999)],
 )
 def test_any_error_is_undone(attaching: Attaching, error: BaseException, code: int) -> None:
-    """Transient errors, signals and bugs undo ADD alike, and differ in their code only."""
+    """Transient errors, signals and bugs undo ADD alike; only their codes differ."""
     assert error_of(attaching.add(Trip("after port", raising(error))))["code"] == code
     attaching.assert_clean()
     assert attaching.add(Trip()).code == 0
@@ -173,7 +173,7 @@ def test_any_error_is_undone(attaching: Attaching, error: BaseException, code: i
 
 @pytest.mark.parametrize("step", STEPS["client"][2:-1])  # undoing the last one, the note, never fails
 def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
-    """When undoing fails too, the first error is the answer and names what is left; the next call on the node finishes it."""
+    """When the undo fails, too, the answer is the first error and names what is left; the next call on the node removes that."""
     faults = {f"after {STEPS['client'][-1]}": StepFailed("the cause"), f"before undo {step}": Unavailable("cannot be undone")}
 
     def watch(point: str) -> None:
@@ -190,7 +190,7 @@ def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
 
 @pytest.mark.parametrize("then", ["close", "mute"])
 def test_commit_that_landed_while_its_answer_was_lost(attaching: Attaching, then: Any, clock: Clock) -> None:
-    """OVSDB took the rows and its answer never came: ADD finds them, or fails with 11 and removes them."""
+    """OVSDB wrote the rows, but its answer was lost: ADD finds the rows, or fails with 11 and removes them."""
     node = attaching.node
     assert node.switch
     with Proxy(node.directory / "proxy.sock", node.switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then=then) as proxy:
@@ -207,7 +207,7 @@ def test_commit_that_landed_while_its_answer_was_lost(attaching: Attaching, then
 
 
 def test_commit_that_landed_before_the_database_went_away(attaching: Attaching, clock: Clock) -> None:
-    """The rows are there, the answer was lost and then OVSDB: 11, all else is undone, and a later call removes the rows."""
+    """OVSDB wrote the rows, then went away before it answered: 11, the rest is undone, and a later call removes the rows."""
     node = attaching.node
     assert node.switch
     with ExitStack() as stack:
@@ -231,7 +231,7 @@ def test_commit_that_landed_before_the_database_went_away(attaching: Attaching, 
 
 @pytest.mark.parametrize("mode", STEPS)
 def test_database_that_hangs(attaching: Attaching, mode: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped ovsdb-server: 11 by the deadline; what it did not answer for stays recorded, and the next call finishes it."""
+    """With ovsdb-server stopped, ADD answers 11 by the deadline; what stays unknown is recorded, and the next call removes it."""
     node = attaching.node
     assert node.switch
     monkeypatch.setattr(verbs, "UNDO_S", 1.0)
@@ -254,7 +254,7 @@ def test_database_that_hangs(attaching: Attaching, mode: str, clock: Clock, monk
 
 @pytest.mark.parametrize("mode", STEPS)
 def test_read_back_that_timed_out(attaching: Attaching, mode: str, clock: Clock) -> None:
-    """A stopped vswitchd never opens the interface: 11 within the deadline, and the rows are gone, which vswitchd never saw."""
+    """A stopped ovs-vswitchd never opens the interface: 11 within the deadline, and the rows are removed before it sees them."""
     node = attaching.node
     assert node.switch
     node.switch.pause_vswitchd()
@@ -272,7 +272,7 @@ def test_read_back_that_timed_out(attaching: Attaching, mode: str, clock: Clock)
 
 @pytest.mark.parametrize("point", [f"{when} {step}" for step in STEPS["client"][1:] for when in ("before", "after")])
 def test_second_of_two_holders_fails(attaching: Attaching, point: str) -> None:
-    """A second interface in the same directory that fails takes nothing from the first, which goes without a rest later."""
+    """A second interface in the same directory fails without harm to the first, whose later DEL leaves nothing."""
     assert attaching.add(Trip()).code == 0
     before = attaching.leftovers()
     assert error_of(attaching.add(Trip(point, raising(StepFailed("injected"))), ifname="net2"))["msg"] == "injected"
@@ -282,7 +282,7 @@ def test_second_of_two_holders_fails(attaching: Attaching, point: str) -> None:
 
 
 def assert_same(attaching: Attaching, before: dict[str, Any]) -> None:
-    """Everything is as before, also the lists of holders; the switch's counters of the rows may differ."""
+    """Everything is as before, lists of holders included; only the switch's counters of the rows may differ."""
     after = attaching.leftovers()
     changing = ("rows",)
     assert {key: value for key, value in after.items() if key not in changing} == {
@@ -295,7 +295,7 @@ def assert_same(attaching: Attaching, before: dict[str, Any]) -> None:
 
 
 def test_bridge_of_another_kind(attaching: Attaching) -> None:
-    """An administrator's kernel bridge is refused with 104 naming it, it stays, and nothing of ours does."""
+    """An administrator's kernel bridge is refused with 104, which names it; the bridge stays, and nothing of ours does."""
     switch = attaching.node.switch
     assert switch
     switch.vsctl("--no-wait", "add-br", "br-test")
@@ -308,7 +308,7 @@ def test_bridge_of_another_kind(attaching: Attaching) -> None:
 
 
 def test_addresses_that_cannot_be_used(attaching: Attaching) -> None:
-    """IPAM that has no address left, or not the one that was asked for: its own error, and no lease."""
+    """When IPAM has no address left, or not the requested one, the answer is its own error, and no lease is left."""
     full = {**attaching.node.host_local(), "ranges": [[{"subnet": "10.56.0.0/30"}]]}
     first = answer(attaching.variables("ADD"), attaching.network(ipam=full), Trip())
     assert first.code == 0

@@ -1,4 +1,4 @@
-"""The caller of the black-box tests is truthful: real plugins and a scripted one are driven as libcni drives them."""
+"""The tests' own caller behaves as libcni does, with real plugins and a scripted one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plugin(tmp_path: Path) -> Scripted:
 
 @pytest.fixture
 def runtime(tmp_path: Path, plugin: Scripted) -> Runtime:
-    """A runtime with the list `net` of two scripted plugins, of 1.1.0."""
+    """A runtime with the list `net` of two scripted plugins, at version 1.1.0."""
     (tmp_path / "net.d").mkdir()
     configure(
         tmp_path,
@@ -50,7 +50,7 @@ class TestCaller:
     """One run of one program."""
 
     def test_everything_is_recorded(self) -> None:
-        """Stdin goes in whole; stdout, stderr, status and the processor time of the program come out."""
+        """Stdin is written whole; stdout, stderr, status and the processor time of the program are returned."""
         text = b"x" * 300_000
         script = 'cat; echo "$CNI_COMMAND $A" >&2; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 3'
         made = call(["/bin/sh", "-c", script], "ADD", {"PATH": os.environ["PATH"], "A": "b"}, text)
@@ -59,7 +59,7 @@ class TestCaller:
         assert call("/usr/bin/env", None, {"A": "b"}).stdout == b"A=b\n"
 
     def test_the_deadline_kills_the_plugin_alone(self, plugin: Scripted) -> None:
-        """A plugin past its time is killed as runtimes do it, and its status says so."""
+        """A plugin past its deadline is killed as runtimes kill it, and its status says so."""
         plugin.tell("ADD", hang=True)
         assert call(str(plugin.directory / "scripted"), "ADD", {}, b"{}", timeout=0.5).status == -9
 
@@ -75,7 +75,10 @@ class TestInjection:
     """What libcni puts into stdin and the environment."""
 
     def test_add(self, runtime: Runtime, plugin: Scripted) -> None:
-        """Name, version, declared capabilities and the previous result without private keys; six variables and the rest."""
+        """Stdin gets name, version, declared capabilities and the previous result without private keys.
+
+        The environment gets six variables.
+        """
         result = runtime.add("net", "c1", "/ns", "net1", "A=1;B=", {"mac": "02:00:00:00:00:01", "ips": []})
         known = {"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "/ns"}]}
         first, second = stdins(plugin)
@@ -170,7 +173,7 @@ class TestInjection:
 
 
 class TestFailures:
-    """What libcni makes of plugins that fail."""
+    """What libcni does when a plugin fails."""
 
     def test_a_failed_add_stops_the_chain(self, runtime: Runtime, plugin: Scripted, tmp_path: Path) -> None:
         """The error has the plugin's code; the rest of the chain is not run, nothing is deleted or cached."""
@@ -195,13 +198,13 @@ class TestFailures:
     def test_an_answer_that_is_not_one_json_document(
         self, runtime: Runtime, plugin: Scripted, told: dict[str, Any], message: str
     ) -> None:
-        """Anything on stdout but one JSON object, and silence, are reported as libcni reports them."""
+        """Output other than one JSON object, and no output, are reported as libcni reports them."""
         plugin.tell("ADD", **told)
         with pytest.raises(CallFailed, match=message):
             runtime.add("net", "c1", "/ns", "net1")
 
     def test_a_failed_del_keeps_the_cache(self, runtime: Runtime, plugin: Scripted) -> None:
-        """DEL stops at the first failure, and the next DEL has the result again; GC goes on over it."""
+        """DEL stops at the first failure, and the next DEL gets the cached result again; GC continues after a failure."""
         runtime.add("net", "c1", "/ns", "net1")
         plugin.tell("DEL", exit=1, answer={"code": 11, "msg": "later"})
         with pytest.raises(CallFailed):
@@ -224,7 +227,7 @@ class TestFailures:
 
 
 class TestDiscovery:
-    """Which configuration a name means."""
+    """Which configuration is used for a network's name."""
 
     def test_lists_and_single_plugins(self, runtime: Runtime, tmp_path: Path) -> None:
         """A list is preferred; a single plugin is made into a list; a folder of the network's name adds plugins."""
@@ -242,7 +245,7 @@ class TestDiscovery:
             runtime.network("nothing")
 
     def test_the_version_is_the_highest_that_the_library_has(self, runtime: Runtime, tmp_path: Path) -> None:
-        """Of cniVersion and cniVersions the highest up to the library's own counts; none means 0.1.0."""
+        """The highest version in cniVersion and cniVersions counts, up to the library's own; without any it is 0.1.0."""
         configure(tmp_path, cniVersion="0.4.0", cniVersions=["1.0.0", "2.0.0"], plugins=[{"type": "scripted"}])
         assert runtime.network("net").version == "1.0.0"
         configure(tmp_path, plugins=[{"type": "scripted"}], disableCheck="true")
@@ -265,7 +268,9 @@ class TestRealPlugins:
         return {link["ifname"]: link for link in listed}
 
     def test_a_chain_through_its_life(self, tmp_path: Path, namespaces: tuple[str, str]) -> None:
-        """ptp with static addresses, then tuning: ADD makes what CHECK finds and DEL removes, all within the two namespaces."""
+        """ptp with static addresses, then tuning: CHECK finds what ADD made,
+        and DEL removes it, all within the two namespaces.
+        """
         host, container = namespaces
         ipam = {"type": "static", "addresses": [{"address": "10.77.0.2/24", "gateway": "10.77.0.1"}]}
         tuning = {"type": "tuning", "capabilities": {"mac": True}, "dataDir": str(tmp_path / "tuning")}
@@ -289,7 +294,7 @@ class TestRealPlugins:
         assert all(made.cpu > 0 for made in runtime.calls)
 
     def test_a_namespace_goes_with_its_mount(self) -> None:
-        """The network namespace at the path is new, and is removed."""
+        """Each sandbox is a new network namespace at its path, and is removed at the end."""
         with netns("cni-x") as path:
             assert Path(path).name == "cni-x"
             assert Path(path).stat().st_ino != Path("/proc/self/ns/net").stat().st_ino

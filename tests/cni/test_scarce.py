@@ -1,4 +1,6 @@
-"""When the kernel has no more threads, descriptors or locks, a verb says "try again later" and is true to it: never "a bug"."""
+"""When the kernel has no more threads, descriptors or locks, a verb answers "try
+again later", a retry succeeds, and no answer is "a bug".
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ LOCKS = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 DESCRIPTORS = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 NOT_TOLD = OSError(errno.EIO, os.strerror(errno.EIO))
 AGAIN = (0, 11, 50)
-"""Done all the same, try again later, STATUS: not now."""
+"""The codes that are right: success, try again later, and STATUS's "not ready"."""
 MOST = 200
 
 
@@ -32,9 +34,11 @@ def call(node: Node, verb: str, sandbox: str, stdin: dict[str, Any]) -> tuple[di
 def answers(
     node: Node, verb: str, sandbox: str, error: Exception, only: frozenset[str], every: int = 1
 ) -> Iterator[tuple[str, CniAnswer]]:
-    """The verb again and again, each time with the next call to the kernel failing, until it makes no more of them.
+    """The answers to the verb, called again and again with one kernel call failing, each time the next one, until none is left to
+    fail.
 
-    Each time an attachment is there before, but for ADD, and none after: what a scarcity left is undone by the next DEL.
+    Before each call there is an attachment, except for ADD, and after the next DEL there is nothing: it undoes what a failed call
+    left.
     """
     network = node.network("1.0.0", ipam=node.host_local())
     for at in range(1, MOST, every):
@@ -61,7 +65,7 @@ def answers(
     ids=["threads", "locks", "wake"],
 )
 def test_used_up_during_a_verb(node: Node, sandbox: str, verb: str, error: Exception, only: str) -> None:
-    """Whichever thread or lock of a verb cannot be had, and when the session's thread cannot be told of work."""
+    """Any thread or lock of a verb may be refused, and so may the signal to the session's thread."""
     node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
     for what, answer in answers(node, verb, sandbox, error, frozenset({only})):
         assert answer.error in AGAIN, (what, answer)
@@ -70,7 +74,7 @@ def test_used_up_during_a_verb(node: Node, sandbox: str, verb: str, error: Excep
 
 @pytest.mark.parametrize("verb", ["ADD", "CHECK", "STATUS"])
 def test_descriptors_used_up(node: Node, sandbox: str, verb: str) -> None:
-    """Whichever descriptor of a verb cannot be had; every third is looked at."""
+    """Any descriptor of a verb may be refused; the test tries every third."""
     node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
     calls = frozenset({"open", "pipe", "socket", "eventfd", "scandir", "listdir"})
     for what, answer in answers(node, verb, sandbox, DESCRIPTORS, calls, every=3):
@@ -79,7 +83,7 @@ def test_descriptors_used_up(node: Node, sandbox: str, verb: str) -> None:
 
 
 def test_a_session_that_could_not_be_woken_goes_on(node: Node, sandbox: str) -> None:
-    """An ADD that could not tell the session's thread is undone at once, over the same session, not at a deadline."""
+    """An ADD that cannot wake the session's thread is undone at once over the same session, and not at a deadline."""
     network = node.network()
     environ, raw = call(node, "ADD", sandbox, network)
     with scarce(1, NOT_TOLD, frozenset({"eventfd_write"})) as scarcity:
@@ -91,7 +95,7 @@ def test_a_session_that_could_not_be_woken_goes_on(node: Node, sandbox: str) -> 
 
 
 def test_a_session_that_cannot_be_told(node: Node, sandbox: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The eventfd of the session with OVSDB is one of the descriptors; without it there is an answer, and no traceback."""
+    """The eventfd of the session with OVSDB is one of the descriptors: without it there is an answer, and no traceback."""
     environ, raw = call(node, "ADD", sandbox, node.network())
     with scarce(1, DESCRIPTORS, frozenset({"eventfd"})):
         answer = inside.answer(environ, raw, inside.Trip())

@@ -1,4 +1,4 @@
-"""The shortest way through: one pod, one interface, nothing left."""
+"""The shortest test of the whole: one pod, one interface, and nothing left."""
 
 from __future__ import annotations
 

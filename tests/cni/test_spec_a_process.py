@@ -70,7 +70,7 @@ def test_002_one_error_object_on_stdout(bare_node: Node) -> None:
 
 
 def test_003_nothing_else_on_stdout(node: Node, sandbox: str) -> None:
-    """Warnings, debug messages and a chattering delegate stay out of stdout: it is one document, in success and failure."""
+    """Warnings, debug messages and a delegate's output stay out of stdout, which is one document in success and failure."""
     delegate = scripted(node).tell("*", stderr="chatter\n")
     delegate.tell("ADD", stderr="chatter\n", answer={"ips": [{"address": "10.1.2.3/24"}]})
     network = node.network(ipam=ipam(delegate), logLevel="verbose", unheard="of", logFile="/dev/stdout")
@@ -108,7 +108,7 @@ def test_005_success_prints_a_result_for_add_only(node: Node, sandbox: str) -> N
 
 
 def test_006_the_diagnosis_is_in_the_details(bare_node: Node, sandbox: str) -> None:
-    """Logs go to stderr; since libcni drops them on failure, what to look at is in the error itself."""
+    """Log lines go to stderr; the error itself says what to look at, because libcni drops stderr on failure."""
     failed = bare_node.run("ADD", bare_node.network(), sandbox)
     refused(failed, 11, bare_node.environ["USERSPACE_CNI_OVSDB"])
     assert b" level=error " in failed.stderr
@@ -139,7 +139,7 @@ def test_007_an_unexpected_exception_is_999(bare_node: Node, tmp_path: Path) -> 
 
 
 class TestStdin:
-    """Item 8: stdin is read to its end, and before anything is done."""
+    """Item 8: stdin is read to its end before anything is done."""
 
     def test_008_read_to_its_end_first(self, bare_node: Node) -> None:
         """While stdin is open nothing happens, although the input so far is complete."""
@@ -157,7 +157,7 @@ class TestStdin:
             refused(finish(process, "DEL"), 6)
 
     def test_008_what_cannot_be_read(self, bare_node: Node) -> None:
-        """A stdin that is closed or not open for reading is 5, an empty one 6, a file is as good as a pipe."""
+        """A stdin that is closed or not open for reading is 5, an empty one 6; a file works like a pipe."""
         network = bare_node.directory / "network.json"
         network.write_text(json.dumps(bare_node.network()))
         for redirection, code in (("<&-", 5), (f"0>{network}.out", 5), ("</dev/null", 6), (f"<{network}", None)):
@@ -171,7 +171,7 @@ def _unread(fd: int) -> int:
 
 
 def test_009_children_keep_none_of_our_pipes(bare_node: Node) -> None:
-    """A delegate that leaves a child behind in a session of its own does not make the runtime wait for it."""
+    """The runtime does not have to wait for a child that a delegate leaves behind in a session of its own."""
     delegate = scripted(bare_node).tell("DEL", grandchild="session")
     made = bare_node.run("DEL", bare_node.network(ipam=ipam(delegate)))
     (called,) = delegate.calls()
@@ -212,10 +212,10 @@ def test_011_a_signal_undoes_add(node: Node, sandbox: str, name: str) -> None:
 
 
 class TestIsolation:
-    """Item 12: nothing of the runtime's surroundings reaches the interpreter."""
+    """Item 12: variables, modules and directories of the runtime do not reach the interpreter."""
 
     def test_012_python_variables_and_modules(self, bare_node: Node, tmp_path: Path) -> None:
-        """PYTHON* variables, a user site and modules in the working directory are not looked at."""
+        """PYTHON* variables, a user site and modules in the working directory are ignored."""
         for name in ("json", "os", "sitecustomize", "usercustomize", "userspace_cni", "click"):
             (tmp_path / f"{name}.py").write_text("raise SystemExit(77)\n")
         poison = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PYTHONSTARTUP": "/nowhere", "PYTHONINSPECT": "1"}
@@ -230,7 +230,7 @@ class TestIsolation:
 
     @pytest.mark.parametrize("spoil", ['rmdir "$1"', 'chmod 0 "$1"'])
     def test_012_no_working_directory(self, bare_node: Node, tmp_path: Path, spoil: str) -> None:
-        """A working directory that is deleted or unreadable is no obstacle."""
+        """A call works in a working directory that is deleted or unreadable."""
         cwd = tmp_path / "cwd"
         cwd.mkdir()
         command = ["/bin/sh", "-c", f'cd "$1" && {spoil} && exec "$0"', bare_node.plugin, str(cwd)]
@@ -238,7 +238,7 @@ class TestIsolation:
 
 
 class TestJson:
-    """Item 13: strict in, ASCII out."""
+    """Item 13: strict input, ASCII output."""
 
     def test_013_strict_input(self, bare_node: Node) -> None:
         """A byte order mark, trailing data, NaN, Infinity, broken UTF-8 and anything but an object are 6."""
@@ -282,7 +282,7 @@ def test_014_no_command(bare_node: Node) -> None:
 
 
 def test_015_what_a_verb_does_not_use_is_not_loaded(node: Node) -> None:
-    """VERSION and refusals load neither OVSDB's nor the API server's libraries nor the command line's, STATUS only the first."""
+    """VERSION and refusals import no library of OVSDB, the API server or the command line; STATUS imports that of OVSDB alone."""
     ovsdb = {"ovs", "ovsdbapp"}
     others = {"kubernetes", "urllib3", "pyroute2", "click", "rich", "cffi", "asyncio", "prometheus_client"}
     assert not _imported(node, "VERSION") & (ovsdb | others | {"subprocess", "_cffi_backend"})
@@ -291,7 +291,7 @@ def test_015_what_a_verb_does_not_use_is_not_loaded(node: Node) -> None:
 
 
 def _imported(node: Node, verb: str) -> set[str]:
-    """The top-level modules that a call imports, from the interpreter's own account."""
+    """The top-level modules that a call imports, as the interpreter reports them."""
     command = [sys.executable, "-I", "-X", "importtime", "-m", "userspace_cni"]
     made: Call = call(command, verb, node.variables(verb), json.dumps(node.network()).encode())
     lines = [line.rpartition("|")[2].strip() for line in made.stderr.decode().splitlines() if line.startswith("import time:")]

@@ -17,14 +17,14 @@ OWN = "/proc/self/ns/net"
 
 
 def test_016_unknown_command(bare_node: Node) -> None:
-    """A command that is no verb, lower-case ones too, is 4 naming it, whatever else is wrong."""
+    """A command that is no verb, in lower case too, is 4, which names it, whatever else is wrong."""
     for command in ("NOPE", "add", "ADD ", "DELETE"):
         for stdin in (b"{", json.dumps(bare_node.network()).encode()):
             refused(bare_node.run(command, stdin, container="/"), 4, "CNI_COMMAND", repr(command))
 
 
 def test_017_all_missing_variables_are_named(bare_node: Node) -> None:
-    """One message lists every required variable that is unset or empty, and none that is not required."""
+    """One message names every required variable that is unset or empty, and no other."""
     required = {
         "ADD": ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
         "CHECK": ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
@@ -42,7 +42,7 @@ def test_017_all_missing_variables_are_named(bare_node: Node) -> None:
 
 
 def test_018_container_id(bare_node: Node) -> None:
-    """A container ID has letters, digits, '_', '.' and '-' and starts with one of the first two, over its whole length."""
+    """A container ID consists of letters, digits, '_', '.' and '-', and begins with a letter or digit; anything else is 4."""
     network = bare_node.network()
     for bad in ("a/b", "/a", "_a", "-a", ".a", "..", "a\n", "\na", "a b", "é", "a:b", "a\x01b", "a@b"):
         refused(bare_node.run("DEL", network, "/absent", container=bad), 4, "CNI_CONTAINERID", repr(bad))
@@ -54,7 +54,7 @@ def test_018_container_id(bare_node: Node) -> None:
 
 
 def test_019_interface_name(bare_node: Node) -> None:
-    """An interface name has 1 to 15 bytes, no '/', ':' or white space of any alphabet, and is no directory's name."""
+    """An interface name has 1 to 15 bytes without '/', ':' and white space of any alphabet, and is neither '.' nor '..'."""
     network = bare_node.network()
     for bad in ("x" * 16, "é" * 8, ".", "..", "a/b", "a:b", "a b", "a\tb", "a\n", "a\u00a0b", "a\u2003b"):
         refused(bare_node.run("DEL", network, "/absent", ifname=bad), 4, "CNI_IFNAME")
@@ -66,7 +66,7 @@ def test_019_interface_name(bare_node: Node) -> None:
 
 
 def test_020_variables_that_a_verb_does_not_use(node: Node) -> None:
-    """VERSION, GC and STATUS do not look at container, namespace or interface, which probes fill with anything."""
+    """VERSION, GC and STATUS ignore container, namespace and interface: probes put anything there."""
     network = {**node.network(), "cni.dev/valid-attachments": []}
     for container, netns, ifname, args in (
         ("", "dummy", "dummy", ""),
@@ -93,7 +93,7 @@ class TestPath:
         assert node.leftovers() == {}
 
     def test_021_with_a_delegate(self, node: Node, sandbox: str) -> None:
-        """With a delegate ADD, CHECK and STATUS answer 4; DEL takes that of its ADD."""
+        """With a delegate and no CNI_PATH, ADD, CHECK and STATUS answer 4; DEL uses the CNI_PATH of its ADD."""
         network = node.network(ipam=ipam(scripted(node)))
         refused(node.run("ADD", network, sandbox, CNI_PATH=""), 4, "CNI_PATH")
         refused(node.run("STATUS", network, CNI_PATH=""), 4, "CNI_PATH")
@@ -104,7 +104,7 @@ class TestPath:
         assert node.leftovers() == {}
 
     def test_021_del_without_a_record(self, node: Node) -> None:
-        """DEL without a record cleans its own part and reports that the delegate was not reached; the next DEL reaches it."""
+        """DEL without a record cleans up our own part and reports that the delegate was not reached; the next DEL reaches it."""
         delegate = scripted(node)
         network = node.network(ipam=ipam(delegate))
         refused(node.run("DEL", network, CNI_PATH=""), 4, "CNI_PATH")
@@ -114,10 +114,10 @@ class TestPath:
 
 
 class TestOwnNamespace:
-    """Items 22 and 23: CNI_NETNS is that of the runtime itself."""
+    """Items 22 and 23: CNI_NETNS is the runtime's own namespace."""
 
     def test_022_add_is_refused_before_any_effect(self, bare_node: Node, tmp_path: Path) -> None:
-        """ADD answers 8 under whatever name the namespace comes, and neither delegate nor record has seen it."""
+        """ADD answers 8 whatever path names the namespace, before a delegate is run or a record written."""
         delegate = scripted(bare_node)
         network = bare_node.network(ipam=ipam(delegate))
         refused(bare_node.run("ADD", network, OWN), 8)
@@ -137,7 +137,7 @@ class TestOwnNamespace:
 
     @pytest.mark.parametrize("override", ["1", "true", "TRUE"])
     def test_022_the_override(self, node: Node, override: str) -> None:
-        """CNI_NETNS_OVERRIDE lets it pass."""
+        """With CNI_NETNS_OVERRIDE the ADD succeeds."""
         network = node.network()
         result = succeeded(node.run("ADD", network, OWN, CNI_NETNS_OVERRIDE=override))
         assert result["interfaces"][0]["sandbox"] == OWN
@@ -145,7 +145,7 @@ class TestOwnNamespace:
         assert node.leftovers() == {}
 
     def test_023_del_cleans_the_host(self, node: Node, sandbox: str) -> None:
-        """DEL with a reused path that is the host's namespace now removes all that is on the host, and succeeds."""
+        """DEL with a reused path that has become the host's namespace removes everything on the host, and succeeds."""
         network = node.network("1.0.0", ipam=node.host_local())
         succeeded(node.run("ADD", network, sandbox))
         succeeded(node.run("DEL", network, OWN))
@@ -153,7 +153,7 @@ class TestOwnNamespace:
 
 
 def test_024_a_netns_that_is_none(bare_node: Node, tmp_path: Path) -> None:
-    """ADD and CHECK answer 4 naming CNI_NETNS for a path that is relative, absent, or not of a network namespace."""
+    """ADD and CHECK answer 4, which names CNI_NETNS, for a path that is relative, missing, or no network namespace."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to("absent")
@@ -176,7 +176,9 @@ class TestArgs:
     """Item 25: CNI_ARGS, as runtimes and Multus send them."""
 
     def test_025_what_is_tolerated(self, node: Node, sandbox: str) -> None:
-        """Unknown keys, a second '=', repeated keys, empty values, a trailing ';': no errors, whatever IgnoreUnknown says."""
+        """Unknown keys, a second '=', repeated keys, empty values and a trailing
+        ';' are no errors, with or without IgnoreUnknown.
+        """
         network = node.network()
         for args in ("UNKNOWN=1", "A=b=c;;B=", "IgnoreUnknown=0;K8S_POD_UID=;K8S_POD_NAME=;", "A=1;A=2;=x;;"):
             succeeded(node.run("ADD", network, sandbox, CNI_ARGS=args))
@@ -184,7 +186,7 @@ class TestArgs:
         assert node.leftovers() == {}
 
     def test_025_an_item_without_a_value(self, node: Node, sandbox: str) -> None:
-        """ADD refuses an item that is no pair with 4 naming CNI_ARGS; DEL ignores it and cleans up."""
+        """ADD refuses an item that is not key=value with 4, which names CNI_ARGS; DEL ignores it and cleans up."""
         network = node.network()
         refused(node.run("ADD", network, sandbox, CNI_ARGS="A=1;nonsense"), 4, "CNI_ARGS", "nonsense")
         succeeded(node.run("ADD", network, sandbox, CNI_ARGS="A=1"))
@@ -193,7 +195,7 @@ class TestArgs:
 
 
 def test_026_traces_reach_the_delegate(node: Node, sandbox: str) -> None:
-    """The variables of OpenTelemetry go to the delegate as they came; DEL gives it those of the ADD that it undoes."""
+    """The variables of OpenTelemetry reach the delegate unchanged; when DEL undoes an ADD it passes those of the ADD."""
     delegate = scripted(node)
     network = node.network(ipam=ipam(delegate))
     traces = {

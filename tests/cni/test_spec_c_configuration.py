@@ -15,7 +15,7 @@ MAC = "02:00:00:00:00:07"
 
 
 def test_027_wrong_types(bare_node: Node) -> None:
-    """No JSON object, or a name, version or ipam of another type than string or object, is 6."""
+    """Input that is no JSON object, or whose name, version or ipam has the wrong type, is 6."""
     network = bare_node.network()
     wrong: list[Any] = [[network], "net", 7, {**network, "name": 3}, {**network, "name": ["net"]}, {**network, "name": {}}]
     wrong += [{**network, "cniVersion": 1}, {**network, "cniVersion": 1.1}, {**network, "cniVersion": True}]
@@ -28,7 +28,7 @@ def test_027_wrong_types(bare_node: Node) -> None:
 
 
 def test_028_network_name(bare_node: Node) -> None:
-    """A network's name is there and looks like a container ID, over its whole length; else 7."""
+    """A network's name that is missing, or does not look like a container ID over its whole length, is 7."""
     network = bare_node.network()
     bad: list[Any] = ["", None, "a/b", "-a", ".a", "a\n", "a b", "é"]
     for stdin in [without(network, "name"), *({**network, "name": name} for name in bad)]:
@@ -49,7 +49,7 @@ def test_029_no_version_is_0_1_0(bare_node: Node) -> None:
 
 
 def test_030_versions_that_are_not_supported(bare_node: Node) -> None:
-    """A version that is not exactly one of ours is 1; text that is none is 1 for ADD and DEL, and 6 for the other verbs."""
+    """A version that is not exactly one of ours is 1. Text that is no version is 1 for ADD and DEL, and 6 for the others."""
     network = bare_node.network()
     for version in ("9.9.9", "0.1.0", "0.2.0", "0.3.2", "1.1.1", "1.1", "1"):
         for verb in ("ADD", "DEL", "STATUS"):
@@ -61,7 +61,7 @@ def test_030_versions_that_are_not_supported(bare_node: Node) -> None:
 
 
 def test_031_verbs_that_came_later(bare_node: Node) -> None:
-    """CHECK below 0.4.0, and GC and STATUS below 1.1.0, are 1 naming the version that they need."""
+    """CHECK below 0.4.0, and GC and STATUS below 1.1.0, are 1, which names the version that they need."""
     since = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
     for verb, first in since.items():
         for version in SUPPORTED[: SUPPORTED.index(first)]:
@@ -69,7 +69,9 @@ def test_031_verbs_that_came_later(bare_node: Node) -> None:
 
 
 def test_032_order_of_validation(bare_node: Node, sandbox: str) -> None:
-    """A call wrong in everything is told of command, environment, stdin, JSON, name, version, namespace and options in turn."""
+    """A call in which everything is wrong reports command, environment, stdin,
+    JSON, name, version, namespace and options in turn.
+    """
     delegate = scripted(bare_node)
     plugin = bare_node.plugin
     environ = bare_node.variables("nope", "/absent", container="", ifname="/", CNI_ARGS="x")
@@ -100,7 +102,7 @@ def test_032_order_of_validation(bare_node: Node, sandbox: str) -> None:
 
 
 def test_033_what_others_put_into_the_configuration(node: Node, sandbox: str) -> None:
-    """Everything that the specification, libcni and Multus may add is taken without a word."""
+    """Everything that the specification, libcni and Multus may add is accepted without a warning."""
     keys: dict[str, Any] = {
         "capabilities": {"mac": True, "ips": True, "portMappings": True, "CNIDeviceInfoFile": True, "deviceID": True},
         "runtimeConfig": {
@@ -145,7 +147,10 @@ def test_034_unknown_keys_are_ignored_with_a_warning(node: Node, sandbox: str) -
 
 
 def test_034_a_misspelt_key_is_refused(node: Node, sandbox: str) -> None:
-    """A key that is nearly one of its place is 7 at ADD and STATUS, before any effect; CHECK, DEL and GC work from the record."""
+    """A key that resembles a known one of its place is 7 at ADD and STATUS, before any effect.
+
+    Other verbs work from the record.
+    """
     good = node.network("1.1.0")
     wrong = good | {"host": {"engine": "ovs-dpdk", "vhost": {"mode": "client"}, "brigde": {"bridgeName": "br-test"}}}
     for verb in ("ADD", "STATUS"):
@@ -159,7 +164,7 @@ def test_034_a_misspelt_key_is_refused(node: Node, sandbox: str) -> None:
 
 
 def test_034_who_wants_no_warnings_has_none(node: Node, sandbox: str) -> None:
-    """With `logLevel` error in the network, nothing is on stderr but errors."""
+    """With `logLevel` error in the network, stderr has errors only."""
     network = node.network(mystery=1, logLevel="error")
     added = node.run("ADD", network, sandbox)
     succeeded(added)
@@ -168,7 +173,7 @@ def test_034_who_wants_no_warnings_has_none(node: Node, sandbox: str) -> None:
 
 
 class TestOptions:
-    """Item 35: options that cannot be served, and values that cannot be meant."""
+    """Item 35: options that cannot be served, and values that make no sense."""
 
     @pytest.mark.parametrize(
         ("keys", "words"),
@@ -186,12 +191,12 @@ class TestOptions:
     def test_035_understood_but_impossible(
         self, bare_node: Node, sandbox: str, keys: dict[str, Any], words: tuple[str, ...]
     ) -> None:
-        """What is understood but not possible here is 2 naming key and value, before any effect."""
+        """A request that is understood but cannot be served here is 2, which names key and value, before any effect."""
         refused(bare_node.run("ADD", bare_node.network() | keys, sandbox), 2, *words)
         assert not bare_node.state.exists()
 
     def test_035_malformed_values(self, bare_node: Node, sandbox: str) -> None:
-        """A value that cannot be meant is 7 naming its key, in our block as in runtimeConfig; one of a wrong type is 6."""
+        """A malformed value is 7, which names its key, in our block and in runtimeConfig; one of a wrong type is 6."""
         cases: list[tuple[dict[str, Any], int, str]] = [
             ({"runtimeConfig": {"mac": "02:00"}}, 7, "runtimeConfig.mac"),
             ({"runtimeConfig": {"mac": "01:00:00:00:00:01"}}, 7, "runtimeConfig.mac"),
@@ -228,7 +233,7 @@ class TestOptions:
         assert not bare_node.state.exists()
 
     def test_035_unusable_args_are_ignored(self, node: Node, sandbox: str) -> None:
-        """What `args` holds beside a MAC is never an error; a MAC that cannot be is one, as of the bridge plugin."""
+        """Nothing in `args` is an error, except a MAC that no port can have, as with the bridge plugin."""
         args: list[Any] = [[], "x", {"cni": []}, {"cni": {"mac": None, "ips": 3}}, {"cni": {"mac": "", "ips": ["nonsense"]}}]
         for value in args:
             result = succeeded(node.run("ADD", node.network(args=value), sandbox))
@@ -238,7 +243,7 @@ class TestOptions:
 
 
 def test_036_del_works_from_the_record(node: Node, sandbox: str) -> None:
-    """DEL with another configuration than ADD's removes what ADD made, lease and bridge included."""
+    """DEL with a different configuration than ADD's removes what ADD made, with lease and bridge."""
     network = node.network("1.0.0", ipam=node.host_local(), sharedDir=str(node.directory / "elsewhere"))
     succeeded(node.run("ADD", network, sandbox))
     changed = node.network("1.1.0", host={"bridge": {"bridgeName": "br-other"}}, ipam=ipam(scripted(node)), sharedDir="/nowhere")
@@ -248,7 +253,7 @@ def test_036_del_works_from_the_record(node: Node, sandbox: str) -> None:
 
 
 def test_037_spelling_of_our_keys(node: Node, sandbox: str) -> None:
-    """The former plugin's manifests rely on keys that match without regard to case; one key in two spellings is 7."""
+    """Keys match in upper and lower case, as the former plugin's manifests need it; one key in two spellings is 7."""
     host = {"ENGINE": "ovs-dpdk", "Vhost": {"Mode": "client"}, "bridge": {"BRIDGENAME": "br-test", "vlanid": 7}, "MTU": 2000}
     network = {**without(node.network(), "host"), "Host": host}
     added = node.run("ADD", network, sandbox)
@@ -269,7 +274,7 @@ def test_037_spelling_of_our_keys(node: Node, sandbox: str) -> None:
     "keys", [{"name": "n" * 100_000}, {"sharedDir": "x" * 100_000}, {"host": {"k" * 100_000: 1, "engine": 5}}]
 )
 def test_long_values_are_shortened(node: Node, sandbox: str, keys: dict[str, Any]) -> None:
-    """A network's author can neither fill the node's logs nor the events of his pods with the length of what he writes."""
+    """The author of a network cannot fill the node's logs or the pod's events with long values."""
     added = node.run("ADD", node.network(**keys), sandbox)
     assert added.code in (6, 7)
     assert added.document["msg"]

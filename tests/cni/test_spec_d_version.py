@@ -11,7 +11,7 @@ from tests.lab.runtimes.runtime import call
 
 
 def test_038_answer(bare_node: Node) -> None:
-    """VERSION echoes the input's cniVersion, or says our highest, and lists what is supported."""
+    """VERSION echoes the input's cniVersion, or answers our highest, and lists what is supported."""
     for stdin, version in ((b'{"cniVersion":"0.4.0"}', "0.4.0"), (b"{}", "1.1.0"), (b'{"cniVersion":4}', "1.1.0")):
         answer = succeeded(bare_node.run("VERSION", stdin))
         assert answer["cniVersion"] == version
@@ -19,7 +19,7 @@ def test_038_answer(bare_node: Node) -> None:
 
 
 def test_039_never_fails(bare_node: Node) -> None:
-    """Neither stdin nor variables nor settings, whatever they hold, make VERSION fail."""
+    """VERSION never fails, whatever stdin, variables and settings have."""
     for stdin in (b"", b"{", b"[]", b"\xff\xfe", b'{"cniVersion":"77.0.0"}', b'{"cniVersion":null}', b"[" * 100_000):
         made = bare_node.run(
             "VERSION", stdin, "\udcff/../", container="/../", ifname="x" * 400, CNI_ARGS="=;=", CNI_PATH="\udcff:"

@@ -35,7 +35,7 @@ from tests.lab.switch.switch import wait_until
 
 
 def test_042_the_interface_has_its_name_or_add_fails(node: Node, sandbox: str) -> None:
-    """The result's interface is CNI_IFNAME; a name that no socket can carry is refused rather than changed."""
+    """The result's interface is named CNI_IFNAME; a name that no socket can have is refused and not changed."""
     for ifname in ("net1", "x" * 15, "eth0.100", "A_b-9"):
         result = succeeded(node.run("ADD", node.network(), sandbox, ifname=ifname))
         assert [entry["name"] for entry in result["interfaces"]] == [ifname]
@@ -51,7 +51,10 @@ def test_042_the_interface_has_its_name_or_add_fails(node: Node, sandbox: str) -
 
 
 def test_043_a_name_that_is_taken(node: Node, sandbox: str) -> None:
-    """A kernel interface of that name, or an attachment of any network to that container, is 101 and stays as it is."""
+    """ADD is 101 when the sandbox has a kernel interface of that name, or the container an attachment of any network.
+
+    Both stay.
+    """
     subprocess.run(["nsenter", f"--net={sandbox}", "ip", "link", "add", "net1", "type", "bridge"], check=True)
     for ifname in ("net1", "lo"):
         refused(node.run("ADD", node.network(), sandbox, ifname=ifname), 101, ifname)
@@ -78,7 +81,7 @@ def test_044_repeated_add(node: Node, sandbox: str) -> None:
 
 
 def test_045_previous_result(node: Node, sandbox: str) -> None:
-    """What earlier plugins of the chain report comes first and unchanged; ours is appended, no index moves."""
+    """What earlier plugins of the chain report comes first and unchanged; ours is appended, so that no index changes."""
     previous = {
         "cniVersion": "1.1.0",
         "interfaces": [{"name": "veth1", "mac": "02:00:00:00:00:01"}, {"name": "eth0", "sandbox": sandbox, "mtu": 1400}],
@@ -97,7 +100,7 @@ def test_045_previous_result(node: Node, sandbox: str) -> None:
 
 
 class TestRollback:
-    """Item 46: a failed ADD leaves nothing, whatever failed. (The same at every point inside: test_rollback.)"""
+    """Item 46: a failed ADD leaves nothing. (test_rollback has the same at every point inside the process.)"""
 
     @pytest.mark.parametrize("mode", ["client", "server"])
     @pytest.mark.parametrize(
@@ -114,9 +117,9 @@ class TestRollback:
         ],
     )
     def test_046_obstacle_at_every_step(self, node: Node, sandbox: str, mode: str, obstacle: str, code: int) -> None:
-        """With something in the way of a step, ADD says so, and switch, files and leases are as they were.
+        """When something obstructs a step, the error says so, and switch, files and leases are as before.
 
-        (999 is what host-local itself says when its range is full.)
+        (999 is host-local's own code when its range is full.)
         """
         network = node.network("1.0.0", ipam=node.host_local(), runtimeConfig={"CNIDeviceInfoFile": f"{node.device_info}/net1"})
         network["host"]["vhost"]["mode"] = mode
@@ -132,7 +135,7 @@ class TestRollback:
         assert not (node.device_info / "net1").exists()
 
     def test_046_note_in_the_pod(self, node: Node, sandbox: str, api: ApiServer) -> None:
-        """A pod that cannot be written to fails ADD, which takes back everything."""
+        """When the pod cannot be written to, ADD fails and undoes everything."""
         pod = Pod(volume={"emptyDir": {}})
         pod.create(api)
         node.empty_dir(pod.uid)
@@ -143,14 +146,14 @@ class TestRollback:
         assert pod.annotations(api) == {}
 
     def test_046_switch_that_is_away(self, node: Node, sandbox: str) -> None:
-        """Without OVSDB nothing is begun, so that there is nothing to undo."""
+        """Without OVSDB nothing is begun, so there is nothing to undo."""
         network = node.network("1.0.0", ipam=node.host_local())
         refused(node.run("ADD", network, sandbox, **away(node)), 11)
         assert node.leftovers() == {}
 
 
 def put_in_the_way(node: Node, obstacle: str, network: dict[str, Any]) -> None:
-    """Make one step of the next ADD of CONTAINER fail."""
+    """Obstruct one step of the next ADD of CONTAINER."""
     switch = switch_of(node)
     directory = node.shared / CONTAINER[:12]
     if obstacle == "lease":
@@ -178,7 +181,7 @@ def put_in_the_way(node: Node, obstacle: str, network: dict[str, Any]) -> None:
 
 
 def test_047_the_intent_is_recorded_first(node: Node, sandbox: str) -> None:
-    """When the first effect, the lease, begins, a record that names it is on disk."""
+    """Before the first effect, the lease, a record that names it is on disk."""
     delegate = scripted(node)
     network = json.dumps(node.network(ipam=ipam(delegate))).encode()
     with held(delegate, "ADD", answer=LEASED) as newest, start(node, node.variables("ADD", sandbox), network) as process:
@@ -195,7 +198,7 @@ class TestDeadline:
     """Item 48: a call ends by itself, whatever hangs."""
 
     def test_048_the_delegate_hangs(self, node: Node, sandbox: str) -> None:
-        """A delegate that never ends is given up with 11 at the deadline, and its lease is returned."""
+        """A delegate that never ends is abandoned at the deadline with 11, and its lease is released."""
         delegate = scripted(node).tell("ADD", hang=True)
         network = node.network(ipam=ipam(delegate))
         refused_late(node, lambda: node.run("ADD", network, sandbox), 11, "scripted", met=lambda: "ADD" in delegate.commands())
@@ -203,14 +206,14 @@ class TestDeadline:
         assert node.leftovers() == {}
 
     def test_048_the_switch_hangs(self, node: Node, sandbox: str) -> None:
-        """An ovs-vswitchd that takes no notice of the port is given up with 11."""
+        """When ovs-vswitchd does not open the port, ADD ends with 11."""
         network = node.network("1.0.0", ipam=node.host_local())
         with paused_vswitchd(switch_of(node)):
             refused_late(node, lambda: node.run("ADD", network, sandbox), 11, "ovs-vswitchd")
         assert node.leftovers() == {}
 
     def test_048_the_api_server_hangs(self, node: Node, sandbox: str, api: ApiServer) -> None:
-        """An API server that answers nothing, at once or when the pod is written, is given up with 11."""
+        """When the API server does not answer, at once or when the pod is written, ADD ends with 11."""
         pod = Pod(volume={"emptyDir": {}})
         pod.create(api)
         node.empty_dir(pod.uid)
@@ -235,7 +238,7 @@ def test_049_a_failing_delegate(node: Node, sandbox: str) -> None:
 
 
 def test_050_codes_of_causes(node: Node, sandbox: str, api: ApiServer) -> None:
-    """What may pass by itself is 11, a sandbox that is gone before anything was done 3, everything else 100 or more."""
+    """A cause that may pass by itself is 11, a sandbox that was gone before the call 3, any other cause 100 or more."""
     delegate = scripted(node)
     pod = Pod()
     network = node.network(ipam=ipam(delegate), kubeconfig=api.kubeconfig(node.directory))
@@ -251,7 +254,7 @@ def test_050_codes_of_causes(node: Node, sandbox: str, api: ApiServer) -> None:
 
 
 def test_051_dns_and_addresses_of_the_delegate(node: Node, sandbox: str) -> None:
-    """The configuration's dns wins over the delegate's; a delegate that answers without an address fails ADD."""
+    """The configuration's dns takes precedence over the delegate's; a result of IPAM without an address fails ADD."""
     delegate = scripted(node).tell("ADD", answer={**LEASED, "dns": {"nameservers": ["10.0.0.53"], "domain": "lease"}})
     network = node.network(ipam=ipam(delegate))
     for keys, expected in (
@@ -268,10 +271,10 @@ def test_051_dns_and_addresses_of_the_delegate(node: Node, sandbox: str) -> None
 
 
 class TestRuntimeConfig:
-    """Item 52: what the runtime asks for is served, or refused; never dropped."""
+    """Item 52: what the runtime asks for is served or refused; it is never dropped."""
 
     def test_052_what_is_served(self, node: Node, sandbox: str) -> None:
-        """mac, ips and CNIDeviceInfoFile are in the result, in OVS and on disk; a deviceID is no obstacle."""
+        """mac, ips and CNIDeviceInfoFile appear in the result, in OVS and on disk; a deviceID does no harm."""
         info = node.device_info / "net1"
         asked = {"mac": "02:AA:00:00:00:01", "ips": ["10.9.8.7/24"], "CNIDeviceInfoFile": str(info), "deviceID": "0000:00:01.0"}
         capabilities = {"mac": True, "ips": True, "CNIDeviceInfoFile": True, "deviceID": True}
@@ -285,7 +288,7 @@ class TestRuntimeConfig:
         assert node.leftovers() == {}
 
     def test_052_what_cannot_be_honoured(self, node: Node, sandbox: str) -> None:
-        """A group address, an address without IPAM, one that IPAM did not give, and too low a rate are refused."""
+        """A multicast MAC, an address without IPAM, one that IPAM did not give, and too low a rate are refused."""
         delegate = scripted(node)
         cases: list[tuple[dict[str, Any], int, str]] = [
             ({"runtimeConfig": {"mac": "01:00:5e:00:00:01"}}, 7, "runtimeConfig.mac"),
@@ -300,7 +303,7 @@ class TestRuntimeConfig:
 
 
 def test_053_the_result_comes_last(node: Node, sandbox: str) -> None:
-    """While the result is still being printed, record, port and device-info are there already."""
+    """While the result is still being printed, record, port and device-info exist already."""
     info = node.device_info / "info"
     network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(info)})
     reading, writing = os.pipe()

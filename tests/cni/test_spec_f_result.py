@@ -25,7 +25,7 @@ ROUTED = {**LEASED, "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.2.1"}, {"dst": "
 
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_054_fields_of_each_version(node: Node, sandbox: str, version: str) -> None:
-    """The result is of the input's version, with the fields that this version has and no others."""
+    """The result has the input's version, and exactly the fields of that version."""
     old = version not in MODERN
     network = node.network(version, ipam=node.host_local() if version != "1.1.0" else ipam(scripted(node)))
     network["host"]["mtu"] = 2000
@@ -41,7 +41,9 @@ def test_054_fields_of_each_version(node: Node, sandbox: str, version: str) -> N
 
 @pytest.mark.parametrize("spelling", ["{}", "/{}", "{0}/../{1}"])
 def test_055_the_container_interface(node: Node, sandbox: str, spelling: str) -> None:
-    """One interface, in the container: CNI_IFNAME, and CNI_NETNS byte for byte, though the kernel has no such link."""
+    """The result has one interface, in the container, with CNI_IFNAME and
+    CNI_NETNS byte for byte, though the kernel has no such link.
+    """
     netns = spelling.format(sandbox, Path(sandbox).name) if "1" not in spelling else _roundabout(sandbox)
     result = succeeded(node.run("ADD", node.network(), netns))
     assert [(entry["name"], entry["sandbox"]) for entry in result["interfaces"]] == [("net1", netns)]
@@ -55,7 +57,7 @@ def _roundabout(path: str) -> str:
 
 
 def test_056_what_is_said_of_the_interface(node: Node, sandbox: str) -> None:
-    """mac is lower-case, mtu a number, socketPath absolute and that of the port; there is no pciID, whatever the deviceID."""
+    """mac is in lower case, mtu a number, socketPath absolute and the port's; there is no pciID, with any deviceID."""
     network = node.network(runtimeConfig={"mac": "0A:BC:DE:F0:12:34", "deviceID": "0000:00:01.0"}, deviceID="0000:00:01.0")
     network["host"]["mtu"] = 9000
     (entry,) = succeeded(node.run("ADD", network, sandbox))["interfaces"]
@@ -66,7 +68,7 @@ def test_056_what_is_said_of_the_interface(node: Node, sandbox: str) -> None:
 
 
 def test_057_addresses(node: Node, sandbox: str) -> None:
-    """address is in CIDR form, gateway plain, and interface the index of the container's entry."""
+    """An address is in CIDR form, a gateway plain, and the interface is the index of the container's entry."""
     answer = {
         "cniVersion": "0.4.0",
         "ips": [
@@ -98,7 +100,7 @@ def test_058_routes(node: Node, sandbox: str) -> None:
 
 
 def test_059_no_private_keys(node: Node, sandbox: str) -> None:
-    """The result has the specification's keys only, so that libcni's structs lose nothing of it, and nor do CHECK and DEL."""
+    """The result has only keys of the specification: libcni's structs lose nothing, and CHECK and DEL get all of it back."""
     secret: dict[str, Any] = {"secret": 1, "interfaces": [{"name": "x"}], "dns": {"domain": "d", "secret": 2}}
     delegate = scripted(node).tell("ADD", answer={**ROUTED, **secret, "ips": [{"address": "10.1.2.3/24", "secret": 3}]})
     conf_dir = node.directory / "net.d"
@@ -119,7 +121,7 @@ def test_059_no_private_keys(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0"])
 def test_060_the_socket_path_is_in_the_record(node: Node, sandbox: str, version: str) -> None:
-    """Old results have no socketPath: CHECK still knows the path that the port must have, and DEL removes what is there."""
+    """Old results have no socketPath: CHECK takes the port's path from the record, and DEL removes everything."""
     network = node.network(version)
     result = succeeded(node.run("ADD", network, sandbox))
     assert "socketPath" not in result["interfaces"][0]
@@ -132,7 +134,7 @@ def test_060_the_socket_path_is_in_the_record(node: Node, sandbox: str, version:
 
 
 def test_061_version_of_the_previous_result(node: Node, sandbox: str) -> None:
-    """prevResult without a version is of the configuration's, and may be of any that is supported; others are refused."""
+    """A prevResult without a version counts as of the configuration's; any supported version is accepted, others are refused."""
     address = {"address": "192.0.2.7/24"}
     for version in (None, "0.3.0", "0.4.0", "1.0.0"):
         previous: dict[str, Any] = {"ips": [{**address, "version": "4"} if version and version < "1" else address]}
@@ -150,7 +152,7 @@ def test_061_version_of_the_previous_result(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_062_never_empty(node: Node, sandbox: str, version: str) -> None:
-    """Without any address, too, the result has the container's interface: Multus publishes nothing of an empty one."""
+    """The result has the container's interface even without an address: Multus publishes nothing of an empty one."""
     result = succeeded(node.run("ADD", node.network(version), sandbox))
     assert [(entry["name"], entry["sandbox"]) for entry in result["interfaces"]] == [("net1", sandbox)]
     assert "ips" not in result

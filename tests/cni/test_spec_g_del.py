@@ -34,7 +34,7 @@ NO_NETNS = ["", "/var/run/netns/absent", "relative", "/proc/self/ns/mnt"]
 
 
 def test_063_again_and_again(node: Node, sandbox: str) -> None:
-    """DEL without any ADD, and repeated after one, succeeds in silence."""
+    """DEL without any ADD, and a second DEL, succeed and print nothing."""
     network = node.network("1.0.0", ipam=node.host_local())
     for _ in range(3):
         succeeded(node.run("DEL", network, sandbox))
@@ -45,7 +45,7 @@ def test_063_again_and_again(node: Node, sandbox: str) -> None:
 
 
 def test_064_any_previous_result(node: Node, sandbox: str) -> None:
-    """Without prevResult, or with garbage for it, DEL removes everything."""
+    """DEL removes everything without prevResult and with an invalid one."""
     network = node.network("1.0.0", ipam=node.host_local())
     any_result: list[Any] = [None, [], "x", {"cniVersion": "9.9.9"}, {"interfaces": [None]}]
     for previous in any_result:
@@ -55,7 +55,7 @@ def test_064_any_previous_result(node: Node, sandbox: str) -> None:
 
 
 def test_065_any_netns(node: Node, sandbox: str) -> None:
-    """With CNI_NETNS empty, gone or something else, DEL removes everything."""
+    """DEL removes everything when CNI_NETNS is empty, gone or something else."""
     network = node.network("1.0.0", ipam=node.host_local())
     for netns in NO_NETNS:
         succeeded(node.run("ADD", network, sandbox))
@@ -64,7 +64,7 @@ def test_065_any_netns(node: Node, sandbox: str) -> None:
 
 
 def test_066_the_delegate_is_always_reached(node: Node, sandbox: str) -> None:
-    """The delegate's DEL runs whatever became of namespace, prevResult and record."""
+    """The delegate's DEL runs whatever has become of namespace, prevResult and record."""
     delegate = scripted(node)
     network = node.network(ipam=ipam(delegate))
     calls = 0
@@ -82,7 +82,7 @@ def test_066_the_delegate_is_always_reached(node: Node, sandbox: str) -> None:
 
 
 def test_067_a_failing_step_does_not_stop_the_others(node: Node, sandbox: str) -> None:
-    """When the delegate's DEL fails, everything else is removed, its error is returned, and the next DEL ends it."""
+    """When the delegate's DEL fails, the rest is removed, its error is returned, and the next DEL finishes it."""
     delegate = scripted(node).tell("DEL", answer={"code": 123, "msg": "not now", "details": "disk"}, exit=1)
     network = node.network(ipam=ipam(delegate))
     succeeded(node.run("ADD", network, sandbox))
@@ -116,7 +116,7 @@ class TestSwitchAway:
     """Item 69: DEL while OVS cannot be reached."""
 
     def test_069_is_recorded_and_finished_later(self, node: Node, sandbox: str) -> None:
-        """DEL succeeds, everything except the port is gone at once, and the next calls on the node remove the port."""
+        """DEL succeeds, everything but the port is removed at once, and the next calls on the node remove the port."""
         network = node.network("1.0.0", ipam=node.host_local())
         succeeded(node.run("ADD", network, sandbox))
         succeeded(node.run("DEL", network, sandbox, **away(node)))
@@ -126,7 +126,7 @@ class TestSwitchAway:
         assert node.leftovers() == {}
 
     def test_069_cannot_be_recorded(self, node: Node, sandbox: str) -> None:
-        """When the run directory cannot be written either, DEL answers 11, and the one after it removes everything."""
+        """When the run directory cannot be written either, DEL answers 11, and the next DEL removes everything."""
         network = node.network()
         succeeded(node.run("ADD", network, sandbox))
         with read_only(node.state), read_only(node.directory / "run"):
@@ -135,7 +135,7 @@ class TestSwitchAway:
         assert node.leftovers() == {}
 
     def test_069_is_recorded_where_there_is_room(self, node: Node, sandbox: str) -> None:
-        """A state directory that takes no writes does not keep DEL from succeeding: the run directory says what is to be done."""
+        """DEL succeeds when the state directory cannot be written: the run directory records what is left to do."""
         network = node.network()
         succeeded(node.run("ADD", network, sandbox))
         with read_only(node.state):
@@ -146,7 +146,7 @@ class TestSwitchAway:
 
 
 def test_070_words_that_runtimes_take_for_success(node: Node) -> None:
-    """No failure of DEL says "not found" or "no such file or directory", not even in a delegate's words."""
+    """No error of DEL has "not found" or "no such file or directory", not even in a delegate's words."""
     spoken = {"code": 100, "msg": "lease Not Found", "details": "open x: No such file or directory"}
     network = node.network(ipam=ipam(scripted(node).tell("DEL", answer=spoken, exit=1)))
     stranger = node.network(ipam={"type": "absent"})
@@ -159,7 +159,7 @@ def test_070_words_that_runtimes_take_for_success(node: Node) -> None:
 
 
 def test_071_only_this_attachment(node: Node, sandbox: str) -> None:
-    """Another interface of the container, the same name in another container, and another network's attachment survive."""
+    """Another interface of the container, the same name in another container, and another network's attachment stay."""
     network = node.network()
     for container, ifname in ((CONTAINER, "net1"), (CONTAINER, "net2"), (OTHER, "net1")):
         succeeded(node.run("ADD", network, sandbox, container=container, ifname=ifname))
@@ -175,10 +175,10 @@ def test_071_only_this_attachment(node: Node, sandbox: str) -> None:
 
 
 class TestOwnership:
-    """Item 72: what is not ours stays, whatever its name."""
+    """Item 72: what is not ours stays, whatever its name is."""
 
     def test_072_a_port(self, node: Node, sandbox: str) -> None:
-        """A port whose marks are gone or of another container stays, with its bridge."""
+        """A port without our marks, or with another container's, stays with its bridge."""
         network = node.network()
         switch = switch_of(node)
         for marks in ("", "owner=userspace-cni,container-id=other,network=net,ifname=net1"):
@@ -193,7 +193,7 @@ class TestOwnership:
             switch.vsctl("del-br", "br-test")
 
     def test_072_files_and_sockets(self, node: Node, sandbox: str) -> None:
-        """Of a directory's content only the attachment's own socket is removed; a file in its place is not."""
+        """Only the attachment's own socket is removed from a directory; a regular file of that name stays."""
         network = node.network()
         directory = node.shared / CONTAINER[:12]
         succeeded(node.run("ADD", network, sandbox))
@@ -210,7 +210,7 @@ class TestOwnership:
 
 
 def test_073_poorer_arguments(node: Node, sandbox: str) -> None:
-    """What Multus leaves out at DEL (the runtime's requests, CNI_ARGS) is in the record."""
+    """What Multus omits at DEL (the runtime's requests, CNI_ARGS) is in the record."""
     info = node.device_info / "info"
     asked = {"mac": "02:00:00:00:00:05", "ips": ["10.9.8.7/24"], "CNIDeviceInfoFile": str(info)}
     node.empty_dir("0123-uid")
@@ -224,7 +224,7 @@ def test_073_poorer_arguments(node: Node, sandbox: str) -> None:
 
 
 def test_074_order(node: Node, sandbox: str) -> None:
-    """The port goes first, then socket and files, then the lease, and the record last of all."""
+    """The port is removed first, then socket and files, then the lease, and the record last."""
     delegate = scripted(node)
     network = node.network(ipam=ipam(delegate), runtimeConfig={"CNIDeviceInfoFile": str(node.device_info / "info")})
     succeeded(node.run("ADD", network, sandbox))
@@ -241,7 +241,7 @@ def test_074_order(node: Node, sandbox: str) -> None:
 
 
 def test_075_the_child_of_a_killed_add(node: Node, sandbox: str) -> None:
-    """DEL waits, not for ever, for a delegate that outlived its ADD, and removes everything once that has ended."""
+    """DEL waits for a limited time for a delegate that outlived its ADD, and then removes everything."""
     delegate = scripted(node)
     network = json.dumps(node.network(ipam=ipam(delegate))).encode()
     with held(delegate, "ADD", answer=LEASED) as newest:

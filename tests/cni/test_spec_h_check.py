@@ -37,7 +37,7 @@ def attached(node: Node, sandbox: str, **keys: Any) -> dict[str, Any]:
 
 
 def test_076_no_previous_result(node: Node, sandbox: str) -> None:
-    """CHECK without prevResult is 7 naming it, whether attached or not."""
+    """CHECK without prevResult is 7, which names it, with and without an attachment."""
     for _ in range(2):
         for network in (node.network(), node.network(prevResult=None)):
             refused(node.run("CHECK", network, sandbox), 7, "prevResult")
@@ -47,7 +47,7 @@ def test_076_no_previous_result(node: Node, sandbox: str) -> None:
 
 
 def test_077_not_attached(node: Node, sandbox: str) -> None:
-    """An interface that prevResult does not have in this sandbox, or that has no record, is 102, not 3."""
+    """An interface that prevResult lacks in this sandbox, or that has no record, is 102, not 3."""
     checked = attached(node, sandbox)
     previous = checked["prevResult"]
     (entry,) = previous["interfaces"]
@@ -124,7 +124,7 @@ def _rewrite(path: Path) -> None:
 
 @pytest.mark.parametrize("drift", DRIFTS)
 def test_078_drift(node: Node, sandbox: str, drift: str) -> None:
-    """Whatever of an attachment is no longer as ADD made it is told with what was expected and what was found."""
+    """Each part of an attachment that is no longer as ADD made it is reported, with the expected and the found value."""
     changes, words = DRIFTS[drift]
     network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(node.device_info / "info"), "mac": "02:00:00:00:00:08"})
     network["host"] |= {"mtu": 2000, "bridge": {"bridgeName": "br-test", "vlanId": 7}}
@@ -141,7 +141,7 @@ def test_078_drift(node: Node, sandbox: str, drift: str) -> None:
 
 
 def test_079_what_later_plugins_change(node: Node, sandbox: str) -> None:
-    """Interfaces, routes, addresses and a mac that others of the chain added or replaced in the result are accepted."""
+    """CHECK accepts interfaces, routes, addresses and a mac that later plugins of the chain added or replaced in the result."""
     checked = attached(node, sandbox)
     previous = checked["prevResult"]
     entry = {**previous["interfaces"][0], "mac": "02:00:00:00:00:99", "mtu": 1300}
@@ -166,7 +166,7 @@ class TestReadOnly:
     """Item 81: CHECK looks, asks the delegate, and changes nothing."""
 
     def test_081_nothing_is_written(self, node: Node, sandbox: str) -> None:
-        """Neither a passing nor a failing CHECK changes a file or a row, not even to put things right."""
+        """Neither a passing nor a failing CHECK changes a file or a row, not even to repair it."""
         checked = attached(node, sandbox)
         for tag in ([], ["tag=9"]):
             if tag:
@@ -185,7 +185,7 @@ class TestReadOnly:
         assert node.leftovers() == {}
 
     def test_081_the_delegate(self, node: Node, sandbox: str) -> None:
-        """The delegate's CHECK gets stdin as it came, and its error is returned."""
+        """The delegate's CHECK gets stdin unchanged, and its error is returned."""
         delegate = scripted(node)
         checked = json.dumps(attached(node, sandbox, ipam=ipam(delegate)), indent=3).encode()
         succeeded(node.run("CHECK", checked, sandbox))
@@ -207,7 +207,7 @@ class TestReadOnly:
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_082_check_waits_for_nobody(node: Node, sandbox: str, version: str) -> None:
-    """CRI-O asks with every pod status: CHECK does not wait while another interface of the container is being attached."""
+    """CHECK does not wait while another interface of the container is attached: CRI-O calls it with every pod status."""
     network = node.network(version)
     checked = {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
     delegate = scripted(node)

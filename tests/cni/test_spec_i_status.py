@@ -21,7 +21,7 @@ from tests.lab.switch.switch import wait_until
 
 
 def test_083_ready_or_not(node: Node) -> None:
-    """STATUS is silent when an ADD could be served, 50 when not, and 51 when running pods suffer too."""
+    """STATUS prints nothing when an ADD could be served, and is 50 when not, or 51 when running pods suffer, too."""
     succeeded(node.run("STATUS", node.network()))
     refused(node.run("STATUS", node.network(), **away(node)), 50, "no-such-db.sock")
     with paused_vswitchd(switch_of(node)):
@@ -30,7 +30,7 @@ def test_083_ready_or_not(node: Node) -> None:
 
 
 def test_084_what_has_to_be_there(node: Node) -> None:
-    """A bridge that cannot take the port, and a directory that cannot be written, are 50 naming it."""
+    """A bridge that cannot take the port, and a directory that cannot be written, are 50, which names them."""
     node.state.mkdir()
     node.short.mkdir()
     for directory in (node.state, node.short):
@@ -44,7 +44,10 @@ def test_084_what_has_to_be_there(node: Node) -> None:
 
 
 def test_085_the_delegate(node: Node) -> None:
-    """A delegate that knows STATUS is asked: its 50 and 51 stay, other failures become 50; one that does not is left alone."""
+    """The STATUS of a delegate that knows it is run: 50 and 51 are returned, other failures as 50.
+
+    Other delegates are not run.
+    """
     delegate = scripted(node)
     network = node.network(ipam=ipam(delegate))
     succeeded(node.run("STATUS", network))
@@ -62,11 +65,11 @@ def test_085_the_delegate(node: Node) -> None:
 
 
 class TestPolling:
-    """Item 86: STATUS is asked every few seconds, under a lock and without a deadline."""
+    """Item 86: runtimes call STATUS every few seconds, while they hold a lock and without a deadline."""
 
     @pytest.mark.parametrize("hung", ["ovsdb", "delegate"])
     def test_086_hangs_do_not_spread(self, node: Node, hung: str) -> None:
-        """With OVSDB or the delegate hanging, STATUS ends with 50 by a deadline of its own, far below that of other verbs."""
+        """When OVSDB or the delegate hangs, STATUS ends with 50 at a deadline of its own, far below that of other verbs."""
         node.settings["USERSPACE_CNI_DEADLINE_S"] = "3600"
         delegate = scripted(node).tell("STATUS", hang=True)
         if hung == "delegate":
@@ -76,7 +79,7 @@ class TestPolling:
             refused(node.run("STATUS", node.network()), 50, "OVSDB")
 
     def test_086_nothing_is_written(self, node: Node) -> None:
-        """Neither good nor bad news changes a file or a row."""
+        """STATUS changes no file and no row, whether it succeeds or fails."""
         files = tree(node.directory)
         succeeded(node.run("STATUS", node.network()))
         refused(node.run("STATUS", node.network(), **away(node)), 50)
@@ -85,7 +88,7 @@ class TestPolling:
 
 
 def test_087_only_advice(node: Node, sandbox: str) -> None:
-    """ADD asks for no STATUS before it, and DEL works while STATUS fails."""
+    """ADD does not call STATUS first, and DEL works while STATUS fails."""
     delegate = scripted(node).tell("STATUS", answer={"code": 50, "msg": "not now"}, exit=1)
     network = node.network(ipam=ipam(delegate))
     succeeded(node.run("ADD", network, sandbox))

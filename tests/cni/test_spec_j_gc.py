@@ -42,7 +42,7 @@ def attach(node: Node, sandbox: str, *interfaces: tuple[str, str], **keys: Any) 
 
 
 def ports(node: Node) -> list[str]:
-    """Names of all ports on the tests' bridge."""
+    """The names of all ports on the tests' bridge."""
     return sorted(switch_of(node).ports("br-test")) if switch_of(node).bridges() else []
 
 
@@ -50,7 +50,7 @@ class TestList:
     """Item 88: the list of valid attachments."""
 
     def test_088_both_names_of_the_key(self, node: Node, sandbox: str) -> None:
-        """What is not listed goes; the former name of the key counts where the present one is absent, and only there."""
+        """GC removes what is not listed; the key's former name counts only where the present one is missing."""
         attach(node, sandbox, (CONTAINER, "net1"), (CONTAINER, "net2"), (OTHER, "net1"))
         succeeded(node.run("GC", collect(node, [KEPT, {"containerID": OTHER, "ifname": "net1"}])))
         assert ports(node) == sorted([PORT, f"{OTHER[:12]}-net1"])
@@ -62,7 +62,7 @@ class TestList:
         assert node.leftovers() == {}
 
     def test_088_entries_of_another_shape(self, node: Node, sandbox: str) -> None:
-        """A list that is none, or has an entry that is no attachment, is 7, and nothing is removed."""
+        """A value that is no list, or an entry that is no attachment, is 7, and nothing is removed."""
         attach(node, sandbox, (CONTAINER, "net1"))
         before = node.leftovers()
         wrong: list[Any] = [{}, "x", 7, [None], ["x"], [{}], [{"containerID": OTHER}], [{"containerID": "", "ifname": "net1"}]]
@@ -74,14 +74,14 @@ class TestList:
 
 
 def test_089_null(node: Node, sandbox: str) -> None:
-    """null is the empty list: CRI-O sends it for a network without pods, and everything of it goes."""
+    """null is the empty list: CRI-O sends it for a network without pods, and GC removes everything of that network."""
     attach(node, sandbox, (CONTAINER, "net1"), (OTHER, "net1"))
     succeeded(node.run("GC", collect(node, None)))
     assert node.leftovers() == {}
 
 
 def test_090_no_list_at_all(node: Node, sandbox: str) -> None:
-    """Without the key GC is 7 and removes nothing, and the delegate is not told: a wrong guess would end live VMs."""
+    """GC without the key is 7, removes nothing and runs no delegate: a wrong guess would cut off running VMs."""
     delegate = scripted(node)
     attach(node, sandbox, (CONTAINER, "net1"), ipam=ipam(delegate))
     before = node.leftovers()
@@ -92,7 +92,7 @@ def test_090_no_list_at_all(node: Node, sandbox: str) -> None:
 
 
 def test_091_only_what_is_ours_and_of_this_network(node: Node) -> None:
-    """Other networks, ports without our marks, and what another installation marked survive; the namespace may be gone."""
+    """Other networks, ports without our marks, and another installation's stay; the namespace may be gone."""
     switch = switch_of(node)
     with netns() as gone:
         attach(node, gone, (CONTAINER, "net1"))
@@ -113,7 +113,7 @@ def _marks(store: str) -> dict[str, str]:
 
 
 def test_091_rows_without_a_record(node: Node, sandbox: str) -> None:
-    """A port with our marks whose record is lost is removed unless it is listed, with all that its attachment held."""
+    """A port with our marks whose record is lost is removed unless it is listed, with everything that its attachment held."""
     attach(node, sandbox, (CONTAINER, "net1"))
     (record,) = (node.state / "attachments").iterdir()
     record.unlink()
@@ -124,7 +124,7 @@ def test_091_rows_without_a_record(node: Node, sandbox: str) -> None:
 
 
 def test_092_errors_do_not_end_it(node: Node, sandbox: str) -> None:
-    """Every stale attachment is tried, what failed is told at the end as 100 or more, and a later run finishes it."""
+    """GC tries every stale attachment, reports failures at the end as 100 or more, and a later run finishes it."""
     delegate = scripted(node)
     attach(node, sandbox, (CONTAINER, "net1"), (OTHER, "net1"), ipam=ipam(delegate))
     attach(node, sandbox, (OTHER, "net2"))
@@ -139,7 +139,7 @@ def test_092_errors_do_not_end_it(node: Node, sandbox: str) -> None:
 
 
 def test_093_the_delegate_is_told(node: Node, bare_node: Node) -> None:
-    """GC goes on to a delegate that knows it, with stdin as it came, even when OVS could not be looked at; its error counts."""
+    """GC runs a delegate that knows it with unchanged stdin, even when OVS could not be reached; its error is returned."""
     for each, code in ((node, None), (bare_node, 11)):
         delegate = scripted(each)
         stdin = json.dumps(collect(each, [KEPT], ipam=ipam(delegate)), indent=1).encode()
@@ -154,7 +154,7 @@ def test_093_the_delegate_is_told(node: Node, bare_node: Node) -> None:
 
 
 def test_094_an_add_in_flight(node: Node, sandbox: str) -> None:
-    """What another process is attaching right now is left alone, listed or not, and its ADD succeeds."""
+    """What another process is attaching at this moment is left alone, listed or not, and its ADD succeeds."""
     stdin = json.dumps(node.network()).encode()
     with ExitStack() as stack:
         with paused_vswitchd(switch_of(node)):
@@ -170,7 +170,10 @@ def test_094_an_add_in_flight(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("with_key", [True, False])
 def test_095_as_libcni_calls_it(node: Node, sandbox: str, with_key: bool) -> None:
-    """libcni sends DEL for what it has cached, then GC with both keys; a list of all networks, as of Multus, does no harm."""
+    """libcni sends DEL for its cached attachments, then GC with both keys.
+
+    A list of all networks, as Multus sends it, does no harm.
+    """
     conf_dir = node.directory / "net.d"
     conf_dir.mkdir()
     (conf_dir / "net.conflist").write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [node.network()]}))

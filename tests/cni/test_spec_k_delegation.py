@@ -15,10 +15,10 @@ from tests.lab.switch.switch import wait_until
 
 
 class TestSearch:
-    """Item 96: where the plugin is looked for."""
+    """Item 96: where the plugin is searched."""
 
     def test_096_first_in_cni_path(self, node: Node, sandbox: str, tmp_path: Path) -> None:
-        """The first file of the name in CNI_PATH that can be run is, through links too; directories are passed by."""
+        """The first executable file of that name in CNI_PATH is run, also through links; directories of that name are skipped."""
         first, second = Scripted(tmp_path / "first"), Scripted(tmp_path / "second")
         for delegate, address in ((first, "10.1.1.1/24"), (second, "10.2.2.2/24")):
             delegate.tell("ADD", answer={**LEASED, "ips": [{"address": address}]})
@@ -43,7 +43,7 @@ class TestSearch:
         assert node.leftovers() == {}
 
     def test_096_absent(self, node: Node, sandbox: str) -> None:
-        """A plugin that is not there, or whose name is a path, is 7 for ADD, CHECK and STATUS before any effect."""
+        """A plugin that is missing, or whose name is a path, is 7 for ADD, CHECK and STATUS before any effect."""
         result = succeeded(node.run("ADD", node.network(), sandbox))
         for name in ("absent", "../bin/userspace", ".."):
             network = node.network(ipam={"type": name})
@@ -55,7 +55,7 @@ class TestSearch:
         succeeded(node.run("DEL", node.network(), sandbox))
 
     def test_096_absent_at_the_end(self, node: Node, sandbox: str) -> None:
-        """DEL and GC do their own part although the plugin is gone, and then say so."""
+        """DEL and GC do their own part although the plugin is missing, and then report it."""
         for verb in ("DEL", "GC"):
             delegate = scripted(node)
             network = node.network(ipam=ipam(delegate))
@@ -71,7 +71,7 @@ class TestSearch:
 
 
 def test_097_what_the_delegate_is_given(node: Node, sandbox: str) -> None:
-    """Stdin byte for byte, the whole environment with only CNI_COMMAND replaced, and our stderr for its own."""
+    """The delegate gets stdin byte for byte, the whole environment with another CNI_COMMAND, and our stderr."""
     delegate = scripted(node).tell("ADD", answer=LEASED, stderr="from the delegate\n")
     network = node.network(ipam={**ipam(delegate), "odd": [1.50, "é"]}, runtimeConfig={}, args={"cni": {}})
     stdin = b" \n" + json.dumps(network, indent=2, ensure_ascii=False).encode() + b"\n\n"
@@ -89,7 +89,10 @@ def test_097_what_the_delegate_is_given(node: Node, sandbox: str) -> None:
 
 
 def test_098_its_answer(node: Node, sandbox: str) -> None:
-    """Its result is read at its own version, or the configuration's; its interfaces are ignored and the index is ours."""
+    """Its result is read at the result's own version, or the configuration's.
+
+    Its interfaces are ignored and the index is ours.
+    """
     address = {"address": "10.1.2.3/24", "gateway": "10.1.2.1"}
     routes = [{"dst": "10.0.0.0/8", "gw": "10.1.2.1"}]
     delegate = scripted(node)
@@ -115,11 +118,11 @@ def test_098_its_answer(node: Node, sandbox: str) -> None:
 
 
 class TestErrors:
-    """Item 99: every verb reaches the delegate, and its failure is told."""
+    """Item 99: every verb runs the delegate and reports its failure."""
 
     @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
     def test_099_its_own_error(self, node: Node, sandbox: str, verb: str) -> None:
-        """Its JSON error comes back with code, msg and details unchanged, in STATUS with code 50."""
+        """Its JSON error is returned with code, msg and details unchanged, in STATUS with code 50."""
         delegate = scripted(node)
         network = {**node.network(ipam=ipam(delegate)), "cni.dev/valid-attachments": [{"containerID": "c", "ifname": "net1"}]}
         result = succeeded(node.run("ADD", node.network(), sandbox, ifname="net9"))
@@ -142,10 +145,10 @@ class TestErrors:
 
 
 class TestProcess:
-    """Item 100: the delegate as a process of ours."""
+    """Item 100: how the delegate's process ends."""
 
     def test_100_killed_with_its_children(self, node: Node, sandbox: str) -> None:
-        """At the deadline the delegate is killed with everything in its process group, which is its own."""
+        """At the deadline the delegate is killed with all processes of its group, which is its own."""
         delegate = scripted(node).tell("ADD", hang=True, grandchild=True)
         network = node.network(ipam=ipam(delegate))
 
@@ -158,7 +161,7 @@ class TestProcess:
         wait_until(lambda: not (_lives(told["pid"]) or _lives(told["grandchild"])), what="both processes are gone")
 
     def test_100_no_ipam(self, node: Node, sandbox: str) -> None:
-        """Without `ipam`, or with an empty one, nothing is called, and the interface has no address."""
+        """Without `ipam`, or with an empty one, no delegate is run, and the interface has no address."""
         absent: list[dict[str, Any]] = [{"ipam": {}}, {"ipam": {"type": ""}}, {"ipam": None}]
         for keys in absent:
             network = node.network(**keys)
@@ -172,7 +175,7 @@ class TestProcess:
 
 
 def _lives(pid: int) -> bool:
-    """Whether the process runs. An ended orphan may stay a zombie, because no process may reap it."""
+    """Whether the process runs. An orphan that has ended may stay a zombie if no process reaps it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

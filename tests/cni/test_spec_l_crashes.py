@@ -1,6 +1,6 @@
 """Items 101 to 107 of the specification's checklist: concurrency, crashes, reboots and upgrades.
 
-(Death at every point inside a verb is in tests/crash; here the process is killed from outside.)
+(tests/crash has the death at every point inside a verb; here the process is killed from outside.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GC: dict[str, Any] = {"cni.dev/valid-attachments": []}
 
 
 class Dying:
-    """An ADD with everything in it, and ways to kill it from outside at different points."""
+    """An ADD that uses every feature, and ways to kill it from outside at different points."""
 
     def __init__(self, node: Node, sandbox: str, api: ApiServer) -> None:
         self.node, self.sandbox, self.api = node, sandbox, api
@@ -65,7 +65,7 @@ class Dying:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Killed while the delegate runs, which goes on for a while and ends without an answer."""
+        """Killed while the delegate runs, which continues for a while and ends without an answer."""
         with held(self.delegate, "ADD", answer=LEASED) as newest, self._started() as process:
             newest()
             kill(process)
@@ -81,7 +81,7 @@ class Dying:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Killed when everything is done but the pod's annotation; an agent goes on with that until the server is stopped."""
+        """Killed when everything is done but the pod's annotation; an agent retries that until the server is stopped."""
         self.api.faults.append(Fault("PATCH", hang=60))
         with self._started() as process:
             wait_until(lambda: self.api.count("PATCH"), what="a PATCH")
@@ -93,7 +93,7 @@ class Dying:
 
     @contextmanager
     def printing(self) -> Iterator[None]:
-        """Killed when all is done and recorded, and only the answer has not been read."""
+        """Killed when everything is done and recorded, but the answer has not been read."""
         reading, writing = os.pipe()
         os.write(writing, b" " * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
         with self._started(stdout=writing) as process:
@@ -142,7 +142,7 @@ class TestConcurrency:
         assert node.leftovers() == {}
 
     def test_102_the_wait_for_a_lock_is_bounded(self, node: Node, sandbox: str) -> None:
-        """A call for a container on which another one works gives up with 11; one that was killed holds nothing up."""
+        """A call for a container that another call is working on gives up with 11; a killed process leaves no lock."""
         delegate = scripted(node)
         slow = json.dumps(node.network(ipam=ipam(delegate))).encode()
         with held(delegate, "ADD", answer=LEASED) as newest, start(node, node.variables("ADD", sandbox), slow) as process:
@@ -155,7 +155,7 @@ class TestConcurrency:
         assert node.leftovers() == {}
 
     def test_103_networks_of_one_container_at_once(self, node: Node, sandbox: str) -> None:
-        """go-cni attaches the networks of a pod in parallel: all succeed in one directory, and so do their DELs."""
+        """go-cni attaches a pod's networks in parallel: all succeed in one directory, and so do their DELs."""
         names = [f"net{number}" for number in range(8)]
         with ThreadPoolExecutor(len(names)) as pool:
             for verb in ("ADD", "DEL"):
@@ -171,7 +171,7 @@ class TestRecords:
     """Item 104: what is on disk."""
 
     def test_104_modes(self, node: Node, sandbox: str) -> None:
-        """Records are 0600 in directories of 0700, whatever the umask; nothing temporary is left."""
+        """Records have mode 0600 in directories of 0700, with any umask; no temporary file is left."""
         old = os.umask(0)
         try:
             succeeded(node.run("ADD", node.network(), sandbox))
@@ -184,7 +184,10 @@ class TestRecords:
 
     @pytest.mark.parametrize("verb", ["DEL", "GC"])
     def test_104_what_cannot_be_read(self, node: Node, sandbox: str, verb: str) -> None:
-        """A record that is empty, truncated, garbage, of another shape or a directory never fails DEL or GC; the port goes."""
+        """A record that is empty, truncated, garbage, of another shape or a directory never fails DEL or GC.
+
+        The port is removed.
+        """
         network = node.network(**GC)
         (record,) = [node.state / "attachments" / f"{CONTAINER}@net1.json"]
         for spoil in _spoilers(record):
@@ -236,7 +239,7 @@ def _boot_id() -> str:
 
 
 def test_106_installed_by_rename(bare_node: Node) -> None:
-    """Installing over a plugin that is running replaces the file at once and leaves nothing half-written beside it."""
+    """Installing over a running plugin replaces the file at once and leaves no half-written file beside it."""
     path = Path(bare_node.plugin)
     with path.open("rb") as running:
         before, content = os.fstat(running.fileno()), running.read()
@@ -251,11 +254,11 @@ def test_106_installed_by_rename(bare_node: Node) -> None:
 
 
 class TestUpgrade:
-    """Item 107: what another version left can be deleted."""
+    """Item 107: DEL removes what another version left."""
 
     @pytest.mark.parametrize("added", SUPPORTED)
     def test_107_another_spec_version(self, node: Node, sandbox: str, added: str) -> None:
-        """An attachment made at one cniVersion is deleted by a configuration of another, with a result of a third."""
+        """DEL works with a configuration of another cniVersion than ADD's, and a prevResult of a third."""
         old = node.network(added)
         result = succeeded(node.run("ADD", old, sandbox))
         deleted = SUPPORTED[-1 - SUPPORTED.index(added)]
@@ -263,7 +266,9 @@ class TestUpgrade:
         assert node.leftovers() == {}
 
     def test_107_a_record_of_the_future(self, node: Node, sandbox: str) -> None:
-        """A record that a later version wrote does not stop DEL: port, directory and mount go by what is known of them."""
+        """A record that a later version wrote does not stop DEL: port, directory
+        and mount are removed by the parts that are known.
+        """
         succeeded(node.run("ADD", node.network(), sandbox))
         (record,) = (node.state / "attachments").iterdir()
         content = json.loads(record.read_text())
@@ -273,7 +278,7 @@ class TestUpgrade:
         assert node.leftovers() == {}
 
     def test_107_a_record_of_the_former_plugin(self, node: Node, sandbox: str) -> None:
-        """What the plugin that this one replaces recorded leads to its port, socket directory and record; all are removed."""
+        """The record of the plugin that this one replaces names port, socket directory and record; DEL removes all."""
         switch = switch_of(node)
         directory = node.shared / CONTAINER[:12]
         directory.mkdir(parents=True)

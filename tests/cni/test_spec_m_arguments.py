@@ -15,7 +15,7 @@ MACS = [f"02:00:00:00:00:0{number}" for number in range(4)]
 
 
 def test_108_who_decides_the_mac(node: Node, sandbox: str) -> None:
-    """runtimeConfig goes before args.cni, that before CNI_ARGS, that before host.mac; without any of them it is derived."""
+    """The precedence is runtimeConfig, args.cni, CNI_ARGS, host.mac; without any of them the MAC is derived."""
     keys: dict[str, Any] = {"runtimeConfig": {"mac": MACS[0]}, "args": {"cni": {"mac": MACS[1]}}}
     network = node.network()
     network["host"]["mac"] = MACS[3]
@@ -40,7 +40,10 @@ def test_108_who_decides_the_mac(node: Node, sandbox: str) -> None:
 
 
 def test_108_addresses_that_are_asked_for(node: Node, sandbox: str) -> None:
-    """runtimeConfig.ips must be granted; what args.cni or CNI_ARGS ask for is the IPAM plugin's to serve, as host-local does."""
+    """runtimeConfig.ips must be granted.
+
+    Addresses in args.cni or CNI_ARGS are left to the IPAM plugin, as host-local serves them.
+    """
     network = node.network("1.0.0", ipam=node.host_local())
     cases: list[tuple[dict[str, Any], str]] = [
         ({"runtimeConfig": {"ips": ["10.56.0.50"]}}, ""),
@@ -60,7 +63,7 @@ def test_108_addresses_that_are_asked_for(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_109_only_declared_capabilities_arrive(node: Node, sandbox: str, declared: bool) -> None:
-    """What a runtime offers reaches the plugin only for capabilities that the network declares; else nothing was asked for."""
+    """A runtime's argument reaches the plugin only if the network declares the capability; else nothing was asked for."""
     info = node.device_info / "info"
     capabilities = {"mac": declared, "CNIDeviceInfoFile": declared}
     plugins = [node.network(capabilities=capabilities)]
@@ -79,7 +82,7 @@ def test_109_only_declared_capabilities_arrive(node: Node, sandbox: str, declare
 
 
 def test_110_shapes_of_capabilities(node: Node, sandbox: str) -> None:
-    """Every well-known argument in its shape is taken or, where it has no meaning here, left alone."""
+    """Every well-known argument is accepted in its shape, or ignored where it has no meaning here."""
     runtime: dict[str, Any] = {
         "mac": "02:00:00:00:00:07",
         "ips": ["10.9.8.7/24", "2001:db8::7/64"],

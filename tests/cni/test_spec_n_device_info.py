@@ -1,4 +1,4 @@
-"""Items 112 to 120 of the specification's checklist: the device-info file, and what Multus makes of it."""
+"""Items 112 to 120 of the specification's checklist: the device-info file, and what Multus does with it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROLES = [("client", "server"), ("server", "client")]
 
 
 def info_of(node: Node) -> Path:
-    """Where the tests' runtime wants the file."""
+    """Where the tests' runtime asks for the file."""
     return node.device_info / "cni" / "default-net-net1-device.json"
 
 
 def asking(node: Node, mode: str = "client", **vhost: Any) -> dict[str, Any]:
-    """A network of which the runtime wants a device-info file."""
+    """A network for which the runtime asks for a device-info file."""
     network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(info_of(node))})
     network["host"]["vhost"] = {"mode": mode, **vhost}
     return network
@@ -41,7 +41,7 @@ def test_112_only_where_the_runtime_asks(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize(("mode", "role"), ROLES)
 def test_113_content(node: Node, sandbox: str, mode: str, role: str) -> None:
-    """The file says vhost-user 1.1.0 with the application's mode and path."""
+    """The file describes vhost-user 1.1.0 with the application's mode and path."""
     succeeded(node.run("ADD", asking(node, mode), sandbox))
     content = json.loads(info_of(node).read_text())
     assert content == {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": role, "path": f"{MAPPED}/{PORT}"}}
@@ -51,7 +51,7 @@ def test_113_content(node: Node, sandbox: str, mode: str, role: str) -> None:
 
 @pytest.mark.parametrize(("mode", "role"), ROLES)
 def test_114_mode_is_the_containers(node: Node, sandbox: str, mode: str, role: str) -> None:
-    """OVS's client port makes the application the server, and the other way round, in OVSDB, file and document alike."""
+    """OVS's client port makes the application the server, and the other way round, in OVSDB, file and document."""
     network = asking(node, mode)
     succeeded(node.run("ADD", network, sandbox))
     assert switch_of(node).interface(PORT)["type"] == {"client": "dpdkvhostuserclient", "server": "dpdkvhostuser"}[mode]
@@ -62,10 +62,13 @@ def test_114_mode_is_the_containers(node: Node, sandbox: str, mode: str, role: s
 
 
 class TestPaths:
-    """Item 115: the two views of a socket's path."""
+    """Item 115: a socket's path in the pod and on the host."""
 
     def test_115_two_views(self, node: Node, sandbox: str) -> None:
-        """The file has the path in the pod, the result that on the host; both end in the same name and fit a socket address."""
+        """The file has the path in the pod, the result the path on the host.
+
+        Both end in the same name and fit a socket address.
+        """
         result = succeeded(node.run("ADD", asking(node, socketfile="app0"), sandbox))
         inside = json.loads(info_of(node).read_text())["vhost-user"]["path"]
         outside = result["interfaces"][0]["socketPath"]
@@ -77,7 +80,7 @@ class TestPaths:
         succeeded(node.run("DEL", asking(node), sandbox))
 
     def test_115_what_does_not_fit(self, node: Node, sandbox: str) -> None:
-        """Names that annotations or DPDK's arguments would break, and paths over 107 bytes, are refused before any effect."""
+        """Names that would break annotations or DPDK's arguments, and paths over 107 bytes, are refused before any effect."""
         for name in ("a=b", "a,b", "a b", "a\\b", "a/b", "é", "-a", "..", "x" * 81):
             refused(node.run("ADD", asking(node, socketfile=name), sandbox), 7, "host.vhost.socketfile")
         for ifname in ("a=b", "a,b", "a\\b"):
@@ -88,11 +91,11 @@ class TestPaths:
 
 
 class TestAllocated:
-    """Item 116: a device plugin has put a file there before ADD."""
+    """Item 116: a device plugin has written the file before ADD."""
 
     @pytest.mark.parametrize(("mode", "role"), ROLES)
     def test_116_is_followed_and_kept(self, node: Node, sandbox: str, mode: str, role: str) -> None:
-        """Its mode and path are the allocation, its other keys stay, and it is replaced though it is read-only."""
+        """ADD uses its mode and path, keeps its other keys, and replaces the file though it is read-only."""
         path = info_of(node)
         facts = {"mode": role, "path": "/dev/vhost/p7", "x": 1}
         _place(path, {"type": "vhost-user", "version": "1.0.0", "vhost-user": facts, "vendor": [2]})
@@ -114,7 +117,7 @@ class TestAllocated:
         assert node.leftovers() == {}
 
     def test_116_what_cannot_be_followed(self, node: Node, sandbox: str) -> None:
-        """An allocation that contradicts the network or cannot be understood fails ADD before any effect, and stays as it is."""
+        """An allocation that contradicts the network or makes no sense fails ADD before any effect, and stays as it is."""
         path = info_of(node)
         allocated = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "client", "path": "/dev/vhost/p7"}}
         wrong: list[tuple[Any, int]] = [
@@ -132,7 +135,7 @@ class TestAllocated:
             assert node.leftovers() == {}
 
     def test_116_of_another_type(self, node: Node, sandbox: str) -> None:
-        """A file that tells of another type of device is another plugin's: ADD is refused before any effect."""
+        """A file for another type of device belongs to another plugin: ADD is refused before any effect."""
         content = {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:00:01.0"}}
         _place(info_of(node), content)
         refused(node.run("ADD", asking(node), sandbox), 106, str(info_of(node)), "pci")
@@ -141,10 +144,12 @@ class TestAllocated:
 
 
 class TestElsewhere:
-    """A network's configuration is a tenant's: what it names outside of device_info_dir is neither written, made nor removed."""
+    """A tenant writes the network's configuration: a file that it names outside
+    of device_info_dir is not written, made or removed.
+    """
 
     def test_a_file_of_the_node_is_not_rewritten(self, node: Node, sandbox: str) -> None:
-        """Another plugin's configuration, and a directory that is not there, are as they were after ADD and DEL."""
+        """Another plugin's configuration, and a missing directory, are unchanged after ADD and DEL."""
         other = node.directory / "net.d" / "10-other.conf"
         other.parent.mkdir()
         other.write_text('{"cniVersion": "1.0.0", "type": "other"}')
@@ -166,7 +171,7 @@ def _place(path: Path, content: Any) -> None:
 
 
 def test_117_modes(node: Node, sandbox: str) -> None:
-    """The directory is made 0755, for Multus' own library gives it none, and the file 0444; whatever the umask."""
+    """The directory is made with 0755, because Multus' own library gives it no mode, and the file with 0444; with any umask."""
     succeeded(node.run("ADD", asking(node), sandbox))
     assert stat.S_IMODE(info_of(node).stat().st_mode) == 0o444
     for directory in (info_of(node).parent, info_of(node).parent.parent):
@@ -175,7 +180,7 @@ def test_117_modes(node: Node, sandbox: str) -> None:
 
 
 def test_118_cannot_be_written(node: Node, sandbox: str) -> None:
-    """Without the file the workload cannot find its socket: ADD fails, names it, and undoes everything."""
+    """When the file cannot be written, ADD fails, names it and undoes everything: the workload would not find its socket."""
     network = {**asking(node), "cniVersion": "1.0.0", "ipam": node.host_local()}
     for obstacle in (info_of(node).parent.parent, info_of(node).parent):
         obstacle.parent.mkdir(exist_ok=True)
@@ -189,7 +194,7 @@ def test_118_cannot_be_written(node: Node, sandbox: str) -> None:
 
 
 def test_119_removal(node: Node, sandbox: str) -> None:
-    """DEL removes the file that is ours, unread; that Multus was first, or that a device plugin had made it, is fine."""
+    """DEL removes our file without reading it, and succeeds if Multus has removed it or a device plugin had made it."""
     path = info_of(node)
     for content in ("", "garbage", None):
         succeeded(node.run("ADD", asking(node), sandbox))
@@ -207,7 +212,7 @@ def test_119_removal(node: Node, sandbox: str) -> None:
 
 
 def test_a_file_that_is_another_devices_meanwhile(node: Node, sandbox: str) -> None:
-    """A file of another type of device that was put in the place of ours is not ours to remove."""
+    """DEL leaves a file for another type of device that was put in the place of ours."""
     path = info_of(node)
     other = '{"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:01:00.0"}}'
     succeeded(node.run("ADD", asking(node), sandbox))
@@ -219,7 +224,7 @@ def test_a_file_that_is_another_devices_meanwhile(node: Node, sandbox: str) -> N
 
 
 def test_120_without_the_file(node: Node, sandbox: str) -> None:
-    """Multus offers the file only with a deviceID: without it, result and document tell where the socket is."""
+    """Multus asks for the file only with a deviceID: without it, result and document say where the socket is."""
     result = succeeded(node.run("ADD", node.network(deviceID="0000:00:01.0"), sandbox))
     assert result["interfaces"][0]["socketPath"] == switch_of(node).interface(PORT)["options"]["vhost-server-path"]
     document = json.loads((node.shared / CONTAINER[:12] / f"configData-{PORT}.json").read_text())

@@ -19,7 +19,7 @@ STATUS = {"nodeRanges": [{"node": "n1", "range": "10.56.1.0/24"}]}
 
 @pytest.fixture
 def reading(node: Node, api: ApiServer) -> Node:
-    """Node n1 with credentials of its own, and a server with Subnet `pods` in VLAN 100 of provider network net1."""
+    """Node n1 with its own credentials, and a server with Subnet `pods` in VLAN 100 of provider network net1."""
     define_all(api)
     add(api, "Subnet", "pods", spec=SUBNET, status=STATUS)
     add(api, "Vlan", "v100", spec={"id": 100, "provider": "net1"})
@@ -36,8 +36,10 @@ def network(**keys: Any) -> dict[str, Any]:
 
 
 def test_without_an_agent(reading: Node, api: ApiServer, sandbox: str) -> None:
-    """A vhost-user interface gets bridge, VLAN, address and gateway of the Subnet; CHECK and DEL ask no server. ADD does not make
-    the bridge, which is a provider network's."""
+    """A vhost-user interface gets bridge, VLAN, address and gateway of the Subnet; CHECK and DEL ask no server.
+
+    ADD does not make the bridge, because it is a provider network's.
+    """
     refused(reading.run("ADD", network(), sandbox), 11, "bridge br-net1 of a provider network is not there yet")
     switch_of(reading).vsctl("add-br", "br-net1", "--", "set", "Bridge", "br-net1", "datapath_type=netdev")
     result = succeeded(reading.run("ADD", network(), sandbox))
@@ -55,7 +57,7 @@ def test_without_an_agent(reading: Node, api: ApiServer, sandbox: str) -> None:
 
 
 def test_what_is_excluded(reading: Node, api: ApiServer, sandbox: str) -> None:
-    """host-local gives out what is between gateway and excluded addresses, of both families, until nothing is left."""
+    """host-local gives out the addresses between gateway and excluded ones, of both families, until none is left."""
     spec = {"cidrBlock": "10.57.0.0/29,fd00:57::/64", "gateway": "10.57.0.1,fd00:57::1", "bridge": "br-test"}
     add(api, "Subnet", "few", spec={**spec, "excludeIps": ["10.57.0.2", "10.57.0.4..10.57.0.5", "fd00:57::2"]})
     few = network(subnet="few", ipam={"type": "host-local"})
@@ -73,7 +75,10 @@ def test_what_is_excluded(reading: Node, api: ApiServer, sandbox: str) -> None:
 
 
 def test_what_cannot_be_known(reading: Node, api: ApiServer, sandbox: str) -> None:
-    """While the server is away ADD is tried again; without the setting or credentials the network is refused by the key."""
+    """While the server is away, ADD answers "try again".
+
+    Without setting or credentials the network is refused, naming the key.
+    """
     for fault in (Fault(status=503), Fault(close=True)):
         api.faults[:] = [dataclasses.replace(fault)]
         refused(reading.run("ADD", network(), sandbox), 11)

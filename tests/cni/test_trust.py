@@ -1,4 +1,4 @@
-"""The author of a network's configuration is a user of a namespace: what it names has root read, run and send nothing else."""
+"""A network's author is only a user of a namespace: root does not read, run or send anything else because a network names it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def programmed(witness: Path) -> dict[str, Any]:
 
 
 def kubeconfig(api: ApiServer, directory: Path, user: Mapping[str, Any] | None = None) -> str:
-    """A kubeconfig of root's in a directory that is made for it."""
+    """A kubeconfig that root owns, in a directory of its own."""
     directory.mkdir(parents=True, exist_ok=True)
     return api.kubeconfig(directory, user)
 
@@ -42,7 +42,9 @@ def attached_pod(node: Node, api: ApiServer) -> Pod:
 @ENTRIES
 @pytest.mark.parametrize("dirs", ["default", "kubelet's"])
 def test_a_pods_etc_hosts_is_no_kubeconfig(node: Node, sandbox: str, api: ApiServer, dirs: str) -> None:
-    """What a pod's root writes to its /etc/hosts is root's on the node, mode 0644: no kubeconfig, and no program of it runs."""
+    """A pod's /etc/hosts belongs to root on the node, mode 0644, but its content
+    is the pod's: no kubeconfig, and no program of it runs.
+    """
     pod, witness = attached_pod(node, api), node.directory / "witness"
     written = Path(kubeconfig(api, node.directory, programmed(witness)))
     hosts = written.rename(node.kubelet / "pods" / pod.uid / "etc-hosts")
@@ -58,7 +60,7 @@ def test_a_pods_etc_hosts_is_no_kubeconfig(node: Node, sandbox: str, api: ApiSer
 
 @ENTRIES
 def test_a_program_runs_only_where_a_setting_allows_it(node: Node, sandbox: str, api: ApiServer) -> None:
-    """A network's kubeconfig that names a program is refused, naming the setting; with the setting it is served."""
+    """A network's kubeconfig that names a program is refused, naming the setting; with the setting it is used."""
     pod, witness = attached_pod(node, api), node.directory / "witness"
     network = node.network(kubeconfig=kubeconfig(api, node.directory, programmed(witness)))
     refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 7, "kubeconfig_exec")
@@ -85,7 +87,7 @@ def test_no_file_of_the_node_is_sent_as_a_token(node: Node, sandbox: str, api: A
 
 @ENTRIES
 def test_credentials_of_our_own(node: Node, sandbox: str, api: ApiServer) -> None:
-    """The setting's are used for the pod's note, wherever they lie and with their program; a network's are not looked at."""
+    """The setting's kubeconfig is used for the pod's note, wherever it is and with its program; a network's is not read."""
     pod, witness = attached_pod(node, api), node.directory / "witness"
     node.settings["USERSPACE_CNI_KUBECONFIG_DIRS"] = "/etc/cni"
     node.settings["USERSPACE_CNI_KUBECONFIG"] = kubeconfig(api, node.directory, programmed(witness))
@@ -102,7 +104,7 @@ def test_credentials_of_our_own(node: Node, sandbox: str, api: ApiServer) -> Non
 
 @pytest.mark.parametrize("node", ["agent"], indirect=True)
 def test_the_agents_watch_has_credentials_of_our_own(node: Node, sandbox: str, api: ApiServer) -> None:
-    """Outside of a pod the setting's do what a service account does in one: the pods of the node are watched."""
+    """Outside of a pod the setting's kubeconfig replaces a service account: the node's pods are watched."""
     pod = attached_pod(node, api)
     node.settings["USERSPACE_CNI_KUBECONFIG"] = kubeconfig(api, node.directory)
     succeeded(node.run("ADD", node.network(), sandbox, CNI_ARGS=pod.args))
@@ -113,7 +115,7 @@ def test_the_agents_watch_has_credentials_of_our_own(node: Node, sandbox: str, a
 
 @ENTRIES
 def test_a_record_that_names_a_kubeconfig_elsewhere(node: Node, sandbox: str, api: ApiServer) -> None:
-    """The name in a record came with a network: DEL succeeds, and neither reads that file nor runs what it says."""
+    """The file's name in a record came from a network: DEL succeeds without reading the file or running its program."""
     pod, witness = attached_pod(node, api), node.directory / "witness"
     network = node.network(kubeconfig=kubeconfig(api, node.directory))
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
@@ -134,7 +136,7 @@ def test_a_record_that_names_a_kubeconfig_elsewhere(node: Node, sandbox: str, ap
 @ENTRIES
 @pytest.mark.parametrize("named", ["CNIDeviceInfoFile", "sharedDir"])
 def test_a_name_that_no_file_can_have_keeps_nothing_from_being_deleted(node: Node, sandbox: str, named: str) -> None:
-    """A network may name what is too long for the file system; the ADD is undone whole, and a DEL of it succeeds."""
+    """A network may name a file whose name is too long: its ADD is undone completely, and a DEL succeeds."""
     keys: dict[str, Any] = {"sharedDir": f"{node.shared}/{'n' * 256}"}
     if named == "CNIDeviceInfoFile":  # the name of its temporary file is longer
         keys = {"runtimeConfig": {"CNIDeviceInfoFile": f"{node.device_info}/{'n' * 251}"}}
@@ -147,7 +149,7 @@ def test_a_name_that_no_file_can_have_keeps_nothing_from_being_deleted(node: Nod
 
 @ENTRIES
 def test_no_tree_is_made_that_is_deeper_than_a_path(node: Node, sandbox: str) -> None:
-    """The directories above a pod's are made one by one: a network could have root make more than any path reaches."""
+    """A sharedDir of more than 1024 bytes is refused before root makes its first directory: no path could reach the last one."""
     network = node.network(sharedDir=str(node.shared) + "/directory" * 500)
     refused(node.run("ADD", network, sandbox, CNI_ARGS=Pod().args), 7, "sharedDir", "at most 1024")
     assert not node.shared.exists()

@@ -1,4 +1,4 @@
-"""Pods on the uplink of a provider network: they reach what is beyond the NIC, and pods of another node with the same network."""
+"""Pods on the uplink of a provider network reach what is beyond the NIC, and pods of another node with the same network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pods:
         self._calls: list[tuple[Node, dict[str, Any], str, str]] = []
 
     def add(self, node: Node, network: dict[str, Any]) -> tuple[str, str]:
-        """Attach one; its namespace and its container."""
+        """Attach a pod; its namespace and its container."""
         sandbox = self._stack.enter_context(netns())
         container = f"{len(self._calls):012x}" + "e" * 52
         succeeded(node.run("ADD", network, sandbox, container))
@@ -42,9 +42,10 @@ class Pods:
 
 
 def test_pods_of_two_nodes(node: Node) -> None:
-    """By a VLAN of the uplinks ordinary and vhost-user pods of both nodes talk; without a tag they reach what is beyond the NIC.
+    """With a VLAN of the uplinks, ordinary and vhost-user pods of both nodes reach each other; without a tag they reach what is
+    beyond the NIC.
 
-    A VLAN that the uplink does not carry ends at the bridge. The bridge stays until the pods are gone, and says for whom.
+    A VLAN that the uplink does not carry ends at the bridge. The bridge stays until the pods are gone, and says for which pods.
     """
     here = switch_of(node)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Attachments that the plugin of the same type which we replace has left on a node: DELeted from its own records."""
+"""Attachments that the former plugin of the same type left on a node are deleted from its own records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CID12 = CONTAINER[:12]
 
 
 def leave_record(node: Node, ifname: str = "net1", text: str = "") -> Path:
-    """The record as the Go plugin writes it."""
+    """Write the record as the Go plugin does."""
     path = node.directory / "legacy" / f"local-{CID12}-{ifname}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text or json.dumps({"vhostname": f"{CID12}-{ifname}", "vhostmac": "", "ifmac": "02:00:00:00:00:01"}))
@@ -27,7 +27,7 @@ def leave_record(node: Node, ifname: str = "net1", text: str = "") -> Path:
 
 
 def leave_port(node: Node, directory: Path, ifname: str = "net1", kind: str = "dpdkvhostuserclient") -> None:
-    """The port as the Go plugin makes it with ovs-vsctl, and the socket of an application that has ended."""
+    """Make the port as the Go plugin does with ovs-vsctl, and the socket of an application that has ended."""
     switch, port = switch_of(node), f"{CID12}-{ifname}"
     switch.vsctl("--may-exist", "add-br", "br-test", "--", "set", "bridge", "br-test", "datapath_type=netdev")
     options = [f"options:vhost-server-path={directory}/{port}"] if kind == "dpdkvhostuserclient" else []
@@ -39,7 +39,7 @@ def leave_port(node: Node, directory: Path, ifname: str = "net1", kind: str = "d
 
 
 def leave_short_mount(node: Node) -> tuple[Path, Path]:
-    """An emptyDir and the Go plugin's bind mount of it, without any flags."""
+    """Make an emptyDir and the Go plugin's bind mount of it, without any flags."""
     pod = Pod()
     volume, target = node.empty_dir(pod.uid), node.short / pod.uid
     target.mkdir(parents=True)
@@ -48,7 +48,7 @@ def leave_short_mount(node: Node) -> tuple[Path, Path]:
 
 
 def clear(node: Node) -> None:
-    """The bridge has no mark of ours, so it stays; the administrator removes it."""
+    """Remove the bridge as an administrator: it has no mark of ours, so it stays."""
     assert switch_of(node).ports("br-test") == []
     switch_of(node).vsctl("del-br", "br-test")
     assert node.leftovers() == {}
@@ -56,7 +56,7 @@ def clear(node: Node) -> None:
 
 
 def test_interfaces_behind_a_short_mount(node: Node, sandbox: str) -> None:
-    """Port, socket and record go with each DEL, the mount with the last one; a second DEL finds nothing and succeeds."""
+    """Each DEL removes port, socket and record, the last one also the mount; a second DEL finds nothing and succeeds."""
     volume, target = leave_short_mount(node)
     for ifname in ("net1", "net2"):
         leave_port(node, target, ifname)
@@ -72,7 +72,7 @@ def test_interfaces_behind_a_short_mount(node: Node, sandbox: str) -> None:
 
 
 def test_directory_of_the_container(node: Node, sandbox: str) -> None:
-    """The directory that was made for the container goes when it is empty, and the user's sharedDir around it stays."""
+    """The directory that was made for the container is removed when it is empty; the user's sharedDir above it stays."""
     base = node.directory / "base"
     (base / CID12).mkdir(parents=True)
     leave_port(node, base / CID12)
@@ -83,7 +83,7 @@ def test_directory_of_the_container(node: Node, sandbox: str) -> None:
 
 
 def test_host_path(node: Node, sandbox: str) -> None:
-    """In a hostPath nothing but the socket of exactly that name goes, where the Go plugin removed by pattern."""
+    """In a hostPath only the socket of exactly that name is removed, where the Go plugin removed by pattern."""
     directory = node.directory / "users"
     directory.mkdir()
     (directory / f"{CID12}-net10").write_text("another one's")
@@ -96,7 +96,7 @@ def test_host_path(node: Node, sandbox: str) -> None:
 
 
 def test_port_that_listens(node: Node, sandbox: str) -> None:
-    """A port of type dpdkvhostuser goes too."""
+    """A port of type dpdkvhostuser is removed, too."""
     leave_port(node, node.directory, kind="dpdkvhostuser")
     leave_record(node)
     succeeded(node.run("DEL", node.network("0.3.1"), sandbox))
@@ -104,7 +104,7 @@ def test_port_that_listens(node: Node, sandbox: str) -> None:
 
 
 def test_port_that_is_not_a_vhost_user_port(node: Node, sandbox: str) -> None:
-    """A record cannot make us delete a port of another type: that stays, the record goes."""
+    """A record cannot make us delete a port of another type: the port stays, the record is removed."""
     leave_port(node, node.directory, kind="internal")
     leave_record(node)
     succeeded(node.run("DEL", node.network("0.3.1"), sandbox))
@@ -115,7 +115,7 @@ def test_port_that_is_not_a_vhost_user_port(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"vhostname": 1}', '{"vhostname": "../x"}', '{"swIfIndex": 3, "memifSocketId": 1}'])
 def test_record_that_names_no_port(node: Node, sandbox: str, text: str) -> None:
-    """A torn record, or one of the VPP engine, is removed with a word on stderr when it cannot be read; DEL succeeds."""
+    """A torn record, and one of the VPP engine, are removed, with a line on stderr if it cannot be read; DEL succeeds."""
     record = leave_record(node, text=text)
     succeeded(node.run("DEL", node.network("0.3.1"), sandbox))
     assert not record.exists()
@@ -123,7 +123,7 @@ def test_record_that_names_no_port(node: Node, sandbox: str, text: str) -> None:
 
 
 def test_while_the_switch_is_away(node: Node, sandbox: str) -> None:
-    """Without OVSDB DEL succeeds and is recorded; a later call of another container removes the port and the record."""
+    """Without OVSDB, DEL succeeds and is recorded; a later call of another container removes port and record."""
     volume, target = leave_short_mount(node)
     leave_port(node, target)
     record = leave_record(node)
@@ -137,7 +137,7 @@ def test_while_the_switch_is_away(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_upgraded_node_takes_the_mount_over(node: Node, sandbox: str, first: str) -> None:
-    """A new interface of a pod that the Go plugin has attached: its mount gets our flags, and goes when both are gone."""
+    """When a pod of the Go plugin gets a new interface, its mount gets our flags, and is removed when both are gone."""
     volume, target = leave_short_mount(node)
     leave_port(node, target)
     leave_record(node)

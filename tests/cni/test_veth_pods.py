@@ -26,7 +26,7 @@ def other() -> Iterator[str]:
 
 
 def podnet(node: Node, version: str = "1.0.0", host: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
-    """A network of ordinary pods on br-test, with addresses; `host` and `keys` are put over it."""
+    """A network of ordinary pods on br-test, with addresses; `host` and `keys` override parts of it."""
     block = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}, **(host or {})}
     ipam = {
         "type": "host-local",
@@ -68,7 +68,7 @@ def test_two_pods_talk(node: Node, sandbox: str, other: str) -> None:
 
 
 def test_routes_and_protocol(node: Node, sandbox: str) -> None:
-    """Routes of the IPAM plugin go over the address's gateway, carry protocol static, and those to services are beside them."""
+    """Routes of the IPAM plugin use the address's gateway and have protocol static; those to services exist beside them."""
     network = podnet(node, serviceCIDRs=["10.96.0.0/12"])
     succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
     found = [(each["dst"], each["gateway"], each["protocol"]) for each in [*routes(sandbox), *routes(sandbox, "-6")]]
@@ -81,7 +81,7 @@ def test_routes_and_protocol(node: Node, sandbox: str) -> None:
 
 
 def test_services_of_the_nodes_file(node: Node, sandbox: str) -> None:
-    """MTU and network of Services come of one file of openshift-sdn; until that is there, ADD is to be tried again."""
+    """MTU and network of Services come from a file of openshift-sdn; until it exists, ADD answers "try again"."""
     file = node.directory / "config.json"
     node.settings["USERSPACE_CNI_MTU_FILE"] = str(file)
     network = podnet(node, serviceCIDRs="node")
@@ -97,7 +97,7 @@ def test_services_of_the_nodes_file(node: Node, sandbox: str) -> None:
 
 
 def test_the_name_is_taken(node: Node, sandbox: str) -> None:
-    """A link of that name in the pod is another's: 101, and nothing is left."""
+    """When the pod has a link of that name, ADD is 101 and leaves nothing."""
     inside(sandbox, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "x0")
     answer = node.run("ADD", podnet(node), sandbox, ifname="eth0")
     refused(answer, 101, "eth0")
@@ -126,7 +126,7 @@ def test_check_tells_what_differs(node: Node, sandbox: str, spoil: tuple[str, ..
 
 
 def test_check_after_tuning(node: Node, sandbox: str) -> None:
-    """What a later plugin of the chain has set at the pod's end, and says so in its result, is no drift; another value is one."""
+    """A value at the pod's end that a later plugin changed and put into its result is no drift; a value in neither is."""
     network = podnet(node)
     result = succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
     mac = "02:00:5E:00:53:01"
@@ -145,7 +145,7 @@ def test_check_after_tuning(node: Node, sandbox: str) -> None:
 
 
 def test_check_tells_of_a_missing_guard(node: Node, sandbox: str) -> None:
-    """A guard that is gone lets the node's own stack see the pod's frames: CHECK says so."""
+    """CHECK reports a missing guard, without which the node's own stack sees the pod's frames."""
     network = podnet(node)
     result = succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
     inside(switch_of(node).netns, "nft", "flush", "ruleset")
@@ -161,7 +161,7 @@ def test_check_tells_of_a_missing_guard(node: Node, sandbox: str) -> None:
 
 @EITHER
 def test_the_namespace_is_gone(node: Node) -> None:
-    """The link goes with its namespace; DEL removes the rest, and a second DEL has nothing to do."""
+    """The link has gone with its namespace; DEL removes the rest, and a second DEL has nothing to do."""
     network = podnet(node)
     with netns() as path:
         succeeded(node.run("ADD", network, path, ifname="eth0"))
@@ -195,7 +195,7 @@ def test_both_kinds_in_one_pod(node: Node, sandbox: str) -> None:
 
 
 def test_the_steps_of_an_add_in_the_log(node: Node, sandbox: str, other: str) -> None:
-    """A network whose logLevel is `debug` has what its ADD did, and in how many milliseconds; others have no line of it."""
+    """With logLevel `debug`, the log has each step of an ADD and its milliseconds; networks without it have no such line."""
     addresses = [{"address": "10.56.0.1/24"}, {"address": "fd00:56::1/64"}]
     router = podnet(node, ipam={"type": "static", "addresses": addresses})
     quiet = node.run("ADD", router, other, OTHER, ifname="eth0")
